@@ -1,0 +1,123 @@
+"""The draft model's side of a round: grows the trees that a policy asks for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.sampling import Sampler, draw
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.models.runner import Append, Runner
+
+
+@dataclass(slots=True)
+class Draft:
+    """One request's round, as a policy sees it."""
+
+    session: Session
+    tree: TokenTree
+    kv_nodes: dict[int, int] = field(default_factory=dict)
+    """Tree node -> provisional index in the draft model's slot, for the nodes forwarded so far."""
+
+    @property
+    def request_id(self) -> str:
+        return self.session.request.id
+
+    @property
+    def context_length(self) -> int:
+        """Committed tokens, the root included."""
+        return len(self.session.tokens)
+
+    @property
+    def reference(self) -> Sequence[int]:
+        """The target's answer from here on, where the method may read it."""
+        return self.session.request.reference[self.session.produced :]
+
+
+class Drafter:
+    """Draft-model forwards over the requests of a batch; slots are taken at a request's first draft."""
+
+    def __init__(self, runner: Runner, sampler: Sampler, clock: MeasuringClock, sample: bool) -> None:
+        self.drafts: list[Draft] = []
+        self._runner, self._sampler, self._clock = runner, sampler, clock
+        self._sample = sample and not sampler.greedy
+        self._slots: dict[str, int] = {}
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
+        return self.drafts
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append one token to each chain by one batched forward; returns the drafts that had room for it."""
+        grown = [draft for draft in drafts if self._has_room(draft)]
+        if not grown:
+            return []
+        nodes = [draft.tree.last for draft in grown]
+        forward, best = self._forward([(draft, [node]) for draft, node in zip(grown, nodes, strict=True)])
+        tokens = self._draw(grown, forward) if self._sample else [row[0] for row in best]
+        for row, (draft, node, token) in enumerate(zip(grown, nodes, tokens, strict=True)):
+            draft.tree.add(token, node, forward, row)
+        return grown
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order."""
+        return self._forward(frontier)[0]
+
+    def commit(self, draft: Draft, path: Sequence[int]) -> None:
+        """Keep the KV of the root and of the accepted nodes that were forwarded, drop the rest."""
+        slot = self._slots.get(draft.request_id)
+        if slot is None or not draft.kv_nodes:
+            return
+        forwarded = [draft.kv_nodes[node] for node in path if node in draft.kv_nodes]
+        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *forwarded])
+
+    def release(self, session: Session) -> None:
+        """Free a finished request's slot."""
+        slot = self._slots.pop(session.request.id, None)
+        if slot is not None:
+            self._runner.release(slot)
+
+    def _has_room(self, draft: Draft) -> bool:
+        return draft.context_length + len(draft.tree) < self._runner.capacity
+
+    def _forward(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> tuple[DraftForward, list[list[int]]]:
+        self._prefill([draft for draft, _ in frontier])
+        with self._clock.phase("draft"):
+            logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
+            best = logits.argmax()
+        return DraftForward([logits[row] for row in range(len(frontier))], self._sampler), best
+
+    def _prefill(self, drafts: Sequence[Draft]) -> None:
+        """Bring the prompts of new requests into KV, so that a draft step is a draft step."""
+        new = [draft for draft in drafts if draft.request_id not in self._slots]
+        if not new:
+            return
+        with self._clock.phase("prefill"):
+            for draft in new:
+                self._slots[draft.request_id] = slot = self._runner.acquire()
+                prefix = draft.session.tokens[:-1]
+                if prefix:
+                    self._runner.forward([Append(slot, prefix)])
+                    self._runner.commit(slot, range(len(prefix)))
+
+    def _append(self, draft: Draft, nodes: Sequence[int]) -> Append:
+        """The nodes' tokens, after whatever committed tokens the slot still lacks."""
+        slot = self._slots[draft.request_id]
+        tokens: list[int] = []
+        parents: list[int] = []
+        base = self._runner.provisional(slot)
+        if not draft.kv_nodes:
+            tokens = draft.session.tokens[self._runner.length(slot) :]
+            parents = list(range(-1, len(tokens) - 1))
+            draft.kv_nodes[0] = base + len(tokens) - 1
+        for node in nodes:
+            if node in draft.kv_nodes:
+                continue
+            parents.append(draft.kv_nodes[draft.tree.parents[node]])
+            draft.kv_nodes[node] = base + len(tokens)
+            tokens.append(draft.tree.tokens[node])
+        return Append(slot, tokens, parents, keep=len(nodes))
+
+    def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
+        return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])

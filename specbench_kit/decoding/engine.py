@@ -1,0 +1,146 @@
+"""The round loop: draft, choose, verify, commit, over a batch that refills as requests finish."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from specbench_kit.decoding.clock import MeasuringClock, Phase
+from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.decoding.sampling import RequestRandom, Sampler
+from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.verification import Verdict, Verifier
+from specbench_kit.methods.base import Method
+from specbench_kit.models.runner import Runner
+
+
+class Engine:
+    """Decodes requests with one method. Its clock stands still between steps, so engines can take turns."""
+
+    def __init__(
+        self,
+        method: Method,
+        target: Runner,
+        draft: Runner,
+        *,
+        sampler: Sampler,
+        seed: int,
+        eos_ids: frozenset[int],
+        batch_size: int,
+    ) -> None:
+        self.clock = MeasuringClock(target.device)
+        sampled_drafts = method.proposal == "sample"
+        self.drafter = Drafter(draft, sampler, self.clock, sampled_drafts)
+        self.verifier = Verifier(target, sampler, sampled_drafts)
+        self.policy = method.policy()
+        self.sessions: list[Session] = []
+        self.waiting: deque[Request] = deque()
+        self._seed, self._eos_ids, self._batch_size = seed, eos_ids, batch_size
+        self._capacity = min(target.capacity, draft.capacity)
+        self._refused: list[RequestRecord] = []
+
+    def submit(self, request: Request, *, first: bool = False) -> None:
+        """Queue a request; `first` puts it at the head, as the next turn of a dialogue goes."""
+        (self.waiting.appendleft if first else self.waiting.append)(request)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.sessions or self.waiting)
+
+    def step(self) -> list[RequestRecord]:
+        """One round for every request of the batch; returns those that finished."""
+        with self.clock.running():
+            self._refill()
+            if self.sessions:
+                self._round()
+        return self._collect()
+
+    def _round(self) -> None:
+        drafts = self.drafter.begin(self.sessions)
+        with self.clock.phase("policy"):
+            self.policy.draft(self.drafter)
+            chosen = self.policy.choose(drafts)
+        with self.clock.phase("verify"):
+            verdicts = self.verifier.verify(drafts, chosen)
+        with self.clock.phase("commit"):
+            committed = [self._commit(verdict) for verdict in verdicts]
+        with self.clock.phase("policy"):
+            self.policy.observe(verdicts)
+        self._record(verdicts, committed)
+
+    def _commit(self, verdict: Verdict) -> int:
+        session = verdict.draft.session
+        committed = session.commit(verdict.tokens)
+        self.verifier.commit(verdict)
+        self.drafter.commit(verdict.draft, verdict.path)
+        return committed
+
+    def _record(self, verdicts: Sequence[Verdict], committed: Sequence[int]) -> None:
+        """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
+        seconds, now_s = self.clock.take(), self.clock.now_s()
+        computed = sum(verdict.weight for verdict in verdicts)
+        drafted = sum(len(verdict.draft.tree) - 1 for verdict in verdicts)
+        for verdict, count in zip(verdicts, committed, strict=True):
+            draft_share = (len(verdict.draft.tree) - 1) / drafted if drafted else 0.0
+            record = _round_record(verdict, count, seconds, draft_share, verdict.weight / computed)
+            session = verdict.draft.session
+            record.end_s = now_s - session.arrival_s
+            session.record.rounds.append(record)
+
+    def _refill(self) -> None:
+        while self.waiting and len(self.sessions) < self._batch_size:
+            request = self.waiting.popleft()
+            record = RequestRecord(request.id, request.category, list(request.prompt_ids))
+            room = self._capacity - len(request.prompt_ids)
+            if not request.prompt_ids or room < 1:
+                record.finish_reason = "error"
+                record.error = (
+                    f"the prompt has {len(request.prompt_ids)} tokens; the context holds 1 to {self._capacity - 1}"
+                )
+                self._refused.append(record)
+                continue
+            request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
+            random = RequestRandom(self._seed, request.id)
+            session = Session(request, random, self._eos_ids, self.clock.now_s(), record)
+            self.verifier.admit(session)
+            self.sessions.append(session)
+
+    def _collect(self) -> list[RequestRecord]:
+        done, self._refused = self._refused, []
+        for session in [session for session in self.sessions if session.finish_reason]:
+            self.sessions.remove(session)
+            self.verifier.release(session)
+            self.drafter.release(session)
+            done.append(_close(session))
+        return done
+
+
+def _round_record(
+    verdict: Verdict, committed: int, seconds: dict[Phase, float], draft_share: float, share: float
+) -> RoundRecord:
+    return RoundRecord(
+        drafted=len(verdict.draft.tree) - 1,
+        submitted=len(verdict.submitted),
+        accepted=len(verdict.path),
+        committed=committed,
+        prefill_s=seconds["prefill"] * share,
+        draft_s=seconds["draft"] * draft_share,
+        policy_s=seconds["policy"] * share,
+        link_s=seconds["link"] * share,
+        queue_s=seconds["queue"] * share,
+        verify_s=seconds["verify"] * share,
+        commit_s=seconds["commit"] * share,
+        end_s=0.0,
+    )
+
+
+def _close(session: Session) -> RequestRecord:
+    record = session.record
+    assert session.finish_reason is not None
+    record.finish_reason = session.finish_reason
+    record.output_ids = session.tokens[len(session.request.prompt_ids) :]
+    record.ttft_s, record.e2e_s = record.rounds[0].end_s, record.rounds[-1].end_s
+    if len(record.output_ids) > 1:
+        record.tpot_s = (record.e2e_s - record.ttft_s) / (len(record.output_ids) - 1)
+    return record

@@ -1,0 +1,65 @@
+"""What one decoded request leaves behind: the lines of `requests.jsonl`."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+TimeKind = Literal["measured", "modelled"]
+FinishReason = Literal["eos", "length", "error"]
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One target verification of one request.
+
+    `drafted` tokens were produced by the draft model, `submitted` of them were sent, `accepted` of those
+    matched, and `committed` tokens joined the output (accepted + 1, less what the end cuts off). Seconds are
+    this request's share of the batch's phases, so that sums over requests are busy seconds; `prefill_s` is the
+    draft model's, the target's lies in `verify_s` of the first round. `end_s` is when the round's tokens were
+    committed, since the request's arrival.
+    """
+
+    drafted: int
+    submitted: int
+    accepted: int
+    committed: int
+    prefill_s: float
+    draft_s: float
+    policy_s: float
+    link_s: float
+    queue_s: float
+    verify_s: float
+    commit_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request from arrival to its last token; all times in seconds since its arrival."""
+
+    request_id: str
+    category: str
+    prompt_ids: list[int]
+    output_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason = "length"
+    error: str | None = None
+    ttft_s: float | None = None
+    e2e_s: float | None = None
+    tpot_s: float | None = None
+    time_kind: TimeKind = "measured"
+    rounds: list[RoundRecord] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """One line of `requests.jsonl`; a number that is not finite is a ValueError."""
+        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "RequestRecord":
+        """The record that `to_json` wrote; fields that a newer kit added are passed over."""
+        rounds = [RoundRecord(**_known(RoundRecord, r)) for r in fields["rounds"]]
+        return cls(**{**_known(cls, fields), "rounds": rounds})
+
+
+def _known(record: type[Any], found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in record.__dataclass_fields__ if name in found}

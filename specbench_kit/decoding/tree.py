@@ -1,0 +1,120 @@
+"""The drafted tokens of one request in one round."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specbench_kit.decoding.sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats:
+    """What the draft model said where it drafted a token; probabilities after the logits processors.
+
+    `confidence` is the largest probability, `entropy` in nats, `margin` the lead of the most likely token over
+    the second, `logit_std` the standard deviation of the raw logits, `probability` that of the drafted token.
+    """
+
+    confidence: float
+    entropy: float
+    margin: float
+    logit_std: float
+    probability: float
+
+
+class Distributions(Protocol):
+    """Where nodes get their statistics from: a draft forward, or a recorded trace."""
+
+    def stats(self, row: int, token: int) -> NodeStats:
+        """Statistics of drawing `token` from distribution `row`."""
+
+    def probability(self, row: int, token: int) -> float:
+        """Probability of `token` in distribution `row`."""
+
+
+class DraftForward:
+    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for."""
+
+    def __init__(self, logits: list[Tensor], sampler: Sampler) -> None:
+        self._parts = logits
+        self._sampler = sampler
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+
+    @cached_property
+    def probabilities(self) -> Tensor:
+        return self._sampler.probabilities(self.logits)
+
+    def probability(self, row: int, token: int) -> float:
+        return float(self.probabilities[row, token])
+
+    def stats(self, row: int, token: int) -> NodeStats:
+        return NodeStats(*self._table[row], probability=self.probability(row, token))
+
+    @cached_property
+    def _table(self) -> list[list[float]]:
+        probabilities = self.probabilities
+        top = probabilities.topk(2, dim=-1).values
+        entropy = torch.special.entr(probabilities).sum(-1)
+        columns = (top[:, 0], entropy, top[:, 0] - top[:, 1], self.logits.float().std(-1, correction=0))
+        table: list[list[float]] = torch.stack(columns, dim=1).tolist()
+        return table
+
+
+class TokenTree:
+    """Drafted tokens below the last committed one, which is node 0; parents come before their children."""
+
+    def __init__(self, root: int) -> None:
+        self.tokens = [root]
+        self.parents = [-1]
+        self._depths = [0]
+        self._sources: list[tuple[Distributions, int] | None] = [None]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def last(self) -> int:
+        """The newest node."""
+        return len(self.tokens) - 1
+
+    def add(self, token: int, parent: int, source: Distributions, row: int) -> int:
+        """Append a child that was drawn from distribution `row` of `source`; returns its node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self._depths.append(self._depths[parent] + 1)
+        self._sources.append((source, row))
+        return self.last
+
+    def depth(self, node: int) -> int:
+        """Distance from the root."""
+        return self._depths[node]
+
+    def source(self, node: int) -> tuple[Distributions, int]:
+        """The distribution that a drafted node was drawn from."""
+        source = self._sources[node]
+        assert source is not None
+        return source
+
+    def stats(self, node: int) -> NodeStats:
+        """Draft statistics of a drafted node."""
+        source, row = self.source(node)
+        return source.stats(row, self.tokens[node])
+
+    def probability(self, node: int) -> float:
+        """Draft probability of a drafted node's token."""
+        source, row = self.source(node)
+        return source.probability(row, self.tokens[node])
+
+    def score(self, node: int) -> float:
+        """Cumulative draft probability from the root."""
+        product = 1.0
+        while node > 0:
+            product *= self.probability(node)
+            node = self.parents[node]
+        return product

@@ -1,0 +1,129 @@
+"""The target model's side of a round: one forward over the chosen nodes, then one of three rules."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.models.runner import Append, Logits, Runner, refuse_nan
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of one request's round: `path` are the accepted nodes, `extra` the target's own next token."""
+
+    draft: Draft
+    submitted: list[int]
+    path: list[int]
+    extra: int
+    weight: int
+    """Tokens that the target computed for this request, its share of the batch."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """What the round adds to the output, before any end is applied."""
+        return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
+
+
+class Verifier:
+    """Target forwards over the requests of a batch."""
+
+    def __init__(self, runner: Runner, sampler: Sampler, sampled_drafts: bool) -> None:
+        self._runner, self._sampler = runner, sampler
+        self._residual = sampled_drafts and not sampler.greedy
+        self._slots: dict[str, int] = {}
+
+    def admit(self, session: Session) -> None:
+        """Take a slot."""
+        self._slots[session.request.id] = self._runner.acquire()
+
+    def release(self, session: Session) -> None:
+        """Free a finished request's slot."""
+        self._runner.release(self._slots.pop(session.request.id))
+
+    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
+        """One batched target forward, then the rule that fits how the tokens were drafted."""
+        rows = [self._append(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
+        logits = self._runner.forward(rows)
+        outcomes = self._judge(drafts, chosen, logits)
+        return [
+            Verdict(draft, nodes, path, extra, len(row.tokens))
+            for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
+        ]
+
+    def commit(self, verdict: Verdict) -> None:
+        """Keep the KV of the root and of the accepted nodes."""
+        slot = self._slots[verdict.draft.request_id]
+        root = self._runner.provisional(slot) - len(verdict.submitted) - 1
+        place = {node: root + 1 + i for i, node in enumerate(verdict.submitted)}
+        self._runner.commit(slot, [*range(root + 1), *(place[node] for node in verdict.path)])
+
+    def _append(self, draft: Draft, nodes: list[int]) -> Append:
+        slot = self._slots[draft.request_id]
+        pending = draft.session.tokens[self._runner.length(slot) :]
+        place = {0: len(pending) - 1} | {node: len(pending) + i for i, node in enumerate(nodes)}
+        parents = [*range(-1, len(pending) - 1), *(place[draft.tree.parents[node]] for node in nodes)]
+        return Append(slot, pending + [draft.tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
+
+    def _judge(
+        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Logits
+    ) -> list[tuple[list[int], int]]:
+        if self._sampler.greedy:
+            best = logits.argmax()
+            return [
+                walk(draft.tree, nodes, row.__getitem__) for draft, nodes, row in zip(drafts, chosen, best, strict=True)
+            ]
+        outcomes = []
+        for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True)):
+            target = self._sampler.probabilities(logits[row])
+            refuse_nan(target)
+            rule = residual if self._residual else match
+            outcomes.append(rule(draft.tree, nodes, target, draft.session.random))
+        return outcomes
+
+
+def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) -> tuple[list[int], int]:
+    """From the root, move to the child equal to the target's answer while there is one.
+
+    `answer(column)` is the target's token after column 0 (the root) or column i + 1 (`nodes[i]`). Returns the
+    accepted nodes and the last answer, the extra token.
+    """
+    path: list[int] = []
+    here, column = 0, 0
+    while True:
+        token = answer(column)
+        step = next(
+            (i for i, node in enumerate(nodes) if tree.parents[node] == here and tree.tokens[node] == token), None
+        )
+        if step is None:
+            return path, token
+        here, column = nodes[step], step + 1
+        path.append(here)
+
+
+def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: RequestRandom) -> tuple[list[int], int]:
+    """Sample and match: draw from the target at every node of the walk. Lossless for any deterministic tree.
+
+    `target` is [1 + nodes, vocabulary]. One number of the stream per committed token: plain decoding with the
+    same seed draws the same tokens.
+    """
+    return walk(tree, nodes, lambda column: draw(target[column, None], [random.uniform("target")])[0])
+
+
+def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: RequestRandom) -> tuple[list[int], int]:
+    """Accept each token of a sampled chain with probability min(1, p/q); the extra token comes from max(0, p - q).
+
+    Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary].
+    """
+    for place, node in enumerate(nodes):
+        source, row = tree.source(node)
+        assert isinstance(source, DraftForward)
+        draft, token = source.probabilities[row], tree.tokens[node]
+        if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
+            left = (target[place] - draft).clamp_(min=0)
+            return list(nodes[:place]), draw(left[None], [random.uniform("target")])[0]
+    return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]

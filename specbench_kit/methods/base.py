@@ -1,0 +1,55 @@
+"""The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from specbench_kit.errors import SkitError
+from specbench_kit.registry import Registry
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
+
+
+class Policy:
+    """Decides what to draft and what to verify; one object serves all requests of a run.
+
+    Views are for reading: the loop owns forwards, KV, randomness, clock and records.
+    """
+
+    def draft(self, drafter: "Drafter") -> None:
+        """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`."""
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        """For each draft the tree nodes worth verifying, parents before children; by default all of them."""
+        return [list(range(1, len(draft.tree))) for draft in drafts]
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        """Learn from the outcome of one round."""
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """One way to decode; the fields of a subclass are its options on the command line."""
+
+    source: ClassVar[str] = ""
+    """Paper or system it comes from."""
+    proposal: ClassVar[Literal["sample", "top"]] = "sample"
+    """Under sampling: tokens drawn from the draft model (residual verification) or its most likely ones (match)."""
+    needs_reference: ClassVar[bool] = False
+    """Whether the policy reads the target's answer, which only a benchmark can give it."""
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """A fresh policy with no memory."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a bad option value with one line."""
+    if not condition:
+        raise SkitError(message)
+
+
+methods: Registry[type[Method]] = Registry("method", "specbench_kit.methods")

@@ -1,0 +1,33 @@
+"""Chains of constant length."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Drafter
+
+
+@methods.register("fixed-k")
+@dataclass(frozen=True)
+class FixedK(Method):
+    """Draft exactly k tokens, then verify them."""
+
+    k: int = 4
+    source = "Leviathan et al. 2023"
+
+    def __post_init__(self) -> None:
+        require(self.k >= 1, f"fixed-k: k must be at least 1, not {self.k}")
+
+    def policy(self) -> Policy:
+        return _FixedKPolicy(self.k)
+
+
+@dataclass
+class _FixedKPolicy(Policy):
+    k: int
+
+    def draft(self, drafter: "Drafter") -> None:
+        for _ in range(self.k):
+            drafter.extend(drafter.drafts)

@@ -1,0 +1,51 @@
+"""The perfect stop rule, as an upper bound."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specbench_kit.decoding.drafter import Draft, Drafter
+
+
+@methods.register("oracle")
+@dataclass(frozen=True)
+class Oracle(Method):
+    """Stop at the first token that the target will reject; that token is drafted but not sent.
+
+    It reads the target's answer, so it cannot be deployed: it bounds every rule that stops by looking at the
+    token just drafted.
+    """
+
+    max_draft: int = 8
+    source = "upper bound"
+    proposal = "top"
+    needs_reference = True
+
+    def __post_init__(self) -> None:
+        require(self.max_draft >= 1, f"oracle: max_draft must be at least 1, not {self.max_draft}")
+
+    def policy(self) -> Policy:
+        return _OraclePolicy(self.max_draft)
+
+
+@dataclass
+class _OraclePolicy(Policy):
+    max_draft: int
+
+    def draft(self, drafter: "Drafter") -> None:
+        live = drafter.drafts
+        for _ in range(self.max_draft):
+            live = [draft for draft in drafter.extend(live) if _agrees(draft, draft.tree.last)]
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        return [[node for node in range(1, len(draft.tree)) if _agrees(draft, node)] for draft in drafts]
+
+
+def _agrees(draft: "Draft", node: int) -> bool:
+    """Whether the target's answer has this token at the node's place."""
+    place = draft.tree.depth(node) - 1
+    return place < len(draft.reference) and draft.tree.tokens[node] == draft.reference[place]

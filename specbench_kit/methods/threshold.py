@@ -1,0 +1,108 @@
+"""Stop drafting where the draft model is unsure."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
+
+Schedule = Literal["constant", "heuristic", "heuristic-transient"]
+
+
+@methods.register("threshold")
+@dataclass(frozen=True)
+class Threshold(Method):
+    """Stop after the first token whose draft probability is below the threshold; that token is still sent.
+
+    `schedule` moves the longest draft up by 2 when all was accepted and down by 1 otherwise, over the whole
+    run (heuristic) or per request (heuristic-transient). `adaptive` refits each request's threshold to the
+    least FPR + 3 FNR of its own history. `unit=batch` stops all requests together, by their mean probability
+    (AdaSpec's baseline: threshold=0.6, max_draft=8).
+    """
+
+    threshold: float = 0.4
+    max_draft: int = 20
+    schedule: Schedule = "constant"
+    adaptive: bool = False
+    unit: Literal["request", "batch"] = "request"
+    source = "Hugging Face assisted generation"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.threshold <= 1, f"threshold: threshold must lie in 0..1, not {self.threshold}")
+        require(self.max_draft >= 1, f"threshold: max_draft must be at least 1, not {self.max_draft}")
+
+    def policy(self) -> Policy:
+        return _ThresholdPolicy(self)
+
+
+@dataclass
+class _History:
+    """Probabilities of tested tokens and whether the target took them."""
+
+    probabilities: list[float] = field(default_factory=list)
+    accepted: list[bool] = field(default_factory=list)
+
+
+class _ThresholdPolicy(Policy):
+    def __init__(self, options: Threshold) -> None:
+        self.options = options
+        self.limits: defaultdict[str, int] = defaultdict(lambda: options.max_draft)
+        self.thresholds: defaultdict[str, float] = defaultdict(lambda: options.threshold)
+        self.histories: defaultdict[str, _History] = defaultdict(_History)
+
+    def draft(self, drafter: "Drafter") -> None:
+        live = list(drafter.drafts)
+        while live:
+            grown = [d for d in live if len(d.tree) - 1 < self.limits[self._scope(d.request_id)]]
+            live = self._sure(drafter.extend(grown))
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        for verdict in verdicts:
+            if self.options.schedule != "constant":
+                self._reschedule(verdict)
+            if self.options.adaptive:
+                self._refit(verdict)
+
+    def _scope(self, request_id: str) -> str:
+        return request_id if self.options.schedule == "heuristic-transient" else ""
+
+    def _sure(self, drafts: "Sequence[Draft]") -> "list[Draft]":
+        """The drafts that go on after their newest token."""
+        probabilities = [draft.tree.stats(draft.tree.last).probability for draft in drafts]
+        if self.options.unit == "batch" and probabilities:
+            mean = sum(probabilities) / len(probabilities)
+            return list(drafts) if mean >= self.options.threshold else []
+        pairs = zip(drafts, probabilities, strict=True)
+        return [draft for draft, probability in pairs if probability >= self.thresholds[draft.request_id]]
+
+    def _reschedule(self, verdict: "Verdict") -> None:
+        scope = self._scope(verdict.draft.request_id)
+        all_accepted = len(verdict.path) == len(verdict.submitted)
+        self.limits[scope] = self.limits[scope] + 2 if all_accepted else max(1, self.limits[scope] - 1)
+
+    def _refit(self, verdict: "Verdict") -> None:
+        request_id, accepted = verdict.draft.request_id, len(verdict.path)
+        history = self.histories[request_id]
+        for place, node in enumerate(verdict.submitted[: accepted + 1]):
+            history.probabilities.append(verdict.draft.tree.stats(node).probability)
+            history.accepted.append(place < accepted)
+        if len(history.accepted) > 5 and len(set(history.accepted)) == 2:
+            self.thresholds[request_id] = best_threshold(history.probabilities, history.accepted)
+
+
+def best_threshold(probabilities: Sequence[float], accepted: Sequence[bool]) -> float:
+    """The threshold among the probabilities with the least FPR + 3 FNR, "at or above" meaning accepted."""
+    order = np.argsort(probabilities)[::-1]
+    values, labels = np.asarray(probabilities)[order], np.asarray(accepted)[order]
+    last_of_value = np.append(values[1:] != values[:-1], True)
+    recall = np.cumsum(labels)[last_of_value] / labels.sum()
+    false_positive_rate = np.cumsum(~labels)[last_of_value] / (~labels).sum()
+    costs = false_positive_rate + 3 * (1 - recall)
+    return float(values[last_of_value][costs.argmin()])

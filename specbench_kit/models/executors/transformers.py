@@ -1,0 +1,71 @@
+"""Any Hugging Face causal LM, run by its own transformers code."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from specbench_kit.models.executors.base import Executor, ForwardInput, executors
+from specbench_kit.models.kv import KVShape, KVWindow
+
+
+class _WindowCache(Cache):
+    """Hands a transformers model the slots of a KV window instead of growing tensors."""
+
+    def __init__(self, window: KVWindow) -> None:
+        super().__init__(layers=[])
+        self.window = window
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_args: Any, **_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        self.window.write(layer_idx, torch.stack((key_states, value_states)))
+        return self.window.read(layer_idx)
+
+    def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
+        return self.window.length - self.window.width
+
+
+@executors.register("transformers")
+class TransformersExecutor(Executor):
+    """Plain transformers forward with an explicit 4-D mask and position ids."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.config = model.config.get_text_config()
+        layer_types = set(getattr(self.config, "layer_types", None) or [])
+        self.window = getattr(self.config, "sliding_window", None)
+        self.mixed = "sliding_attention" in layer_types and len(layer_types) > 1
+        self.slides = self.window is not None and (not layer_types or "sliding_attention" in layer_types)
+        self.needs_key_positions = self.slides
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:  # noqa: ARG003
+        return True
+
+    @property
+    def kv_shape(self) -> KVShape:
+        config = self.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return KVShape(config.num_hidden_layers, heads, head_dim)
+
+    def forward(self, batch: ForwardInput) -> Tensor:
+        output = self.model(
+            input_ids=batch.tokens,
+            position_ids=batch.positions,
+            attention_mask=self._mask(batch),
+            past_key_values=_WindowCache(batch.kv),
+            use_cache=True,
+            logits_to_keep=batch.tokens.shape[1] - batch.first,
+        )
+        logits: Tensor = output.logits
+        return logits
+
+    def _mask(self, batch: ForwardInput) -> Tensor | dict[str, Tensor]:
+        if not self.slides or batch.key_positions is None:
+            return batch.mask
+        distance = batch.positions[:, None, :, None] - batch.key_positions[:, None, None, :]
+        sliding = batch.mask.masked_fill(distance >= self.window, torch.finfo(batch.mask.dtype).min)
+        return {"full_attention": batch.mask, "sliding_attention": sliding} if self.mixed else sliding

@@ -1,0 +1,66 @@
+"""Preallocated KV memory: one tensor for all layers and slots, and the windows a forward sees of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token stores: `layers` x 2 x `heads` x `head_dim` numbers."""
+
+    layers: int
+    heads: int
+    head_dim: int
+
+
+class KVStore:
+    """Keys and values of every slot, shaped [layers, 2, slots, heads, capacity, head_dim]; zero at the start."""
+
+    def __init__(self, shape: KVShape, slots: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+        size = (shape.layers, 2, slots, shape.heads, capacity, shape.head_dim)
+        self.data = torch.zeros(size, dtype=dtype, device=device)
+
+    def move(self, slot: int, source: list[int], start: int) -> None:
+        """Bring the positions `source` of a slot to `start`, `start + 1`, ... in every layer."""
+        slot_data = self.data[:, :, slot]
+        slot_data[..., start : start + len(source), :] = slot_data[..., source, :]
+
+    def read(self, slot: int, length: int) -> Tensor:
+        """KV of the first `length` positions, shaped [layers, 2, heads, length, head_dim]."""
+        return self.data[:, :, slot, :, :length]
+
+
+class KVWindow:
+    """The part of a store that one forward writes and attends to.
+
+    Row b writes its new tokens at `starts[b]` of slot `slots[b]` and attends to positions below `length`.
+    """
+
+    def __init__(self, store: KVStore, slots: list[int], starts: list[int], width: int, length: int) -> None:
+        self.store = store
+        self.length = length
+        self.width = width
+        self.first, self.start = slots[0], starts[0]
+        self.adjacent = slots == list(range(self.first, self.first + len(slots)))
+        self.level = all(start == self.start for start in starts)
+        self.rows = slice(self.first, self.first + len(slots))
+        if not (self.adjacent and self.level):
+            device = store.data.device
+            self.slots = torch.tensor(slots, device=device)
+            self.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+
+    def write(self, layer: int, kv: Tensor) -> None:
+        """Store new keys and values, shaped [2, rows, heads, width, head_dim], of one layer."""
+        target = self.store.data[layer]
+        if self.adjacent and self.level:
+            target[:, self.rows, :, self.start : self.start + self.width] = kv
+        else:
+            target[:, self.slots[:, None], :, self.positions] = kv.permute(1, 3, 0, 2, 4)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, each [rows, heads, length, head_dim]; a view where the slots are adjacent."""
+        window = self.store.data[layer, ..., : self.length, :]
+        keys, values = (window[:, self.rows] if self.adjacent else window[:, self.slots]).unbind(0)
+        return keys, values
