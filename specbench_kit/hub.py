@@ -1,23 +1,41 @@
-"""Whether the Hugging Face hub can be reached, asked once and quickly."""
+"""Whether the Hugging Face hub, or another server, can be reached; asked before a library retries for long."""
 
-import os
-import socket
 from functools import cache
-from urllib.parse import urlsplit
+from http.client import HTTPException
+from threading import Event, Thread
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-PROBE_TIMEOUT_S = 2.0
+PROBE_S = 3.0
+"""How long an answer is waited for; the hub library's own retries take over 20 seconds."""
+
+
+def hub_reachable() -> bool:
+    """Whether the hub answers, and the environment does not forbid asking it."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and answers(constants.ENDPOINT)
 
 
 @cache
-def hub_reachable() -> bool:
-    """Try a TCP connection to the hub, or to the proxy that leads there, before any library retries for minutes."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        return False
-    proxy = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")
-    url = urlsplit(proxy or os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    port = url.port or (80 if url.scheme == "http" else 443)
-    try:
-        with socket.create_connection((url.hostname or "", port), timeout=PROBE_TIMEOUT_S):
-            return True
-    except OSError:
-        return False
+def answers(url: str) -> bool:
+    """Whether `url` answers in time, through the proxies of the environment.
+
+    In a thread of its own, because a name look-up heeds no time-out.
+    """
+    answered = Event()
+
+    def ask() -> None:
+        try:
+            with urlopen(Request(url, method="HEAD"), timeout=PROBE_S):
+                answered.set()
+        except HTTPError as error:
+            if error.code < 500:
+                answered.set()
+        except (OSError, ValueError, HTTPException):
+            pass
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PROBE_S)
+    return answered.is_set()

@@ -8,17 +8,19 @@ from typing import Literal
 
 import torch
 
+from specbench_kit.decoding.records import TimeKind
+
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
 
 
 class MeasuringClock:
     """Time of this machine, which runs only inside `running`; a phase inside a phase stops the outer one."""
 
-    time_kind = "measured"
+    time_kind: TimeKind = "measured"
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
-        self._elapsed_s = 0.0
+        self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
         self._open: list[Phase] = []

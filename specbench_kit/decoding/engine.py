@@ -27,8 +27,9 @@ class Engine:
         seed: int,
         eos_ids: frozenset[int],
         batch_size: int,
+        started_s: float = 0.0,
     ) -> None:
-        self.clock = MeasuringClock(target.device)
+        self.clock = MeasuringClock(target.device, started_s)
         sampled_drafts = method.proposal == "sample"
         self.drafter = Drafter(draft, sampler, self.clock, sampled_drafts)
         self.verifier = Verifier(target, sampler, sampled_drafts)
@@ -91,7 +92,9 @@ class Engine:
     def _refill(self) -> None:
         while self.waiting and len(self.sessions) < self._batch_size:
             request = self.waiting.popleft()
-            record = RequestRecord(request.id, request.category, list(request.prompt_ids))
+            record = RequestRecord(
+                request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind
+            )
             room = self._capacity - len(request.prompt_ids)
             if not request.prompt_ids or room < 1:
                 record.finish_reason = "error"
@@ -112,7 +115,7 @@ class Engine:
             self.sessions.remove(session)
             self.verifier.release(session)
             self.drafter.release(session)
-            done.append(_close(session))
+            done.append(_close(session, self.clock.now_s()))
         return done
 
 
@@ -135,11 +138,12 @@ def _round_record(
     )
 
 
-def _close(session: Session) -> RequestRecord:
+def _close(session: Session, now_s: float) -> RequestRecord:
     record = session.record
     assert session.finish_reason is not None
     record.finish_reason = session.finish_reason
     record.output_ids = session.tokens[len(session.request.prompt_ids) :]
+    record.finished_s = now_s
     record.ttft_s, record.e2e_s = record.rounds[0].end_s, record.rounds[-1].end_s
     if len(record.output_ids) > 1:
         record.tpot_s = (record.e2e_s - record.ttft_s) / (len(record.output_ids) - 1)

@@ -35,7 +35,10 @@ class RoundRecord:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request from arrival to its last token; all times in seconds since its arrival."""
+    """One request from arrival to its last token; times in seconds since its arrival.
+
+    `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped.
+    """
 
     request_id: str
     category: str
@@ -47,6 +50,7 @@ class RequestRecord:
     ttft_s: float | None = None
     e2e_s: float | None = None
     tpot_s: float | None = None
+    finished_s: float | None = None
     time_kind: TimeKind = "measured"
     rounds: list[RoundRecord] = field(default_factory=list)
 

@@ -54,7 +54,8 @@ class DraftForward:
         return float(self.probabilities[row, token])
 
     def stats(self, row: int, token: int) -> NodeStats:
-        return NodeStats(*self._table[row], probability=self.probability(row, token))
+        confidence, entropy, margin, logit_std = self._table[row]
+        return NodeStats(confidence, entropy, margin, logit_std, self.probability(row, token))
 
     @cached_property
     def _table(self) -> list[list[float]]:

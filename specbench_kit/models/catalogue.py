@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specbench_kit.errors import SkitError
 from specbench_kit.hub import hub_reachable
 
 BUNDLED = "bundled"
 _FOLDER = Path(__file__).parent / "bundled"
+
+Role = Literal["target", "draft"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +25,28 @@ class BundledPair:
 
 def bundled_pairs() -> list[BundledPair]:
     """The pairs that need no download."""
-    summary = "12-layer target and 1-layer draft, trained from scratch on GSM8K and general text"
+    summary = "Llama-architecture, 12-layer target and 1-layer draft, trained from scratch on GSM8K and general text"
     return [BundledPair(BUNDLED, _FOLDER / "target", _FOLDER / "draft", summary)]
 
 
-def resolve_folder(name: str) -> tuple[str, bool]:
-    """What to give to `from_pretrained`, and whether only local files may be used."""
-    if Path(name).is_dir():
-        if not (Path(name) / "config.json").is_file():
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model is loaded from: `location` is a folder or a hub id, `label` what a run may say of it."""
+
+    location: str
+    label: str
+    local_only: bool
+
+
+def locate(name: str, role: Role) -> ModelSource:
+    """Turn the word `bundled`, a folder or a hub id into a source; anything else is an error."""
+    if name == BUNDLED:
+        return ModelSource(str(_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
-        return name, True
+        return ModelSource(str(folder), folder.resolve().name, local_only=True)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise SkitError(f"no model '{name}': give a folder, a hub id like owner/name, or '{BUNDLED}'")
-    return name, not hub_reachable()
-
-
-def resolve_names(target: str, draft: str) -> tuple[str, str]:
-    """Folders for the word `bundled`, other names as they are."""
-    pair = bundled_pairs()[0]
-    return (str(pair.target) if target == BUNDLED else target, str(pair.draft) if draft == BUNDLED else draft)
+        raise SkitError(f"no {role} model '{name}': give a folder, a hub id like owner/name, or '{BUNDLED}'")
+    return ModelSource(name, name, local_only=not hub_reachable())

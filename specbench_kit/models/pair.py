@@ -1,6 +1,7 @@
 """Load a target, a draft and the tokenizer they share."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.catalogue import resolve_folder
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 
@@ -19,49 +20,71 @@ SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A target and a draft model (transformers causal LMs) with one vocabulary."""
+class LoadedModel:
+    """A transformers causal LM and where it came from."""
 
-    target: Any
-    draft: Any
-    tokenizer: Any
-    target_name: str
-    draft_name: str
+    model: Any
+    source: ModelSource
+
+    @property
+    def text_config(self) -> Any:
+        return self.model.config.get_text_config()
 
     @property
     def context(self) -> int:
-        """Positions that both models have."""
-        return min(_positions(self.target), _positions(self.draft))
+        """Positions that the model has; one that names no limit gets a million."""
+        return int(getattr(self.text_config, "max_position_embeddings", None) or 1 << 20)
+
+    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
+        """Name, content hash (hub models: their commit) and size, as a run records them."""
+        folder = Path(self.source.location)
+        return {
+            "name": self.source.label,
+            "hash": hash_folder(folder) if folder.is_dir() else self.model.config._commit_hash,
+            "parameters": self.model.num_parameters(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and a draft model with one vocabulary."""
+
+    target: LoadedModel
+    draft: LoadedModel
+    tokenizer: Any
 
     @property
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end an answer: the target's generation settings, else the tokenizer's."""
-        wanted = self.target.generation_config.eos_token_id
+        wanted = self.target.model.generation_config.eos_token_id
         wanted = self.tokenizer.eos_token_id if wanted is None else wanted
         return frozenset(wanted if isinstance(wanted, list) else [] if wanted is None else [wanted])
 
-    def runners(self, slots: int, capacity: int) -> tuple[Runner, Runner]:
-        """Target and draft runners whose slots hold `capacity` tokens, or the context where that is less."""
-        size = min(capacity + SLACK, self.context)
-        vocabulary = min(model.config.get_text_config().vocab_size for model in (self.target, self.draft))
+    def runners(self, slots: int, length: int) -> tuple[Runner, Runner]:
+        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
+        models = (self.target, self.draft)
+        size = min(length + SLACK, *(loaded.context for loaded in models))
+        vocabulary = min(loaded.text_config.vocab_size for loaded in models)
         target, draft = (
-            Runner(make_executor(model), slots, size, model.device, model.dtype, vocabulary)
-            for model in (self.target, self.draft)
+            Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, vocabulary)
+            for loaded in models
         )
         return target, draft
 
 
-def load_pair(target: str, draft: str, *, device: str = "auto", dtype: str = "auto") -> Pair:
+def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "auto", dtype: str = "auto") -> Pair:
     """Load both models; a missing model or two tokenizers that differ are errors of one line."""
     place = resolve_device(device)
-    tokenizers = [_load_tokenizer(name) for name in (target, draft)]
+    kind = resolve_dtype(dtype, place)
+    sources = locate(target, "target"), locate(draft, "draft")
+    tokenizers = [_from_pretrained(AutoTokenizer, source) for source in sources]
     if tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
         raise SkitError(
             f"the tokenizers of target '{target}' and draft '{draft}' differ: "
             "speculative decoding needs two models with one vocabulary"
         )
-    models = [_load_model(name, place, resolve_dtype(dtype, place)) for name in (target, draft)]
-    return Pair(models[0], models[1], tokenizers[0], target, draft)
+    loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
+    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0])
 
 
 def resolve_device(name: str) -> torch.device:
@@ -85,32 +108,17 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return known[name]
 
 
-def _positions(model: Any) -> int:
-    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
-
-
-def _load_tokenizer(name: str) -> Any:
-    return _from_pretrained(AutoTokenizer, name)
-
-
-def _load_model(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
     logging.disable_progress_bar()
-    model = _from_pretrained(AutoModelForCausalLM, name, dtype=dtype)
+    model = _from_pretrained(AutoModelForCausalLM, source, dtype=dtype)
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
     return model.to(device).eval().requires_grad_(False)
 
 
-def _from_pretrained(factory: Any, name: str, **options: Any) -> Any:
-    source, offline = resolve_folder(name)
+def _from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
     try:
-        return factory.from_pretrained(source, local_files_only=offline, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SkitError(f"cannot load model '{name}': {reason}") from error
-
-
-def folder_of(name: str) -> Path | None:
-    """The local folder of a model, or None for one from the hub."""
-    source, _ = resolve_folder(name)
-    return Path(source) if Path(source).is_dir() else None
+        return factory.from_pretrained(source.location, local_files_only=source.local_only, **options)
+    except Exception as error:  # the loaders let through whatever their file formats raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SkitError(f"cannot load model '{source.label}': {reason}") from error

@@ -137,6 +137,16 @@ class Runner:
         state.length += len(path)
         state.parents.clear()
 
+    def top2(self, prefix: Sequence[int]) -> tuple[tuple[int, int], float]:
+        """The two most likely tokens after a prefix and the margin between their logits; leaves no trace."""
+        slot = self.acquire()
+        try:
+            values, tokens = self.forward([Append(slot, prefix)])[0][0].float().topk(2)
+        finally:
+            self.release(slot)
+        best, second = tokens.tolist()
+        return (best, second), float(values[0] - values[1])
+
     def _forward_group(self, rows: list[Append], members: list[int], logits: Logits) -> None:
         states = [self._slots[row.slot] for row in rows]
         starts = [state.length + len(state.parents) for state in states]

@@ -85,7 +85,7 @@ class LlamaExecutor(Executor):
         rotating = self.heads + self.kv_heads
         qkv = linear(rms_norm(hidden, layer.norm.shape, layer.norm, layer.eps), layer.qkv)
         qkv = qkv.view(rows, width, rotating + self.kv_heads, self.head_dim)
-        turned = torch.view_as_complex(qkv[:, :, :rotating].unflatten(-1, (-1, 2)))
+        turned = torch.view_as_complex(qkv[:, :, :rotating].view(rows, width, rotating, self.head_dim // 2, 2))
         turned.mul_(rotation)
         queries = qkv[:, :, : self.heads].transpose(1, 2)
         new = qkv[:, :, self.heads :].view(rows, width, 2, self.kv_heads, self.head_dim)

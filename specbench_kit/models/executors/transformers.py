@@ -35,10 +35,10 @@ class TransformersExecutor(Executor):
         self.model = model
         self.config = model.config.get_text_config()
         layer_types = set(getattr(self.config, "layer_types", None) or [])
-        self.window = getattr(self.config, "sliding_window", None)
+        slides = not layer_types or "sliding_attention" in layer_types
+        self.window: int | None = getattr(self.config, "sliding_window", None) if slides else None
         self.mixed = "sliding_attention" in layer_types and len(layer_types) > 1
-        self.slides = self.window is not None and (not layer_types or "sliding_attention" in layer_types)
-        self.needs_key_positions = self.slides
+        self.needs_key_positions = self.window is not None
 
     @classmethod
     def supports(cls, model: Any) -> bool:  # noqa: ARG003
@@ -64,7 +64,7 @@ class TransformersExecutor(Executor):
         return logits
 
     def _mask(self, batch: ForwardInput) -> Tensor | dict[str, Tensor]:
-        if not self.slides or batch.key_positions is None:
+        if self.window is None or batch.key_positions is None:
             return batch.mask
         distance = batch.positions[:, None, :, None] - batch.key_positions[:, None, None, :]
         sliding = batch.mask.masked_fill(distance >= self.window, torch.finfo(batch.mask.dtype).min)

@@ -1,0 +1,44 @@
+# Every target sets up .venv first where that is needed; no virtual environment has to be active.
+# PYTHON chooses the interpreter that .venv is made with: make PYTHON=python3.12 bench
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: bench test lint types benchmark clean
+
+bench: $(INSTALLED)
+	$(BIN)/skit bench --method fixed-k --dataset gsm8k
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+benchmark: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first and by itself: pip then takes the CPU build where the package index or a link offers one.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "specbench-kit needs Python 3.11 or newer: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "[1/3] making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "[2/3] installing $$(grep '^torch==' constraints.txt), the largest download"
+	@$(PIP_INSTALL) torch
+	@echo "[3/3] installing specbench-kit and what it needs"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,69 @@
+"""From records on disk to summary and report."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.reports import losslessness, markdown, metrics
+from specbench_kit.reports.losslessness import TopTwo
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One run with its summary, as written to `summary.json`."""
+
+    directory: RunDirectory
+    summary: dict[str, Any]
+
+
+def conclude(runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str]) -> list[Conclusion]:
+    """Write summary and report of every run. Without `top2` (sampled runs) outputs are not compared."""
+    oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
+    return [_conclude_one(run, top2, decode, oracle) for run in runs]
+
+
+def _conclude_one(
+    run: RunDirectory, top2: TopTwo | None, decode: Callable[[list[int]], str], oracle: float | None
+) -> Conclusion:
+    records, baseline = run.records(), run.baseline_records()
+    failed = sum(record.finish_reason == "error" for record in records)
+    measured = metrics.summarise(
+        records,
+        baseline or None,
+        makespan_s=_makespan_s(records),
+        baseline_makespan_s=_makespan_s(baseline),
+        oracle_throughput=oracle,
+    )
+    summary = {
+        "method": run.run["method"],
+        "partial": len(records) < run.run["requests"],
+        "requests": {"planned": run.run["requests"], "finished": len(records) - failed, "failed": failed},
+        **measured,
+        "lossless": _check(run, records, baseline, top2) if baseline and top2 else None,
+    }
+    run.write_summary(summary)
+    run.write_report("report.md", markdown.render(run.run, summary, records, decode))
+    return Conclusion(run, summary)
+
+
+def _check(
+    run: RunDirectory, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], top2: TopTwo
+) -> dict[str, Any]:
+    margin = losslessness.TIE_MARGINS[run.run["config"]["dtype"]]
+    return losslessness.summarise_checks(losslessness.check_all(records, baseline, top2, margin), margin)
+
+
+def _makespan_s(records: Sequence[RequestRecord]) -> float:
+    return max((record.finished_s or 0.0 for record in records), default=0.0)
+
+
+def _throughput(records: Sequence[RequestRecord]) -> float | None:
+    makespan_s = _makespan_s(records)
+    return sum(len(record.output_ids) for record in records) / makespan_s if makespan_s else None
+
+
+def _reads_reference(run: RunDirectory) -> bool:
+    return parse_method(run.run["method"]).needs_reference

@@ -1,0 +1,70 @@
+"""From prompts to requests: chat templates, tokens, and the turns of a dialogue."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.session import Request
+
+
+class Conversation:
+    """One prompt's turns; each later turn is asked after the answer that the same method gave."""
+
+    def __init__(self, prompt: Prompt, tokenizer: Any, max_new_tokens: int) -> None:
+        self.prompt = prompt
+        self._tokenizer, self._max_new_tokens = tokenizer, max_new_tokens
+        self._messages: list[dict[str, str]] = []
+        self._asked = 0
+
+    def next_request(self) -> Request | None:
+        """The next turn, or None after the last."""
+        if self._asked == len(self.prompt.turns):
+            return None
+        self._messages.append({"role": "user", "content": self.prompt.turns[self._asked]})
+        self._asked += 1
+        return Request(self._request_id(), self.prompt.category, tuple(self._encode()), self._max_new_tokens)
+
+    def answer(self, text: str) -> None:
+        """Take note of what was said to the last turn."""
+        self._messages.append({"role": "assistant", "content": text.strip()})
+
+    def _request_id(self) -> str:
+        return self.prompt.id if len(self.prompt.turns) == 1 else f"{self.prompt.id}/{self._asked}"
+
+    def _encode(self) -> list[int]:
+        tokenizer = self._tokenizer
+        if self.prompt.chat and tokenizer.chat_template:
+            text = tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True)
+            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(tokenizer("\n\n".join(message["content"] for message in self._messages))["input_ids"])
+
+
+class Script:
+    """All conversations of one method: hands out the requests that can be asked now."""
+
+    def __init__(self, conversations: list[Conversation], finished: Mapping[str, RequestRecord]) -> None:
+        self._asking: dict[str, Conversation] = {}
+        self._ready: list[Request] = []
+        for conversation in conversations:
+            self._advance(conversation, finished)
+
+    def take(self) -> Iterator[Request]:
+        """The requests that became askable since the last call."""
+        ready, self._ready = self._ready, []
+        yield from ready
+
+    def finish(self, record: RequestRecord) -> None:
+        """A request was answered: its dialogue's next turn, if any, becomes askable."""
+        conversation = self._asking.pop(record.request_id)
+        conversation.answer(record.text)
+        self._advance(conversation, {})
+
+    def _advance(self, conversation: Conversation, finished: Mapping[str, RequestRecord]) -> None:
+        request = conversation.next_request()
+        while request is not None and request.id in finished:
+            conversation.answer(finished[request.id].text)
+            request = conversation.next_request()
+        if request is not None:
+            self._asking[request.id] = conversation
+            self._ready.append(request)

@@ -1,0 +1,112 @@
+"""Where a run's numbers come from: versions, command, commit, hardware, and the content of the models."""
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.errors import SkitError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_DISTRIBUTIONS = ("torch", "transformers", "tokenizers", "numpy", "specbench-kit")
+_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "pytorch_model*.bin", "*.gguf")
+_VALUE_START = r"(?<![^=:,])"
+_FOLDERS = re.compile(_VALUE_START + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])")
+"""The folders of a path that leads out of the working directory."""
+
+
+def collect(argv: Sequence[str]) -> dict[str, Any]:
+    """The provenance keys of `run.json`; nothing in them names a user, a secret or a folder of this machine."""
+    commit, dirty = git_state(_PACKAGE)
+    return {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [without_folders(argument) for argument in argv],
+        "git_commit": commit,
+        "git_dirty": dirty,
+        "versions": versions(),
+        "platform": platform.platform(),
+        "hardware": hardware(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that decide what is computed."""
+    packages = {name.replace("-", "_"): version(name) for name in _DISTRIBUTIONS}
+    return {"python": platform.python_version(), **packages}
+
+
+def without_folders(argument: str) -> str:
+    """A command-line argument with each path outside the working directory reduced to its last component."""
+    home = re.escape(os.path.expanduser("~"))
+    named_home = rf"{_VALUE_START}(?:{home}|/(?:home|Users)/[^/,=]+)(?=[/\\,]|$)"
+    return _FOLDERS.sub("", re.sub(named_home, "~", argument))
+
+
+def git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout that tracks `folder`, and whether files in `folder` differ from it."""
+    if not _git(folder, "ls-files", "."):
+        return None, None
+    return _git(folder, "rev-parse", "--verify", "HEAD"), bool(_git(folder, "status", "--porcelain", "."))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints in `folder`, or None where it fails or is not installed."""
+    # A hook exports GIT_DIR and the like, which would lead git to the hook's repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, physical cores, torch threads, memory in GB (1e9 bytes) and the GPU's name, if there is one."""
+    import psutil
+    import torch
+
+    return {
+        "cpu": _cpu_model(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "torch_threads": torch.get_num_threads(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    described = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return described[1] if described else platform.processor() or platform.machine()
+
+
+def hash_model(folder: Path) -> str:
+    """SHA-256 over a model folder's configuration and weights, by name and content."""
+    files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern)})
+    if not files:
+        raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")
+    listing = "".join(f"{file.name} {hash_file(file)}\n" for file in files)
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, remembered by this process for as long as the file's size and time stay the same."""
+    try:
+        status = path.stat()
+        return _hash_file(path.resolve(), status.st_size, status.st_mtime_ns)
+    except OSError as error:
+        raise SkitError(f"cannot read {path}: {error.strerror}") from error
+
+
+@cache
+def _hash_file(path: Path, _size: int, _modified_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,164 @@
+"""One benchmark: methods over a dataset, beside the autoregressive baseline, into run directories."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specbench_kit.bench import provenance
+from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.conversations import Conversation, Script
+from specbench_kit.bench.lanes import Lane, Sink, run_in_turns
+from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
+from specbench_kit.bench.settings import Settings
+from specbench_kit.datasets.base import LoadedDataset, Prompt
+from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.pair import load_pair
+
+BASELINE = "autoregressive"
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Reported after each finished request; `tokens_per_s` is that method's own speed so far."""
+
+    method: str
+    done: int
+    planned: int
+    tokens_per_s: float
+
+
+class Benchmark:
+    """The work of `skit bench`: `run` decodes what is not yet on disk, `conclude` reports on what is."""
+
+    def __init__(self, settings: Settings, dataset: LoadedDataset) -> None:
+        self.settings, self.dataset = settings, dataset
+        self.methods = {spec: parse_method(spec) for spec in settings.methods}
+        self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+        self.needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
+        self.lane_methods = {BASELINE: parse_method(BASELINE)} if self.needs_baseline else {}
+        self.lane_methods |= self.methods
+        self.runs = self._open_runs()
+        slots = settings.batch_size * len(self.lane_methods)
+        self.runners = self.pair.runners(slots, max(map(self._longest, dataset.prompts)))
+        self.references: dict[str, RequestRecord] = {}
+        self.lanes = [self._make_lane(spec) for spec in self.lane_methods]
+
+    def run(self, report: Callable[[Progress], None]) -> None:
+        """Decode everything that is missing, the methods in turns."""
+        self._warm_up()
+        planned = self.turns * len(self.lanes)
+        done = sum(lane.finished_before for lane in self.lanes)
+        for lane, _ in run_in_turns(self.lanes, self.settings.batch_size):
+            done += 1
+            report(Progress(lane.name, done, planned, lane.tokens_per_s))
+
+    def conclude(self) -> list[Conclusion]:
+        """Summaries and reports of every run, whole or partial."""
+        top2 = self.runners[0].top2 if self.settings.temperature == 0 else None
+        return conclude(list(self.runs.values()), top2, self.pair.tokenizer.decode)
+
+    @property
+    def turns(self) -> int:
+        """Requests of one method: each turn of a dialogue is one."""
+        return sum(len(prompt.turns) for prompt in self.dataset.prompts)
+
+    def _open_runs(self) -> dict[str, RunDirectory]:
+        shared = self._describe()
+        described = {spec: {"method": spec, **shared} for spec in self.methods}
+        if self.settings.resume:
+            return {spec: find_resumable(self.settings.out, config_key(run)) for spec, run in described.items()}
+        return {spec: RunDirectory.create(self.settings.out, run) for spec, run in described.items()}
+
+    def _describe(self) -> dict[str, Any]:
+        """The content of `run.json`, less the method."""
+        settings, dataset, target = self.settings, self.dataset, self.pair.target.model
+        fields = ("name", "source", "location", "digest", "total", "reason")
+        options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit")
+        return {
+            "dataset": {
+                **{name: getattr(dataset, name) for name in fields},
+                "count": len(dataset.prompts),
+            },
+            "models": {
+                "target": self.pair.target.describe(provenance.hash_model),
+                "draft": self.pair.draft.describe(provenance.hash_model),
+            },
+            "config": {
+                **{name: getattr(settings, name) for name in options},
+                "baseline": self.needs_baseline,
+                "device": str(target.device),
+                "dtype": str(target.dtype).removeprefix("torch."),
+            },
+            "time_kind": "measured",
+            "requests": self.turns,
+            **provenance.collect(settings.argv),
+        }
+
+    def _longest(self, prompt: Prompt) -> int:
+        """Tokens that a conversation can come to, with room for what a chat template adds."""
+        encoded = self.pair.tokenizer(list(prompt.turns), add_special_tokens=False)["input_ids"]
+        return sum(len(ids) + self.settings.max_new_tokens + 64 for ids in encoded)
+
+    def _make_lane(self, spec: str) -> Lane:
+        method = self.lane_methods[spec]
+        sinks, finished = self._sinks(spec)
+        if spec == BASELINE:
+            self.references.update(finished)
+            sinks.append(lambda record: self.references.update({record.request_id: record}))
+        started_s = max((record.finished_s or 0.0 for record in finished.values()), default=0.0)
+        return Lane(
+            name=spec,
+            engine=self._engine(method, started_s),
+            script=Script(list(self._conversations()), finished),
+            decode=lambda ids: str(self.pair.tokenizer.decode(ids, skip_special_tokens=True)),
+            sinks=sinks,
+            references=self.references if method.needs_reference else None,
+            finished_before=len(finished),
+        )
+
+    def _conversations(self) -> Iterator[Conversation]:
+        for prompt in self.dataset.prompts:
+            yield Conversation(prompt, self.pair.tokenizer, self.settings.max_new_tokens)
+
+    def _sinks(self, spec: str) -> tuple[list[Sink], Mapping[str, RequestRecord]]:
+        """Where a lane's records go, and those that all of these places have already."""
+        places = [(run.append, run.records()) for name, run in self.runs.items() if name == spec]
+        if spec == BASELINE:
+            places += [(run.append_baseline, run.baseline_records()) for name, run in self.runs.items() if name != spec]
+        known = [{record.request_id: record for record in records} for _, records in places]
+        everywhere = set.intersection(*map(set, known))
+        sinks = [_unless_known(sink, ids) for (sink, _), ids in zip(places, known, strict=True)]
+        return sinks, {request_id: record for request_id, record in known[0].items() if request_id in everywhere}
+
+    def _engine(self, method: Method, started_s: float = 0.0) -> Engine:
+        settings = self.settings
+        return Engine(
+            method,
+            *self.runners,
+            sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
+            seed=settings.seed,
+            eos_ids=self.pair.eos_ids,
+            batch_size=settings.batch_size,
+            started_s=started_s,
+        )
+
+    def _warm_up(self) -> None:
+        """A few tokens with every method outside the measurement, so that the first request is like any other."""
+        prompt = min(self.dataset.prompts, key=self._longest)
+        request = Conversation(prompt, self.pair.tokenizer, WARM_UP_TOKENS).next_request()
+        assert request is not None
+        for method in self.lane_methods.values():
+            engine = self._engine(method)
+            engine.submit(request)
+            while not engine.idle:
+                engine.step()
+
+
+def _unless_known(sink: Sink, known: Mapping[str, Any]) -> Sink:
+    """A sink that passes over what it has from before an interruption."""
+    return lambda record: None if record.request_id in known else sink(record)

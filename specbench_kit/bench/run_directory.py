@@ -1,0 +1,215 @@
+"""A run's folder: what was run, one line per finished request, and the summary and reports drawn from them."""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.errors import SkitError
+
+SCHEMA_VERSION = 1
+"""Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
+
+_DEFINING = ("method", "dataset", "models", "config", "time_kind", "deployment")
+_KEY_DIGITS = 8
+_SLUG_LENGTH = 60
+
+
+def config_key(run: dict[str, Any]) -> str:
+    """SHA-256 of what defines a run: two runs with one key ask for the same work."""
+    defining = {name: run[name] for name in _DEFINING if name in run}
+    return hashlib.sha256(json.dumps(defining, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """One run on disk; `run` is the content of its `run.json`.
+
+    Reading changes no file and passes over a last line that a kill cut short; the next append removes it.
+    """
+
+    path: Path
+    run: dict[str, Any]
+
+    @classmethod
+    def create(cls, out: Path, run: dict[str, Any]) -> "RunDirectory":
+        """Make `<out>/<utc-time>-<method>-<dataset>-<hash>/` with its `run.json`."""
+        run = {"schema_version": SCHEMA_VERSION, **run}
+        content = _to_json(run)
+        with _reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
+            out.mkdir(parents=True, exist_ok=True)
+            path = _make_folder(out, _folder_name(run))
+            try:
+                _replace_text(path / "run.json", content)
+                (path / "requests.jsonl").touch()
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+        return cls(path, run)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """The run that lies in `path`, to read it or to go on with it."""
+        run = _read_object(path / "run.json")
+        version = run.get("schema_version")
+        if not isinstance(version, int):
+            raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
+        if version > SCHEMA_VERSION:
+            raise SkitError(
+                f"{path} was written by a newer specbench-kit (schema {version}, this one reads up to "
+                f"{SCHEMA_VERSION}): upgrade specbench-kit"
+            )
+        return cls(path, run)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether requests may be missing: true until `summary.json` says otherwise."""
+        summary = self.path / "summary.json"
+        return not summary.exists() or _read_object(summary).get("partial") is not False
+
+    def append(self, record: RequestRecord) -> None:
+        """Add a finished request of the method."""
+        self._append("requests.jsonl", record)
+
+    def append_baseline(self, record: RequestRecord) -> None:
+        """Add a finished request of the autoregressive baseline."""
+        self._append("baseline.jsonl", record)
+
+    def records(self) -> list[RequestRecord]:
+        """The method's finished requests, in the order in which they finished."""
+        return _read_records(self.path / "requests.jsonl")
+
+    def baseline_records(self) -> list[RequestRecord]:
+        """The baseline's finished requests; none where no baseline was decoded."""
+        return _read_records(self.path / "baseline.jsonl")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write `summary.json`; a number that is not finite is a ValueError."""
+        self.write_report("summary.json", _to_json(summary))
+
+    def write_report(self, name: str, text: str) -> None:
+        """Write the file `name`, whole or not at all."""
+        with self._writing(name):
+            _replace_text(self.path / name, text)
+
+    def _append(self, name: str, record: RequestRecord) -> None:
+        line = _encode(record.to_json() + "\n")
+        with self._writing(name), (self.path / name).open("ab+") as file:
+            _cut_partial_line(file)
+            file.write(line)
+
+    def _writing(self, name: str) -> AbstractContextManager[None]:
+        hint = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+        return _reported(f"cannot write {name} in {self.path}", hint)
+
+
+def find_resumable(out: Path, key: str) -> RunDirectory:
+    """The newest partial run below `out` whose `config_key` is `key`; none is an error."""
+    for file in sorted(out.glob(f"*-{key[:_KEY_DIGITS]}*/run.json"), reverse=True):
+        found = RunDirectory.open(file.parent)
+        if config_key(found.run) == key and found.is_partial:
+            return found
+    raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+
+
+def _folder_name(run: dict[str, Any]) -> str:
+    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return "-".join((time, _slug(run["method"]), _slug(run["dataset"]["name"]), config_key(run)[:_KEY_DIGITS]))
+
+
+def _slug(spec: str) -> str:
+    """The spec as part of a file name, with folders left out of the paths in it."""
+    without_folders = re.sub(r"[^:=,]*[/\\]", "", spec)
+    return re.sub(r"[^a-z0-9.]+", "-", without_folders.lower()).strip("-.")[:_SLUG_LENGTH]
+
+
+def _make_folder(out: Path, name: str) -> Path:
+    """A new folder `name`, numbered where another run of this second took the name."""
+    for number in itertools.count(1):
+        path = out / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        break
+    return path
+
+
+def _to_json(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def _encode(text: str) -> bytes:
+    # A prompt file may hold half of a surrogate pair; the replacement is its JSON escape.
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write beside the file and rename, so that no reader ever meets half of it."""
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(_encode(text))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reported(problem: str, hint: str) -> Iterator[None]:
+    """Turn an OSError into one line that names the problem, its cause and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise SkitError(f"{problem}: {error.strerror or error}; {hint}") from error
+
+
+def _cut_partial_line(file: BinaryIO) -> None:
+    """Drop what a kill in mid-write left after the last newline; the file is then at its end."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with _reported(f"cannot read {path}", "name a run directory that skit bench made"):
+        content = path.read_bytes()
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
+    if not isinstance(found, dict):
+        raise SkitError(f"{path} holds no JSON object: it was not written by skit bench")
+    return found
+
+
+def _read_records(path: Path) -> list[RequestRecord]:
+    """The records of the file's whole lines; a file that is not there has none."""
+    with _reported(f"cannot read {path}", "fix its permissions"):
+        content = path.read_bytes() if path.exists() else b""
+    records: dict[str, RequestRecord] = {}
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        record = _read_record(line, f"{path}:{number}")
+        if record.request_id in records:
+            raise SkitError(f"{path}:{number}: request '{record.request_id}' is recorded twice: remove one line")
+        records[record.request_id] = record
+    return list(records.values())
+
+
+def _read_record(line: bytes, place: str) -> RequestRecord:
+    try:
+        return RequestRecord.from_dict(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SkitError(f"{place}: not a request record ({error}): remove the line and use --resume") from error

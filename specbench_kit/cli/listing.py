@@ -1,0 +1,81 @@
+"""`skit list`: what can be named on the command line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from specbench_kit.errors import SkitError
+
+Entry = dict[str, Any]
+
+
+def list_entries(
+    kind: Annotated[str | None, typer.Argument(help="methods, datasets or models; all of them if left out")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+) -> None:
+    """List methods, datasets or models."""
+    if kind is not None and kind not in KINDS:
+        raise SkitError(f"nothing to list under '{kind}'; known: {', '.join(KINDS)}")
+    chosen = [kind] if kind else list(KINDS)
+    entries = {name: KINDS[name]() for name in chosen}
+    if as_json:
+        print(json.dumps(entries[kind] if kind else entries))
+        return
+    for name, rows in entries.items():
+        _print_table(name, rows)
+
+
+def _methods() -> list[Entry]:
+    from specbench_kit.methods.base import methods
+
+    return [
+        {
+            "name": name,
+            "summary": (method.__doc__ or "").strip().splitlines()[0],
+            "source": method.source,
+            "options": {field.name: field.default for field in fields(method)},
+        }
+        for name, method in methods.all().items()
+    ]
+
+
+def _datasets() -> list[Entry]:
+    from specbench_kit.datasets.base import datasets
+
+    return [
+        {"name": name, "summary": entry.summary, "source": entry.paper, "local": entry.local, "hub": entry.hub.path}
+        for name, entry in datasets.all().items()
+    ]
+
+
+def _models() -> list[Entry]:
+    from specbench_kit.models.catalogue import bundled_pairs
+
+    return [
+        {"name": pair.name, "summary": pair.summary, "target": str(pair.target), "draft": str(pair.draft)}
+        for pair in bundled_pairs()
+    ]
+
+
+KINDS: dict[str, Callable[[], list[Entry]]] = {"methods": _methods, "datasets": _datasets, "models": _models}
+
+
+def _print_table(kind: str, rows: list[Entry]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=kind, title_justify="left", box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,27 @@
+"""The `skit` command: one module per sub-command, and one place where errors become one line."""
+
+import sys
+
+import typer
+
+from specbench_kit.cli import bench, listing
+from specbench_kit.errors import SkitError
+
+app = typer.Typer(
+    name="skit",
+    help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("bench")(bench.bench)
+app.command("list")(listing.list_entries)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one line on stderr and exit code 2."""
+    try:
+        app()
+    except SkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,148 @@
+"""Prompts of a dataset or a file: from the data directory, the Hugging Face hub, or a bundled sample."""
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.datasets.base import Dataset, LoadedDataset, Prompt, Source, datasets
+from specbench_kit.datasets.hub import fetch_rows, hub_label
+from specbench_kit.datasets.rows import PlacedRow, read_rows
+from specbench_kit.errors import SkitError
+
+SAMPLES = Path(__file__).parent / "samples"
+
+Parse = Callable[[dict[str, Any], int], Prompt | None]
+Found = tuple[Source, str, list[Prompt], str | None]
+"""Where the prompts came from: the kind of source, its location, all of them, and why a sample stands in."""
+
+
+def load(spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int) -> LoadedDataset:
+    """The prompts of `spec`, a dataset's name or the path of a JSONL file, cut to `limit` by a seeded draw.
+
+    A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
+    bundled sample stands in only where `allow_sample` says so. A file has, per line, `turns` (a list of strings),
+    `prompt` or `question` (a string), and may have `id` or `question_id`, `category` and `chat`.
+    """
+    if limit is not None and limit < 1:
+        raise SkitError(f"the number of prompts must be at least 1, not {limit}")
+    if spec.endswith(".jsonl") or any(separator in spec for separator in (os.sep, os.altsep) if separator):
+        name, (source, location, prompts, reason) = Path(spec).stem, _read_file(Path(spec))
+    else:
+        name, (source, location, prompts, reason) = spec, _find(spec, data_dir, allow_sample)
+    chosen = _choose(prompts, limit, seed)
+    return LoadedDataset(name, source, location, digest(chosen), len(prompts), tuple(chosen), reason)
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of a JSONL file; a line that is not one is an error with its number."""
+    return _parse_all(path.name, read_rows(path), partial(_file_prompt, path.stem))
+
+
+def digest(prompts: Iterable[Prompt]) -> str:
+    """SHA-256 over the prompts' ids, categories and turns, in order."""
+    fields = [[prompt.id, prompt.category, prompt.turns] for prompt in prompts]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def _read_file(path: Path) -> Found:
+    return "file", path.name, read_prompts(path), None
+
+
+def _find(name: str, data_dir: Path | None, allow_sample: bool) -> Found:
+    dataset = datasets.get(name)()
+    local = _local_copy(dataset, data_dir)
+    if local is not None:
+        return "local", str(dataset.local), _parse_all(str(dataset.local), read_rows(local), dataset.prompt), None
+    try:
+        rows = fetch_rows(dataset.hub)
+    except SkitError as error:
+        if allow_sample:
+            return "sample", dataset.sample, read_prompts(SAMPLES / f"{dataset.sample}.jsonl"), str(error)
+        raise SkitError(_how_to_get(name, dataset, error)) from error
+    return "hub", hub_label(dataset.hub), _parse_all(hub_label(dataset.hub), rows, dataset.prompt), None
+
+
+def _local_copy(dataset: Dataset, data_dir: Path | None) -> Path | None:
+    folder = data_dir or os.environ.get("SKIT_DATA_DIR")
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise SkitError(f"the data directory '{folder}' is not a folder: correct it or leave it out")
+    path = Path(folder, dataset.local) if dataset.local else None
+    return path if path and path.is_file() else None
+
+
+def _how_to_get(name: str, dataset: Dataset, error: SkitError) -> str:
+    place = f"put it at {dataset.local} below the data directory (SKIT_DATA_DIR), " if dataset.local else ""
+    return f"no prompts for '{name}': {error}; {place}connect to the network, or allow the bundled sample"
+
+
+def _choose(prompts: list[Prompt], limit: int | None, seed: int) -> list[Prompt]:
+    """A seeded subset in the original order."""
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[index] for index in sorted(random.Random(seed).sample(range(len(prompts)), limit))]
+
+
+def _parse_all(name: str, rows: Iterable[PlacedRow], parse: Parse) -> list[Prompt]:
+    prompts: dict[str, Prompt] = {}
+    for index, (place, row) in enumerate(rows):
+        prompt = _parse(place, row, index, parse)
+        if prompt is None:
+            continue
+        if prompt.id in prompts:
+            raise SkitError(f"{place}: the id '{prompt.id}' is taken by an earlier line: make ids unique")
+        prompts[prompt.id] = prompt
+    if not prompts:
+        raise SkitError(f"{name} holds no prompts")
+    return list(prompts.values())
+
+
+def _parse(place: str, row: dict[str, Any], index: int, parse: Parse) -> Prompt | None:
+    try:
+        prompt = parse(row, index)
+        if prompt is not None:
+            _check_turns(prompt)
+    except KeyError as error:
+        raise SkitError(f"{place}: the field {error} is missing") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SkitError(f"{place}: {error}") from error
+    return prompt
+
+
+def _check_turns(prompt: Prompt) -> None:
+    """Every turn is text that a tokenizer can take: a string, not blank, without lone surrogates."""
+    if not prompt.turns:
+        raise ValueError("there are no turns")
+    for turn in prompt.turns:
+        if not isinstance(turn, str) or not turn.strip():
+            raise ValueError(f"a prompt must be a non-empty string, not {turn!r}")
+        turn.encode()
+    if len(prompt.turns) > 1 and not prompt.chat:
+        raise ValueError("a text to continue (chat: false) has one turn")
+
+
+def _file_prompt(category: str, row: dict[str, Any], index: int) -> Prompt:
+    identity = row.get("id", row.get("question_id", index))
+    if not isinstance(identity, (str, int)):
+        raise ValueError("the id must be a string or a whole number")
+    category, chat = row.get("category", category), row.get("chat", True)
+    if not isinstance(category, str) or not isinstance(chat, bool):
+        raise ValueError("'category' must be a string and 'chat' true or false")
+    return Prompt(str(identity), category, _file_turns(row), chat)
+
+
+def _file_turns(row: dict[str, Any]) -> tuple[str, ...]:
+    if "turns" in row:
+        if not isinstance(row["turns"], list):
+            raise ValueError("'turns' must be a list of strings")
+        return tuple(row["turns"])
+    for field in ("prompt", "question"):
+        if field in row:
+            return (row[field],)
+    raise ValueError("none of the fields 'prompt', 'question', 'turns' is there")

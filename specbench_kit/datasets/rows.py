@@ -1,0 +1,48 @@
+"""Rows of the files that prompts are kept in."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.errors import SkitError
+
+PlacedRow = tuple[str, dict[str, Any]]
+"""Where a row stands, for error messages, and its fields."""
+
+
+def read_rows(path: Path) -> Iterator[PlacedRow]:
+    """The rows of a file, as `parse_rows` takes them."""
+    try:
+        with path.open("rb") as lines:
+            yield from parse_rows(path.name, lines)
+    except OSError as error:
+        raise SkitError(f"cannot read prompts from '{path}': {error.strerror}; give a JSONL file") from error
+
+
+def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[PlacedRow]:
+    """The rows of a JSONL file, blank lines left out, or the lines of a `.txt` file as rows with one field `text`."""
+    for number, line in enumerate(lines, 1):
+        place = f"{name}, line {number}"
+        text = _decode(line, place)
+        if name.endswith(".txt"):
+            yield place, {"text": text}
+        elif text.strip():
+            yield place, _row(text, place)
+
+
+def _decode(line: bytes, place: str) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SkitError(f"{place}: not UTF-8 text: save the file as UTF-8") from error
+
+
+def _row(text: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise SkitError(f"{place}: not valid JSON ({error}): write one JSON object per line") from error
+    if not isinstance(row, dict):
+        raise SkitError(f"{place}: a {type(row).__name__} where a JSON object belongs")
+    return row

@@ -1,0 +1,59 @@
+"""Numbers as people read them: three significant digits, a unit, and a dash where there is no value."""
+
+from collections.abc import Sequence
+from math import floor, log10
+
+ABSENT = "–"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """The value to `digits` significant digits, without an exponent: 0.0123, 1.23, 12,345."""
+    if value is None:
+        return ABSENT
+    magnitude = floor(log10(abs(value))) if value else 0
+    return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number."""
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in the unit that suits it: s, ms or µs."""
+    if value is None:
+        return ABSENT
+    for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms")):
+        if abs(value) >= limit or value == 0:
+            return f"{significant(value * scale) if value else 0} {unit}"
+    return f"{significant(value * 1e6)} µs"
+
+
+def share(value: float | None) -> str:
+    """A fraction as a percentage with one decimal."""
+    return ABSENT if value is None else f"{100 * value:.1f}%"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second."""
+    return ABSENT if value is None else f"{significant(value)} tok/s"
+
+
+def times(value: float | None) -> str:
+    """A factor: 1.62x."""
+    return ABSENT if value is None else f"{significant(value)}x"
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    """Both ends of an interval: 1.55–1.70."""
+    return ABSENT if bounds is None else "–".join(significant(bound) for bound in bounds)
+
+
+def shorten_head(text: str, limit: int) -> str:
+    """The last `limit` characters, with a mark where something was cut."""
+    return text if len(text) <= limit else f"…{text[-limit:]}"
+
+
+def shorten_tail(text: str, limit: int) -> str:
+    """The first `limit` characters, with a mark where something was cut."""
+    return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,0 +1,235 @@
+"""One run as a Markdown report that can be pasted into a pull request."""
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.reports import wording
+from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.vocabulary import BASELINE, COLUMNS, DISTRIBUTIONS, LISTS, METRICS, value_with_interval
+
+Fields = dict[str, Any]
+Decode = Callable[[list[int]], str]
+
+CATEGORY_COLUMNS = ("speedup (95%)", "tokens / verify", "acceptance", "draft efficiency", "TPOT mean")
+MOST_ROWS = 20
+PROMPT_CHARACTERS = 300
+OUTPUT_CHARACTERS = 600
+
+
+def render(run: Fields, summary: Fields, records: Sequence[RequestRecord], decode: Decode | None = None) -> str:
+    """The report: `run` and `summary` are run.json and summary.json; `decode` turns prompt ids into text."""
+    sections = [
+        _title(run, summary),
+        _setting(run),
+        _lossless(run, summary),
+        _results(run, summary),
+        _latency(run, summary),
+        _categories(summary),
+        _positions(summary["overall"]),
+        _phases(run, summary),
+        _failures(records),
+        _example(records, decode),
+        _all_numbers(summary),
+        _definitions(),
+        _provenance(run),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _title(run: Fields, summary: Fields) -> str:
+    dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
+    parts = [f"# {_code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
+    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run)]
+    if cautions:
+        parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{caution}**" for caution in cautions))
+    return "\n\n".join(parts)
+
+
+def _setting(run: Fields) -> str:
+    config, models = run.get("config") or {}, run.get("models") or {}
+    limits = f"{config.get('max_new_tokens')} new tokens per request, batch size {config.get('batch_size')}"
+    rows = [
+        ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
+        *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
+        ("sampling", wording.sampling_sentence(config)),
+        ("limits", limits),
+        ("time", wording.time_sentence(run.get("time_kind"))),
+        ("device", f"{config.get('device')}, {config.get('dtype')}"),
+        ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
+    ]
+    if run.get("deployment"):
+        rows.append(("deployment", str(run["deployment"])))
+    return "## What was run\n\n" + _table(["", ""], rows)
+
+
+def _lossless(run: Fields, summary: Fields) -> str:
+    lossless = summary.get("lossless") or {}
+    lines = [f"**{wording.lossless_sentence(run, summary)}**"]
+    if lossless.get("prompt_differs"):
+        turns = "Later turns of dialogues whose earlier output diverged"
+        lines.append(
+            f"{turns} have another prompt than in the baseline and are not compared: {lossless['prompt_differs']}."
+        )
+    if lossless.get("not_compared"):
+        lines.append(f"Requests without a finished baseline or result, not compared: {lossless['not_compared']}.")
+    if lossless.get("divergences"):
+        lines.append(_divergences(lossless["divergences"]))
+    return "## Losslessness\n\n" + "\n\n".join(lines)
+
+
+def _divergences(divergences: Sequence[Fields]) -> str:
+    header = ["request", "verdict", "position", "method token", "baseline token", "logit margin"]
+    return _capped_table(header, [_divergence_row(d) for d in divergences])
+
+
+def _divergence_row(divergence: Fields) -> tuple[object, ...]:
+    tokens = (_token(divergence[side]) for side in ("method_token", "baseline_token"))
+    return (
+        divergence["request_id"],
+        divergence["verdict"],
+        divergence["position"],
+        *tokens,
+        f"{divergence['margin']:.2g}",
+    )
+
+
+def _token(token: int | None) -> str:
+    return "(ended)" if token is None else str(token)
+
+
+def _sides(summary: Fields) -> dict[str, Fields]:
+    """Overall metrics by row label: the method's, then the baseline's where there is one."""
+    sides = {_code(summary["method"]): summary["overall"]}
+    if summary.get("baseline"):
+        sides[BASELINE] = summary["baseline"]["overall"]
+    return sides
+
+
+def _results(run: Fields, summary: Fields) -> str:
+    rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(summary).items()]
+    note = wording.speedup_note(run, summary)
+    return "## Results\n\n" + _table(["method", *COLUMNS], rows) + (f"\n\n{note}" if note else "")
+
+
+def _latency(run: Fields, summary: Fields) -> str:
+    statistics = ("mean", "p50", "p95", "p99")
+    rows = [
+        (name.upper(), label, *(seconds(overall[name][s]) for s in statistics))
+        for name in DISTRIBUTIONS
+        for label, overall in _sides(summary).items()
+    ]
+    return f"## Latency ({run.get('time_kind')})\n\n" + _table(["", "method", *statistics], rows)
+
+
+def _categories(summary: Fields) -> str:
+    rows = [
+        (name, count(part["finished"]), count(part["tokens"]), *(COLUMNS[column](part) for column in CATEGORY_COLUMNS))
+        for name, part in summary["categories"].items()
+    ]
+    return "## By category\n\n" + _table(["category", "requests", "tokens", *CATEGORY_COLUMNS], rows) if rows else ""
+
+
+def _positions(overall: Fields) -> str:
+    rates, conditional = overall["acceptance_at"], overall["acceptance_at_conditional"]
+    if not rates:
+        return ""
+    reached = sum(1 for rate in rates if rate)
+    rows = [(i + 1, share(rates[i]), share(conditional[i])) for i in range(reached)]
+    table = _table(["draft position", "accepted, of all rounds", "accepted, given all before it were"], rows)
+    rest = f"No round accepted more than {reached} of up to {len(rates)} submitted tokens."
+    parts = ["## Acceptance by position", *([table] if rows else []), *([rest] if reached < len(rates) else [])]
+    return "\n\n".join(parts)
+
+
+def _phases(run: Fields, summary: Fields) -> str:
+    sides = _sides(summary)
+    names = [p for p in summary["overall"]["phase_seconds"] if any(o["phase_seconds"][p] for o in sides.values())]
+    rows = [(name, *(_phase_cell(overall, name) for overall in sides.values())) for name in names]
+    return f"## Where the time goes ({run.get('time_kind')})\n\n" + _table(["phase", *sides], rows) if rows else ""
+
+
+def _phase_cell(overall: Fields, phase: str) -> str:
+    return f"{seconds(overall['phase_seconds'][phase])} ({share(overall['phase_share'][phase])})"
+
+
+def _failures(records: Sequence[RequestRecord]) -> str:
+    rows = [(r.request_id, r.error or "no message") for r in records if r.finish_reason == "error"]
+    return "## Failed requests\n\n" + _capped_table(["request", "error"], rows) if rows else ""
+
+
+def _example(records: Sequence[RequestRecord], decode: Decode | None) -> str:
+    record = next((r for r in records if r.finish_reason != "error"), None)
+    if record is None:
+        return ""
+    parts = [f"## Example: request {_code(record.request_id)}"]
+    if decode is not None:
+        parts += ["End of the prompt:", _fence(shorten_head(decode(record.prompt_ids), PROMPT_CHARACTERS))]
+    ending = f"Output ({len(record.output_ids)} tokens, ended by {record.finish_reason}):"
+    return "\n\n".join([*parts, ending, _fence(shorten_tail(record.text, OUTPUT_CHARACTERS))])
+
+
+def _all_numbers(summary: Fields) -> str:
+    sides = _sides(summary)
+    rows = [
+        (_code(m.name), *(value_with_interval(m, overall) for overall in sides.values()))
+        for m in METRICS
+        if m.name in summary["overall"]
+    ]
+    return _folded("All numbers, with 95% intervals", _table(["metric", *sides], rows))
+
+
+def _definitions() -> str:
+    definitions = {m.name: m.definition for m in METRICS} | DISTRIBUTIONS | LISTS
+    return _folded("Definitions", "\n".join(f"- {_code(name)}: {text}" for name, text in definitions.items()))
+
+
+def _provenance(run: Fields) -> str:
+    models = run.get("models") or {}
+    facts = {
+        "started": run.get("started_at"),
+        "git commit": _commit(run),
+        "dataset digest": (run.get("dataset") or {}).get("digest"),
+        **{f"{role} hash": (model or {}).get("hash") for role, model in models.items()},
+        "seed": (run.get("config") or {}).get("seed"),
+        **(run.get("versions") or {}),
+    }
+    rows = [(name, ABSENT if value is None else _code(str(value))) for name, value in facts.items()]
+    command = _fence(shlex.join(run.get("argv") or []))
+    return _folded("Provenance", _table(["", ""], rows) + f"\n\nCommand:\n\n{command}")
+
+
+def _commit(run: Fields) -> str | None:
+    commit = run.get("git_commit")
+    return f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _capped_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    table = _table(header, rows[:MOST_ROWS])
+    return table if len(rows) <= MOST_ROWS else f"{table}\n\nand {len(rows) - MOST_ROWS} more."
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    rules = ["---"] * len(header)
+    return "\n".join(f"| {' | '.join(_cell(value) for value in row)} |" for row in [header, rules, *rows])
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _fence(text: str) -> str:
+    """A code block whose fence is longer than any run of backticks in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"

@@ -1,0 +1,289 @@
+"""The metric vocabulary, computed from request records.
+
+Every metric is over finished requests: one that ended in an error counts in `failed` and nowhere else. A metric
+without a meaning for the records at hand (an acceptance rate with nothing submitted) is None. All times are in
+seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.errors import SkitError
+from specbench_kit.reports.statistics import bootstrap_ratio, interval_of_ratio, ratio_of_sums, resampled_sums
+
+Array = NDArray[np.float64]
+Metrics = dict[str, Any]
+T = TypeVar("T")
+
+PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
+RATIOS = {
+    "tokens_per_verify": ("committed", "rounds"),
+    "acceptance_rate": ("accepted", "submitted"),
+    "draft_efficiency": ("accepted", "drafted"),
+    "server_tokens_per_busy_second": ("committed", "verify_s"),
+}
+"""Metrics that are one sum over requests divided by another, which is what the bootstrap resamples."""
+
+
+class Rounds:
+    """The rounds of finished requests as columns, one entry per round; `request` says whose round it is."""
+
+    def __init__(self, finished: Sequence[RequestRecord]) -> None:
+        rounds = [r for record in finished for r in record.rounds]
+        self.count = len(rounds)
+        self.requests = len(finished)
+        self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
+        self._columns = {
+            f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64) for f in fields(RoundRecord)
+        }
+        self._columns["rounds"] = np.ones(len(rounds))
+
+    def __getitem__(self, column: str) -> Array:
+        return self._columns[column]
+
+    def sum(self, column: str) -> float:
+        return float(self[column].sum())
+
+    def per_request(self, column: str) -> Array:
+        """Sums over each request's rounds: shape (requests,)."""
+        return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Requests that are summarised together: a run, or one category of it."""
+
+    records: Sequence[RequestRecord]
+
+    @cached_property
+    def finished(self) -> list[RequestRecord]:
+        return [r for r in self.records if r.finish_reason != "error"]
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        return Rounds(self.finished)
+
+
+def summarise(
+    records: Sequence[RequestRecord],
+    baseline: Sequence[RequestRecord] | None = None,
+    *,
+    makespan_s: float | None,
+    baseline_makespan_s: float | None = None,
+    oracle_throughput: float | None = None,
+    slo_tpot_s: float | None = None,
+    device_cost: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Every metric, as `{"overall": {...}, "categories": {name: {...}}, "baseline": same shape or None}`.
+
+    `goodput` needs `slo_tpot_s`; `cost_efficiency` needs `device_cost`, the sum over devices of price times
+    time; `headroom` needs the oracle's throughput on the same requests and a baseline. Metrics per makespan are
+    given overall only: categories share the run's time. Intervals are 95% bootstrap intervals over requests.
+    """
+    _require_one_clock([*records, *(baseline or [])])
+    reference = None
+    if baseline is not None:
+        reference = summarise(baseline, makespan_s=baseline_makespan_s, slo_tpot_s=slo_tpot_s, seed=seed)
+        del reference["baseline"]
+    overall = _summarise_group(records, baseline, seed)
+    overall |= per_makespan(Group(records), makespan_s, slo_tpot_s)
+    overall |= _optional(overall["throughput"], overall["tokens"], reference, oracle_throughput, device_cost)
+    categories = {name: _summarise_group(part, baseline, seed) for name, part in by_category(records).items()}
+    return {"overall": overall, "categories": categories, "baseline": reference}
+
+
+def _require_one_clock(records: Sequence[RequestRecord]) -> None:
+    if len({r.time_kind for r in Group(records).finished}) > 1:
+        raise SkitError("measured and modelled times cannot share a metric: run method and baseline on one clock")
+
+
+def by_category(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecord]]:
+    """Records by category, in order of first appearance."""
+    parts: dict[str, list[RequestRecord]] = {}
+    for record in records:
+        parts.setdefault(record.category, []).append(record)
+    return parts
+
+
+def _summarise_group(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] | None, seed: int) -> Metrics:
+    group = Group(records)
+    metrics = counts(group) | ratios(group.rounds, seed) | acceptance_by_position(group.rounds)
+    metrics |= wasted_time(group.rounds) | latency(group) | phases(group.rounds)
+    if baseline is not None:
+        paired = speedup(records, baseline, seed)
+        metrics["intervals"]["speedup"] = paired.pop("interval")
+        metrics |= paired
+    return metrics
+
+
+def counts(group: Group) -> Metrics:
+    """Requests, rounds and tokens; `wasted_tokens` were drafted and not accepted, sent or not."""
+    rounds = group.rounds
+    drafted, submitted, accepted, committed = (
+        int(rounds.sum(column)) for column in ("drafted", "submitted", "accepted", "committed")
+    )
+    return {
+        "finished": len(group.finished),
+        "failed": len(group.records) - len(group.finished),
+        "rounds": rounds.count,
+        "tokens": committed,
+        "drafted": drafted,
+        "submitted": submitted,
+        "accepted": accepted,
+        "wasted_tokens": drafted - accepted,
+    }
+
+
+def ratios(rounds: Rounds, seed: int = 0) -> Metrics:
+    """The pooled ratios with their intervals, and the mean of the requests' own tokens per verify."""
+    values: Metrics = {name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in RATIOS.items()}
+    own_rounds = rounds.per_request("rounds")
+    own = rounds.per_request("committed")[own_rounds > 0] / own_rounds[own_rounds > 0]
+    values["tokens_per_verify_request_mean"] = float(own.mean()) if len(own) else None
+    values["intervals"] = _ratio_intervals(rounds, seed)
+    return values
+
+
+def _ratio_intervals(rounds: Rounds, seed: int) -> Metrics:
+    if rounds.requests < 2:
+        return dict.fromkeys(RATIOS)
+    columns = sorted({column for pair in RATIOS.values() for column in pair})
+    sums = resampled_sums(np.column_stack([rounds.per_request(column) for column in columns]), seed=seed)
+    by_name = dict(zip(columns, sums.T, strict=True))
+    return {name: interval_of_ratio(by_name[top], by_name[base]) for name, (top, base) in RATIOS.items()}
+
+
+def acceptance_by_position(rounds: Rounds) -> Metrics:
+    """Acceptance of draft position i = 1, 2, ... up to the most tokens submitted in a round.
+
+    `acceptance_at`: rounds that accepted position i / all rounds. `acceptance_at_conditional`: the same count
+    over the rounds that submitted at least i tokens and accepted all i - 1 before. In a tree, position is depth.
+    """
+    accepted, submitted = rounds["accepted"], rounds["submitted"]
+    positions = range(1, int(submitted.max(initial=0)) + 1)
+    hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
+    reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) for i in positions]
+    return {
+        "acceptance_at": [hit / rounds.count for hit in hits],
+        "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
+    }
+
+
+def wasted_time(rounds: Rounds) -> Metrics:
+    """Drafting seconds spent on wasted tokens, each token at its round's mean drafting time.
+
+    `wdt` counts drafted - accepted, so tokens that were never sent too; `wdt_paper` is WISP Eq. 8 as printed,
+    (submitted - accepted)+; `wdt_share` is wdt over all drafting seconds.
+    """
+    drafted, accepted, draft_s = rounds["drafted"], rounds["accepted"], rounds["draft_s"]
+    per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)
+    wdt = float(per_token @ (drafted - accepted))
+    return {
+        "wdt": wdt,
+        "wdt_paper": float(per_token @ np.maximum(0.0, rounds["submitted"] - accepted)),
+        "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
+    }
+
+
+def latency(group: Group) -> Metrics:
+    """Distributions of ttft and tpot over requests and of itl over gaps; a one-token request has no tpot."""
+    return {
+        "ttft": distribution(_present([r.ttft_s for r in group.finished])),
+        "tpot": distribution(_present([r.tpot_s for r in group.finished])),
+        "itl": distribution(inter_token_gaps(group.rounds)),
+    }
+
+
+def inter_token_gaps(rounds: Rounds) -> Array:
+    """Gaps between committed tokens: a burst of n tokens, gap seconds after the last, is n gaps of gap / n.
+
+    A request's first burst gives none: the wait for it is ttft, and its tokens arrive together.
+    """
+    bursts = rounds["committed"] > 0
+    request, tokens, end_s = rounds.request[bursts], rounds["committed"][bursts], rounds["end_s"][bursts]
+    later = request[1:] == request[:-1]
+    sizes = tokens[1:][later]
+    return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
+
+
+def distribution(values: Sequence[float] | Array) -> Metrics:
+    """Mean and percentiles (linear interpolation), each None where there are no values."""
+    if not len(values):
+        return dict.fromkeys(("mean", "p50", "p95", "p99"))
+    p50, p95, p99 = np.percentile(values, [50, 95, 99])
+    return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+def phases(rounds: Rounds) -> Metrics:
+    """Busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
+    seconds = {phase: rounds.sum(f"{phase}_s") for phase in PHASES}
+    total = sum(seconds.values())
+    return {
+        "phase_seconds": seconds,
+        "phase_share": {phase: ratio_of_sums(busy, total) for phase, busy in seconds.items()},
+    }
+
+
+def per_makespan(group: Group, makespan_s: float | None, slo_tpot_s: float | None = None) -> Metrics:
+    """Throughput in tokens per second; with an SLO, goodput: tokens of the requests whose tpot meets it."""
+    metrics: Metrics = {"makespan_s": makespan_s, "throughput": _per_second(group.rounds.sum("committed"), makespan_s)}
+    if slo_tpot_s is not None:
+        met = Rounds([r for r in group.finished if r.tpot_s is None or r.tpot_s <= slo_tpot_s])
+        metrics |= {"goodput": _per_second(met.sum("committed"), makespan_s), "slo_tpot_s": slo_tpot_s}
+    return metrics
+
+
+def _per_second(tokens: float, seconds: float | None) -> float | None:
+    return ratio_of_sums(tokens, seconds or 0.0)
+
+
+def _optional(
+    throughput: float | None,
+    tokens: int,
+    reference: dict[str, Any] | None,
+    oracle_throughput: float | None,
+    device_cost: float | None,
+) -> Metrics:
+    metrics: Metrics = {}
+    if oracle_throughput is not None and reference is not None:
+        metrics["headroom"] = headroom(throughput, reference["overall"]["throughput"], oracle_throughput)
+    if device_cost is not None:
+        metrics["cost_efficiency"] = ratio_of_sums(tokens, device_cost)
+    return metrics
+
+
+def headroom(method: float | None, autoregressive: float | None, oracle: float) -> float | None:
+    """Share of the throughput gap between autoregressive and oracle that the method closes."""
+    if method is None or autoregressive is None or oracle <= autoregressive:
+        return None
+    return (method - autoregressive) / (oracle - autoregressive)
+
+
+def speedup(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], seed: int = 0) -> Metrics:
+    """Baseline seconds / method seconds, end to end, over the requests that finished in both."""
+    times = np.array(_paired_seconds(records, baseline)).reshape(-1, 2)
+    return {
+        "speedup": ratio_of_sums(times[:, 0].sum(), times[:, 1].sum()),
+        "speedup_pairs": len(times),
+        "interval": bootstrap_ratio(times[:, 0], times[:, 1], seed=seed),
+    }
+
+
+def _paired_seconds(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> list[tuple[float, float]]:
+    before, after = _seconds(baseline), _seconds(records)
+    return [(before[key], seconds) for key, seconds in after.items() if key in before]
+
+
+def _seconds(records: Sequence[RequestRecord]) -> dict[str, float]:
+    return {r.request_id: r.e2e_s for r in Group(records).finished if r.e2e_s is not None}
+
+
+def _present(values: Sequence[T | None]) -> list[T]:
+    return [value for value in values if value is not None]

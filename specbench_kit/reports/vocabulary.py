@@ -1,0 +1,91 @@
+"""Each metric's name, how its value is shown and what it means: the text side of `metrics.py`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
+
+BASELINE = "autoregressive"
+"""The row that the baseline has in every table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One scalar of a summary."""
+
+    name: str
+    show: Callable[[Any], str]
+    definition: str
+
+
+METRICS = (
+    Metric("finished", count, "requests that ran to their end; every metric is over these"),
+    Metric("failed", count, "requests that ended in an error; counted here and nowhere else"),
+    Metric("rounds", count, "target verifications; one decodes at least one token"),
+    Metric("tokens", count, "committed output tokens"),
+    Metric("drafted", count, "tokens that the draft model produced"),
+    Metric("submitted", count, "drafted tokens that were sent for verification"),
+    Metric("accepted", count, "submitted tokens that the target accepted"),
+    Metric("tokens_per_verify", significant, "committed tokens / rounds, pooled over all requests"),
+    Metric("tokens_per_verify_request_mean", significant, "mean over requests of their own tokens per round"),
+    Metric("acceptance_rate", share, "accepted / submitted"),
+    Metric("draft_efficiency", share, "accepted / drafted"),
+    Metric("wasted_tokens", count, "drafted - accepted, summed over rounds"),
+    Metric("wdt", seconds, "wasted drafting time: drafting seconds spent on wasted tokens, sent or not"),
+    Metric("wdt_paper", seconds, "WISP's own convention of wdt: counts only tokens that were sent, (K - L)+"),
+    Metric("wdt_share", share, "wdt / all drafting seconds"),
+    Metric("makespan_s", seconds, "time in which the run decoded all its requests"),
+    Metric("throughput", rate, "committed tokens / makespan"),
+    Metric("goodput", rate, "committed tokens of the requests that met the SLO / makespan"),
+    Metric("slo_tpot_s", seconds, "the SLO of goodput: the highest tpot that meets it"),
+    Metric("server_tokens_per_busy_second", rate, "committed tokens / seconds that the verifier was busy"),
+    Metric("cost_efficiency", significant, "committed tokens / (price x time, summed over the devices)"),
+    Metric("headroom", share, "share of the throughput gap between autoregressive and oracle that the method closes"),
+    Metric("speedup", times, "autoregressive time / method time, end to end, as a ratio of sums over paired requests"),
+    Metric("speedup_pairs", count, "requests that finished in both runs, which the speedup is over"),
+)
+
+DISTRIBUTIONS = {
+    "ttft": "arrival to first committed token",
+    "tpot": "(last commit - first commit) / (output tokens - 1), per request",
+    "itl": "gap between committed tokens; a burst of n tokens is n gaps of gap / n, a request's first burst gives none",
+}
+"""Metrics with a mean and percentiles."""
+
+LISTS = {
+    "acceptance_at": "rounds that accepted position i / all rounds (in a tree, position is depth)",
+    "acceptance_at_conditional": "the same, over the rounds that submitted i tokens and accepted all before i",
+    "phase_seconds": "busy seconds per phase; prefill is the draft model's, the target's is in verify",
+    "phase_share": "phase_seconds / their sum",
+    "intervals": "95% bootstrap intervals over requests, both sides of a pair drawn together",
+}
+
+
+def speedup_with_interval(overall: dict[str, Any]) -> str:
+    """`1.62x (1.55–1.70)`, or a dash without a baseline."""
+    if overall.get("speedup") is None:
+        return ABSENT
+    bounds = overall["intervals"]["speedup"]
+    return times(overall["speedup"]) + (f" ({interval(bounds)})" if bounds else "")
+
+
+def value_with_interval(metric: Metric, overall: dict[str, Any]) -> str:
+    """A metric's value, followed by its interval where it has one of any width."""
+    value, bounds = metric.show(overall.get(metric.name)), overall["intervals"].get(metric.name)
+    if not bounds or bounds[0] == bounds[1]:
+        return value
+    return f"{value} ({'–'.join(metric.show(bound) for bound in bounds)})"
+
+
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "speedup (95%)": speedup_with_interval,
+    "throughput": lambda overall: rate(overall.get("throughput")),
+    "tokens / verify": lambda overall: significant(overall["tokens_per_verify"]),
+    "acceptance": lambda overall: share(overall["acceptance_rate"]),
+    "draft efficiency": lambda overall: share(overall["draft_efficiency"]),
+    "TTFT mean": lambda overall: seconds(overall["ttft"]["mean"]),
+    "TPOT mean": lambda overall: seconds(overall["tpot"]["mean"]),
+    "wasted drafting": lambda overall: share(overall["wdt_share"]),
+}
+"""The columns of the table that compares methods, from the metrics of one of them."""

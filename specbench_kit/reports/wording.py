@@ -1,0 +1,143 @@
+"""Sentences that every report form says in the same words."""
+
+from typing import Any
+
+from specbench_kit.reports.formatting import count, interval, rate, significant, times
+
+Fields = dict[str, Any]
+
+
+def headline(run: Fields, summary: Fields) -> str:
+    """The result in one sentence."""
+    overall = summary["overall"]
+    if not overall["finished"]:
+        return "No request finished."
+    parts = [_speed(overall), f"{significant(overall['tokens_per_verify'])} tokens per verification"]
+    lossless = summary.get("lossless") or {}
+    if lossless.get("compared"):
+        parts.append(f"{lossless['identical']} of {lossless['compared']} outputs identical")
+    parts.append(f"{count(overall['finished'])} requests in {run.get('time_kind', 'unlabelled')} time")
+    return f"{', '.join(part for part in parts if part)}."
+
+
+def _speed(overall: Fields) -> str:
+    if overall.get("speedup") is None:
+        return rate(overall["throughput"]) if overall.get("throughput") else ""
+    bounds = overall["intervals"]["speedup"]
+    within = f" (95% interval {interval(bounds)})" if bounds else ""
+    return f"{times(overall['speedup'])} the speed of autoregressive decoding{within}"
+
+
+def speedup_note(run: Fields, summary: Fields) -> str:
+    """What limits the speedup's meaning in a sampled run."""
+    if not (run.get("config") or {}).get("temperature") or summary["overall"].get("speedup") is None:
+        return ""
+    lengths = f"{count(summary['overall']['tokens'])} against {count(summary['baseline']['overall']['tokens'])} tokens"
+    return f"Both sides sampled their own outputs, so the speedup also holds their difference in length ({lengths})."
+
+
+def setting_cautions(run: Fields) -> list[str]:
+    """What in the setting a reader must know before quoting a number."""
+    dataset, lines = run.get("dataset") or {}, []
+    if dataset.get("source") == "sample":
+        name = dataset.get("name")
+        lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
+    if run.get("time_kind") == "modelled":
+        lines.append("MODELLED TIME: durations come from a deployment's latency model, not from a clock.")
+    return lines
+
+
+def result_cautions(summary: Fields) -> list[str]:
+    """What in the outcome a reader must know before quoting a number."""
+    lossless, requests, lines = summary.get("lossless") or {}, summary["requests"], []
+    if lossless.get("errors"):
+        wrong = f"{lossless['errors']} of {lossless['compared']}"
+        lines.append(f"NOT LOSSLESS: outputs that differ from autoregressive output by more than rounding: {wrong}.")
+    if summary.get("partial"):
+        lines.append(f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished.")
+    if requests["failed"]:
+        lines.append(f"FAILED REQUESTS: {requests['failed']} of {requests['planned']}; no metric counts them.")
+    return lines
+
+
+def lossless_sentence(run: Fields, summary: Fields) -> str:
+    """The verdict on losslessness."""
+    lossless = summary.get("lossless")
+    if not lossless:
+        return _why_unchecked(run)
+    if not lossless["compared"]:
+        return "Not checked: no request finished both here and in the baseline."
+    equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
+    near = f"the target's two best logits within {lossless['tie_margin']:g} of each other, so that rounding decides"
+    ties = f"; ties: {lossless['ties']} ({near})" if lossless["ties"] else ""
+    if lossless["errors"]:
+        return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
+    return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}."
+
+
+def _why_unchecked(run: Fields) -> str:
+    if (run.get("config") or {}).get("temperature"):
+        return "Not compared token by token: outputs were sampled, and lossless sampling keeps only their distribution."
+    return "Not checked: no autoregressive baseline was run."
+
+
+def lossless_short(summary: Fields) -> str:
+    """The verdict in a narrow table cell: `80/80`, with a line each for ties and errors."""
+    lossless = summary.get("lossless")
+    if not lossless or not lossless["compared"]:
+        return "unchecked"
+    parts = [f"{lossless['identical']}/{lossless['compared']}"]
+    parts += [f"{lossless[key]} {word}" for key, word in (("ties", "tied"), ("errors", "WRONG")) if lossless[key]]
+    return "\n".join(parts)
+
+
+def dataset_sentence(dataset: Fields) -> str:
+    """Which prompts, how many of how many, and where from."""
+    origins = {"sample": "the bundled sample", "hub": "the Hugging Face hub:", "local": "the data directory:"}
+    used = f"{count(dataset.get('count'))} of {count(dataset.get('total'))} prompts"
+    source = str(dataset.get("source", "an unnamed source"))
+    origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
+    return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"
+
+
+def sampling_sentence(config: Fields) -> str:
+    """Greedy, or the sampling parameters that are set."""
+    if not config.get("temperature"):
+        return "greedy"
+    limits = [f", {name.replace('_', '-')} {config[name]:g}" for name in ("top_p", "top_k") if config.get(name)]
+    return f"temperature {config['temperature']:g}{''.join(limits)}, seed {config.get('seed')}"
+
+
+def model_sentence(model: Fields) -> str:
+    """Name, size and the start of the weights' hash."""
+    parts = [str(model.get("name", "unnamed"))]
+    if model.get("parameters"):
+        parts.append(f"{parameters(model['parameters'])} parameters")
+    if model.get("hash"):
+        parts.append(f"hash {str(model['hash'])[:12]}")
+    return ", ".join(parts)
+
+
+def parameters(number: float) -> str:
+    """A model's size: 812 K, 494 M, 7.62 B."""
+    scale, unit = next(size for size in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= size[0])
+    return f"{significant(number / scale)} {unit}".rstrip()
+
+
+def time_sentence(time_kind: str | None) -> str:
+    """How durations were obtained."""
+    meanings = {"measured": "measured by this machine's clock", "modelled": "modelled by a deployment's latency model"}
+    return meanings.get(time_kind or "", "unlabelled")
+
+
+def hardware_sentence(hardware: Fields) -> str:
+    """CPU, cores, threads, GPU and memory, as far as known."""
+    units = {
+        "cpu": "{}",
+        "physical_cores": "{} cores",
+        "torch_threads": "{} threads used",
+        "gpu": "{}",
+        "memory_gb": "{:.0f} GB memory",
+    }
+    known = [unit.format(hardware[key]) for key, unit in units.items() if hardware.get(key)]
+    return ", ".join(known) or "unknown"

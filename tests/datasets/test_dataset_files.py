@@ -1,0 +1,125 @@
+"""A user's own prompt file: what it may look like, and what is said where it is wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench_kit.datasets.base import LoadedDataset, Prompt
+from specbench_kit.datasets.loading import load
+from specbench_kit.errors import SkitError
+
+
+def load_file(path: Path, limit: int | None = None, seed: int = 0) -> LoadedDataset:
+    return load(str(path), data_dir=None, allow_sample=False, limit=limit, seed=seed)
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_file_may_name_its_prompts_in_three_ways(tmp_path: Path) -> None:
+    loaded = load_file(
+        write(
+            tmp_path / "mine.jsonl",
+            {"prompt": "Say hello."},
+            {"question": "Who are you?", "question_id": 9, "category": "identity"},
+            {"turns": ["One.", "Two."], "id": "dialogue"},
+            {"prompt": "def f(", "id": "code", "chat": False},
+        )
+    )
+    assert loaded.prompts == (
+        Prompt("0", "mine", ("Say hello.",)),
+        Prompt("9", "identity", ("Who are you?",)),
+        Prompt("dialogue", "mine", ("One.", "Two.")),
+        Prompt("code", "mine", ("def f(",), chat=False),
+    )
+    assert (loaded.name, loaded.source, loaded.location, loaded.total) == ("mine", "file", "mine.jsonl", 4)
+
+
+def test_blank_lines_a_byte_order_mark_and_windows_line_ends_are_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "windows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "Gr\xc3\xbc\xc3\x9fe"}\r\n\r\n{"prompt": "Two"}\r\n')
+    assert [prompt.turns for prompt in load_file(path).prompts] == [("Grüße",), ("Two",)]
+
+
+def test_a_path_without_the_suffix_is_known_by_its_separator(tmp_path: Path) -> None:
+    assert load_file(write(tmp_path / "prompts.txt.json", {"prompt": "Hi"})).name == "prompts.txt"
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([{"prompt": "a"}, {"text": "b"}], "bad.jsonl, line 2: none of the fields 'prompt', 'question', 'turns'"),
+        ([{"prompt": 7}], "bad.jsonl, line 1: a prompt must be a non-empty string, not 7"),
+        ([{"prompt": "  "}], "line 1: a prompt must be a non-empty string"),
+        ([{"question": None}], "line 1: a prompt must be a non-empty string, not None"),
+        ([{"turns": "abc"}], "line 1: 'turns' must be a list of strings"),
+        ([{"turns": []}], "line 1: there are no turns"),
+        ([{"turns": ["a", 1]}], "line 1: a prompt must be a non-empty string, not 1"),
+        ([{"turns": ["a", "b"], "chat": False}], "line 1: a text to continue"),
+        ([{"prompt": "a", "chat": "no"}], "line 1: 'category' must be a string and 'chat' true or false"),
+        ([{"prompt": "a", "category": None}], "line 1: 'category' must be a string"),
+        ([{"prompt": "a", "id": [1]}], "line 1: the id must be a string or a whole number"),
+        ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": "1"}], "line 2: the id '1' is taken by an earlier line"),
+        ([{"prompt": "\ud800"}], "line 1: 'utf-8' codec can't encode"),
+        ([["a"]], "line 1: a list where a JSON object belongs"),
+        ([], "bad.jsonl holds no prompts"),
+    ],
+)
+def test_a_wrong_row_is_named_with_its_line(tmp_path: Path, rows: list[Any], complaint: str) -> None:
+    with pytest.raises(SkitError) as raised:
+        load_file(write(tmp_path / "bad.jsonl", *rows))
+    assert complaint in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b'{"prompt": "a"}\n{"prompt": \n', "bad.jsonl, line 2: not valid JSON"),
+        (b'{"prompt": "a"}\n{"prompt": "\xfc"}\n', "bad.jsonl, line 2: not UTF-8 text"),
+        ('{"prompt": "a"}'.encode("utf-16"), "bad.jsonl, line 1: not UTF-8 text"),
+        (b"\n\n", "bad.jsonl holds no prompts"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(SkitError, match=complaint):
+        load_file(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match=r"absent\.jsonl': No such file"):
+        load_file(tmp_path / "absent.jsonl")
+    with pytest.raises(SkitError, match="Is a directory"):
+        load_file(tmp_path)
+
+
+def test_a_limit_draws_the_same_subset_for_a_seed_in_the_original_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "many.jsonl", *({"prompt": f"p{number}"} for number in range(50)))
+    first, again, other = load_file(path, 10, 3), load_file(path, 10, 3), load_file(path, 10, 4)
+    assert first == again
+    assert first.digest != other.digest
+    assert [int(prompt.id) for prompt in first.prompts] == [4, 8, 15, 23, 30, 34, 37, 38, 40, 48]
+    assert first.total == 50
+
+
+def test_a_limit_beyond_the_file_takes_all_and_one_below_one_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.jsonl", {"prompt": "a"}, {"prompt": "b"})
+    assert load_file(path, 99) == load_file(path)
+    for limit in (0, -3):
+        with pytest.raises(SkitError, match="at least 1"):
+            load_file(path, limit)
+
+
+def test_the_digest_follows_id_category_turns_and_order(tmp_path: Path) -> None:
+    a, b = {"id": "a", "prompt": "x"}, {"id": "b", "prompt": "y"}
+    variants = [[a, b], [b, a], [a], [a, b | {"category": "c"}], [a, b | {"id": "z"}], [a, b | {"prompt": "z"}]]
+    digests = [load_file(write(tmp_path / "d.jsonl", *rows)).digest for rows in variants]
+    assert len(set(digests)) == len(variants)
+    assert load_file(write(tmp_path / "d.jsonl", a, b)).digest == digests[0]
+    assert digests[0] == "6c8e3d6bddb5d5f11a36f99f484d7945bcbfc7ef04087c72642e60776e904f45"
