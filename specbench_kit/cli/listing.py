@@ -67,15 +67,8 @@ def _print_table(kind: str, rows: list[Entry]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=kind, title_justify="left", box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(column, overflow="fold")
+    table = Table(title=kind, title_justify="left", box=None, pad_edge=False, show_header=False)
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
+        table.add_row(row["name"], " ".join(filter(None, (row["summary"], options and f"({options})"))))
     Console().print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ",".join(f"{key}={item}" for key, item in value.items())
-    return str(value)
