@@ -6,6 +6,9 @@
 
 DATA holds gsm8k/train.jsonl, text/wikitext2_valid.txt and text/tiny_shakespeare.txt. Two CPU cores with
 bf16 dot products need about an hour for the target and a quarter of an hour for the draft.
+
+The target learns the texts. The draft learns the target's distribution, on the texts and on the target's own
+greedy answers to the training problems: those are what it will have to predict.
 """
 
 import argparse
@@ -18,8 +21,16 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.runner import Runner
 
 VOCAB_SIZE = 4096
 MAX_POSITIONS = 2048
@@ -70,6 +81,7 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator((d.replace(BOS, "").replace(EOS, "") for d in documents), trainer)
+    tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BOS,
@@ -80,6 +92,26 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
+
+
+def target_answers(target: LlamaForCausalLM, documents: list[list[int]], batch_size: int = 32) -> list[list[int]]:
+    """The problems of the documents, answered greedily by the target."""
+    answer_start = AutoTokenizer.from_pretrained(target.name_or_path)("Answer:", add_special_tokens=False)["input_ids"]
+    problems = [document[: _find(document, answer_start) + len(answer_start)] for document in documents]
+    capacity = max(map(len, problems)) + 192
+    runner = Runner(make_executor(target), batch_size, capacity, target.device, target.dtype)
+    options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({1}), "batch_size": batch_size}
+    engine = live_engine(Autoregressive(), runner, runner, **options)
+    for index, problem in enumerate(problems):
+        engine.submit(Request(str(index), "train", tuple(problem), 160))
+    answered = []
+    while not engine.idle:
+        answered += [record.prompt_ids + record.output_ids for record in engine.step()]
+    return answered
+
+
+def _find(document: list[int], part: list[int]) -> int:
+    return next(i for i in range(len(document)) if document[i : i + len(part)] == part)
 
 
 def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random) -> Iterator[list[int]]:
@@ -201,7 +233,10 @@ def main() -> None:
         train_tokenizer(math + prose).save_pretrained(args.out / "target")
         return
     tokenizer = AutoTokenizer.from_pretrained(args.out / "target")
-    tokens = {name: tokenizer(texts)["input_ids"] for name, texts in (("math", math), ("prose", prose))}
+    tokens = {
+        name: tokenizer(texts, add_special_tokens=False)["input_ids"]
+        for name, texts in (("math", math), ("prose", prose))
+    }
     data = {
         "math": tokens["math"][:-HELD_OUT],
         "prose": tokens["prose"],
@@ -212,7 +247,10 @@ def main() -> None:
         fit(build(TARGET), None, data, args)
     else:
         teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).eval()
+        data["math"] += target_answers(teacher, data["math"])
+        print({"answers": sum(map(len, data["math"]))}, flush=True)
         fit(build(DRAFT), teacher, data, args)
+        tokenizer.save_pretrained(args.out / "draft")
 
 
 if __name__ == "__main__":

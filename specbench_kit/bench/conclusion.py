@@ -20,14 +20,17 @@ class Conclusion:
 
 
 def conclude(runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str]) -> list[Conclusion]:
-    """Write summary and report of every run. Without `top2` (sampled runs) outputs are not compared."""
+    """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared."""
     oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
-    return [_conclude_one(run, top2, decode, oracle) for run in runs]
+    conclusions = [Conclusion(run, _summarise(run, top2, oracle)) for run in runs]
+    for run, summary in ((c.directory, c.summary) for c in conclusions):
+        run.write_report("report.md", markdown.render(run.run, summary, run.records(), decode))
+    for conclusion in conclusions:  # last, because the summary is what says that a run is complete
+        conclusion.directory.write_summary(conclusion.summary)
+    return conclusions
 
 
-def _conclude_one(
-    run: RunDirectory, top2: TopTwo | None, decode: Callable[[list[int]], str], oracle: float | None
-) -> Conclusion:
+def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> dict[str, Any]:
     records, baseline = run.records(), run.baseline_records()
     failed = sum(record.finish_reason == "error" for record in records)
     measured = metrics.summarise(
@@ -37,16 +40,13 @@ def _conclude_one(
         baseline_makespan_s=_makespan_s(baseline),
         oracle_throughput=oracle,
     )
-    summary = {
+    return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],
         "requests": {"planned": run.run["requests"], "finished": len(records) - failed, "failed": failed},
         **measured,
         "lossless": _check(run, records, baseline, top2) if baseline and top2 else None,
     }
-    run.write_summary(summary)
-    run.write_report("report.md", markdown.render(run.run, summary, records, decode))
-    return Conclusion(run, summary)
 
 
 def _check(

@@ -7,6 +7,9 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
 
+ANSWER_GROWTH = 3
+"""Tokens that a generated token may come to in the next prompt: half a character is shown as one of three bytes."""
+
 
 class Conversation:
     """One prompt's turns; each later turn is asked after the answer that the same method gave."""
@@ -33,11 +36,22 @@ class Conversation:
         return self.prompt.id if len(self.prompt.turns) == 1 else f"{self.prompt.id}/{self._asked}"
 
     def _encode(self) -> list[int]:
-        tokenizer = self._tokenizer
-        if self.prompt.chat and tokenizer.chat_template:
+        tokenizer, templated = self._tokenizer, self.prompt.chat and bool(self._tokenizer.chat_template)
+        if templated:
             text = tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True)
-            return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return list(tokenizer("\n\n".join(message["content"] for message in self._messages))["input_ids"])
+        else:
+            text = "\n\n".join(message["content"] for message in self._messages)
+        # verbose=False: a prompt that is too long is recorded, so the library need not warn of it
+        return list(tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"])
+
+
+def most_tokens(prompt: Prompt, tokenizer: Any, max_new_tokens: int) -> int:
+    """Tokens that a conversation can come to, answers included."""
+    conversation, length = Conversation(prompt, tokenizer, max_new_tokens), 0
+    while request := conversation.next_request():
+        length = len(request.prompt_ids)
+        conversation.answer("")
+    return length + max_new_tokens * (1 + ANSWER_GROWTH * (len(prompt.turns) - 1))
 
 
 class Script:

@@ -16,7 +16,9 @@ from specbench_kit.errors import SkitError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DISTRIBUTIONS = ("torch", "transformers", "tokenizers", "numpy", "specbench-kit")
-_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "pytorch_model*.bin", "*.gguf")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
+_TOKENIZER = ("tokenizer*.json", "tokenizer.model", "chat_template.jinja")
+_MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
 _VALUE_START = r"(?<![^=:,])"
 _FOLDERS = re.compile(_VALUE_START + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])")
 """The folders of a path that leads out of the working directory."""
@@ -89,7 +91,7 @@ def _cpu_model() -> str:
 
 
 def hash_model(folder: Path) -> str:
-    """SHA-256 over a model folder's configuration and weights, by name and content."""
+    """SHA-256 over a model folder's configuration, tokenizer and weights, by name and content."""
     files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern)})
     if not files:
         raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")

@@ -6,17 +6,19 @@ from typing import Any
 
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion, conclude
-from specbench_kit.bench.conversations import Conversation, Script
+from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane, Sink, run_in_turns
 from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
 from specbench_kit.bench.settings import Settings
-from specbench_kit.datasets.base import LoadedDataset, Prompt
-from specbench_kit.decoding.engine import Engine
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.engine import Engine, live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.predictors.artefact import PairHashes
 
 BASELINE = "autoregressive"
 WARM_UP_TOKENS = 16
@@ -37,14 +39,15 @@ class Benchmark:
 
     def __init__(self, settings: Settings, dataset: LoadedDataset) -> None:
         self.settings, self.dataset = settings, dataset
-        self.methods = {spec: parse_method(spec) for spec in settings.methods}
         self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
-        self.needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
-        self.lane_methods = {BASELINE: parse_method(BASELINE)} if self.needs_baseline else {}
+        self.models = self.pair.describe(provenance.hash_model)
+        hashes = PairHashes(self.models["target"]["hash"], self.models["draft"]["hash"])
+        self.methods = {spec: parse_method(spec).prepare(hashes) for spec in settings.methods}
+        needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
+        self.lane_methods = {BASELINE: parse_method(BASELINE)} if needs_baseline else {}
         self.lane_methods |= self.methods
         self.runs = self._open_runs()
-        slots = settings.batch_size * len(self.lane_methods)
-        self.runners = self.pair.runners(slots, max(map(self._longest, dataset.prompts)))
+        self.runners = self._make_runners()
         self.references: dict[str, RequestRecord] = {}
         self.lanes = [self._make_lane(spec) for spec in self.lane_methods]
 
@@ -71,38 +74,39 @@ class Benchmark:
         shared = self._describe()
         described = {spec: {"method": spec, **shared} for spec in self.methods}
         if self.settings.resume:
-            return {spec: find_resumable(self.settings.out, config_key(run)) for spec, run in described.items()}
+            found = find_resumable(self.settings.out, [config_key(run) for run in described.values()])
+            return dict(zip(described, found, strict=True))
         return {spec: RunDirectory.create(self.settings.out, run) for spec, run in described.items()}
 
     def _describe(self) -> dict[str, Any]:
         """The content of `run.json`, less the method."""
         settings, dataset, target = self.settings, self.dataset, self.pair.target.model
-        fields = ("name", "source", "location", "digest", "total", "reason")
+        fields = ("name", "source", "location", "digest", "total")
         options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit")
         return {
             "dataset": {
                 **{name: getattr(dataset, name) for name in fields},
                 "count": len(dataset.prompts),
             },
-            "models": {
-                "target": self.pair.target.describe(provenance.hash_model),
-                "draft": self.pair.draft.describe(provenance.hash_model),
-            },
+            "models": self.models,
             "config": {
                 **{name: getattr(settings, name) for name in options},
-                "baseline": self.needs_baseline,
+                "baseline": BASELINE in self.lane_methods,
                 "device": str(target.device),
                 "dtype": str(target.dtype).removeprefix("torch."),
             },
             "time_kind": "measured",
             "requests": self.turns,
+            "sample_reason": dataset.reason,
             **provenance.collect(settings.argv),
         }
 
-    def _longest(self, prompt: Prompt) -> int:
-        """Tokens that a conversation can come to, with room for what a chat template adds."""
-        encoded = self.pair.tokenizer(list(prompt.turns), add_special_tokens=False)["input_ids"]
-        return sum(len(ids) + self.settings.max_new_tokens + 64 for ids in encoded)
+    def _make_runners(self) -> tuple[Runner, Runner]:
+        """Slots for the batches of all methods, and one to check losslessness in when a run ends early."""
+        prompts = self.dataset.prompts
+        slots = min(self.settings.batch_size, len(prompts)) * len(self.lane_methods) + 1
+        longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
+        return self.pair.runners(slots, longest)
 
     def _make_lane(self, spec: str) -> Lane:
         method = self.lane_methods[spec]
@@ -137,7 +141,7 @@ class Benchmark:
 
     def _engine(self, method: Method, started_s: float = 0.0) -> Engine:
         settings = self.settings
-        return Engine(
+        return live_engine(
             method,
             *self.runners,
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
@@ -149,7 +153,7 @@ class Benchmark:
 
     def _warm_up(self) -> None:
         """A few tokens with every method outside the measurement, so that the first request is like any other."""
-        prompt = min(self.dataset.prompts, key=self._longest)
+        prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
         request = Conversation(prompt, self.pair.tokenizer, WARM_UP_TOKENS).next_request()
         assert request is not None
         for method in self.lane_methods.values():

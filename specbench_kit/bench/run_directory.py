@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,13 +112,21 @@ class RunDirectory:
         return _reported(f"cannot write {name} in {self.path}", hint)
 
 
-def find_resumable(out: Path, key: str) -> RunDirectory:
-    """The newest partial run below `out` whose `config_key` is `key`; none is an error."""
-    for file in sorted(out.glob(f"*-{key[:_KEY_DIGITS]}*/run.json"), reverse=True):
-        found = RunDirectory.open(file.parent)
-        if config_key(found.run) == key and found.is_partial:
-            return found
-    raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
+    """For each `config_key` the newest partial run below `out`, else the newest; an error unless one is partial.
+
+    Of methods that were run together some may have finished before the others were interrupted.
+    """
+    found = [run for run in (_newest(out, key) for key in keys) if run is not None]
+    if len(found) < len(keys) or not any(run.is_partial for run in found):
+        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+    return found
+
+
+def _newest(out: Path, key: str) -> RunDirectory | None:
+    folders = sorted((file.parent for file in out.glob(f"*-{key[:_KEY_DIGITS]}*/run.json")), reverse=True)
+    runs = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
+    return next((run for run in runs if run.is_partial), next(iter(runs), None))
 
 
 def _folder_name(run: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """What one benchmark is asked to do, as the command line gives it."""
 
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
@@ -30,9 +31,11 @@ class Settings:
     def __post_init__(self) -> None:
         _require(bool(self.methods), "no method: give at least one --method")
         _require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
+        _require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
         _require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         _require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
-        _require(self.temperature >= 0, f"--temperature must not be negative, but is {self.temperature}")
+        temperature_fits = isfinite(self.temperature) and self.temperature >= 0
+        _require(temperature_fits, f"--temperature must be a number from 0 up, not {self.temperature}")
         _require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         _require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
 

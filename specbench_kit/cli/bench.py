@@ -84,7 +84,7 @@ def bench(
         baseline=baseline,
         out=out,
         resume=resume,
-        argv=tuple(sys.argv[1:]),
+        argv=("skit", *sys.argv[1:]),
     )
     console = Console(stderr=as_json)
     benchmark = _prepare(settings, dataset, data_dir, sample, console)
@@ -103,7 +103,8 @@ def _prepare(settings: Settings, dataset: str, data_dir: Path | None, sample: bo
     from specbench_kit.methods.spec import parse_method
 
     for spec in settings.methods:
-        parse_method(spec)
+        if parse_method(spec).needs_reference and not settings.baseline:
+            _say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
     loaded = load(dataset, data_dir=data_dir, allow_sample=sample, limit=settings.limit, seed=settings.seed)
     if loaded.source == "sample":
         _warn_of_sample(console, loaded)
@@ -113,14 +114,18 @@ def _prepare(settings: Settings, dataset: str, data_dir: Path | None, sample: bo
         return Benchmark(settings, loaded)
 
 
-def _warn_of_sample(console: "Console", loaded: "LoadedDataset") -> None:
+def _say(console: "Console", line: str, style: str = "") -> None:
     from rich.text import Text
 
+    console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _warn_of_sample(console: "Console", loaded: "LoadedDataset") -> None:
     line = (
         f"SAMPLE DATA: '{loaded.name}' was not found, {len(loaded.prompts)} prompts of the bundled sample "
         f"'{loaded.location}' stand in ({loaded.reason}). --no-sample forbids this."
     )
-    console.print(Text(line, style="bold black on yellow"))
+    _say(console, line, style="bold black on yellow")
 
 
 def _decode(benchmark: "Benchmark") -> SkitError | None:
@@ -156,7 +161,7 @@ def _print_conclusions(console: "Console", conclusions: "list[Conclusion]") -> N
 
     print_summary(console, conclusions[0].directory.run, [conclusion.summary for conclusion in conclusions])
     for conclusion in conclusions:
-        console.print(f"report: {conclusion.directory.path / 'report.md'}", soft_wrap=True, highlight=False)
+        _say(console, f"report: {conclusion.directory.path / 'report.md'}")
 
 
 def _as_json(conclusions: "list[Conclusion]") -> str:

@@ -34,7 +34,7 @@ def _methods() -> list[Entry]:
     return [
         {
             "name": name,
-            "summary": (method.__doc__ or "").strip().splitlines()[0],
+            "summary": (method.__doc__ or "").strip().partition("\n")[0],
             "source": method.source,
             "options": {field.name: field.default for field in fields(method)},
         }
@@ -68,6 +68,8 @@ def _print_table(kind: str, rows: list[Entry]) -> None:
     from rich.table import Table
 
     table = Table(title=kind, title_justify="left", box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for row in rows:
         options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
         table.add_row(row["name"], " ".join(filter(None, (row["summary"], options and f"({options})"))))

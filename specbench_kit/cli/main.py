@@ -7,6 +7,9 @@ import typer
 from specbench_kit.cli import bench, listing
 from specbench_kit.errors import SkitError
 
+INTERRUPTED = 130
+"""Exit code that typer makes of Ctrl-C."""
+
 app = typer.Typer(
     name="skit",
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
@@ -21,7 +24,18 @@ app.command("list")(listing.list_entries)
 def main() -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2."""
     try:
-        app()
+        _run()
     except SkitError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            raise SkitError("interrupted") from None
+        raise
+    except OSError as error:
+        raise SkitError(str(error)) from error

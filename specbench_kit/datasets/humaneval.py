@@ -15,5 +15,5 @@ class HumanEval(Dataset):
     hub = Hub("openai/openai_humaneval", "test")
     sample = "code"
 
-    def prompt(self, row: dict[str, Any], index: int) -> Prompt:  # noqa: ARG002
+    def prompt(self, row: dict[str, Any], index: int) -> Prompt:
         return Prompt(row["task_id"], "code", (row["prompt"],), chat=False)

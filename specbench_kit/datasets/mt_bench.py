@@ -20,7 +20,7 @@ class MtBench(Dataset):
     hub = Hub("lighteval/mt-bench", "train")
     sample = "chat"
 
-    def prompt(self, row: dict[str, Any], index: int) -> Prompt | None:  # noqa: ARG002
+    def prompt(self, row: dict[str, Any], index: int) -> Prompt | None:
         if row["category"] not in CATEGORIES:
             return None
         return Prompt(str(row["question_id"]), row["category"], tuple(row["turns"]))

@@ -18,7 +18,7 @@ class Oasst(Dataset):
     hub = Hub("OpenAssistant/oasst1", "validation")
     sample = "chat"
 
-    def prompt(self, row: dict[str, Any], index: int) -> Prompt | None:  # noqa: ARG002
+    def prompt(self, row: dict[str, Any], index: int) -> Prompt | None:
         if row["parent_id"] is not None or row["lang"] != "en" or row["deleted"]:
             return None
         return Prompt(row["message_id"], "chat", (row["text"],))

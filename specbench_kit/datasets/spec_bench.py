@@ -23,6 +23,6 @@ class SpecBench(Dataset):
     )
     sample = "chat"
 
-    def prompt(self, row: dict[str, Any], index: int) -> Prompt:  # noqa: ARG002
+    def prompt(self, row: dict[str, Any], index: int) -> Prompt:
         category = "multi_turn" if row["category"] in CATEGORIES else row["category"]
         return Prompt(str(row["question_id"]), category, tuple(row["turns"]))

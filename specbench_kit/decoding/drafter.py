@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
@@ -34,13 +35,35 @@ class Draft:
         return self.session.request.reference[self.session.produced :]
 
 
-class Drafter:
+class Drafter(Protocol):
+    """What the loop asks of whatever drafts: a model, or a recorded trace."""
+
+    drafts: list[Draft]
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append one token to each chain; returns the drafts that had room for it."""
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Forward tree nodes; row i is the distribution after the i-th node, in order."""
+
+    def commit(self, draft: Draft, path: Sequence[int]) -> None:
+        """Take note of the accepted nodes."""
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+
+
+class ModelDrafter:
     """Draft-model forwards over the requests of a batch; slots are taken at a request's first draft."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, clock: MeasuringClock, sample: bool) -> None:
+    def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
         self.drafts: list[Draft] = []
         self._runner, self._sampler, self._clock = runner, sampler, clock
-        self._sample = sample and not sampler.greedy
+        self._capacity = capacity
+        self._sample = sample
         self._slots: dict[str, int] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
@@ -48,9 +71,13 @@ class Drafter:
         self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
         return self.drafts
 
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take before a slot or the context is full."""
+        return self._capacity - draft.context_length - len(draft.tree)
+
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain by one batched forward; returns the drafts that had room for it."""
-        grown = [draft for draft in drafts if self._has_room(draft)]
+        grown = [draft for draft in drafts if self.room(draft) > 0]
         if not grown:
             return []
         nodes = [draft.tree.last for draft in grown]
@@ -61,7 +88,10 @@ class Drafter:
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order."""
+        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order.
+
+        Each node is forwarded once; `room` says how many children may be added.
+        """
         return self._forward(frontier)[0]
 
     def commit(self, draft: Draft, path: Sequence[int]) -> None:
@@ -77,9 +107,6 @@ class Drafter:
         slot = self._slots.pop(session.request.id, None)
         if slot is not None:
             self._runner.release(slot)
-
-    def _has_room(self, draft: Draft) -> bool:
-        return draft.context_length + len(draft.tree) < self._runner.capacity
 
     def _forward(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> tuple[DraftForward, list[list[int]]]:
         self._prefill([draft for draft, _ in frontier])

@@ -4,40 +4,39 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specbench_kit.decoding.clock import MeasuringClock, Phase
-from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
+from specbench_kit.decoding.drafter import Drafter, ModelDrafter
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.decoding.verification import Verdict, Verifier
-from specbench_kit.methods.base import Method
+from specbench_kit.decoding.verification import ModelVerifier, Verdict, Verifier
+from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.runner import Runner
 
 
 class Engine:
-    """Decodes requests with one method. Its clock stands still between steps, so engines can take turns."""
+    """Decodes requests with one policy. Its clock stands still between steps, so engines can take turns.
+
+    `capacity` is the most tokens, prompt and output, that a request can come to.
+    """
 
     def __init__(
         self,
-        method: Method,
-        target: Runner,
-        draft: Runner,
+        policy: Policy,
+        drafter: Drafter,
+        verifier: Verifier,
+        clock: Clock,
         *,
-        sampler: Sampler,
         seed: int,
         eos_ids: frozenset[int],
         batch_size: int,
-        started_s: float = 0.0,
+        capacity: int,
     ) -> None:
-        self.clock = MeasuringClock(target.device, started_s)
-        sampled_drafts = method.proposal == "sample"
-        self.drafter = Drafter(draft, sampler, self.clock, sampled_drafts)
-        self.verifier = Verifier(target, sampler, sampled_drafts)
-        self.policy = method.policy()
+        self.policy, self.drafter, self.verifier, self.clock = policy, drafter, verifier, clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
-        self._seed, self._eos_ids, self._batch_size = seed, eos_ids, batch_size
-        self._capacity = min(target.capacity, draft.capacity)
+        self._seed, self._eos_ids = seed, eos_ids
+        self._batch_size, self._capacity = batch_size, capacity
         self._refused: list[RequestRecord] = []
 
     def submit(self, request: Request, *, first: bool = False) -> None:
@@ -117,6 +116,29 @@ class Engine:
             self.drafter.release(session)
             done.append(_close(session, self.clock.now_s()))
         return done
+
+
+def live_engine(
+    method: Method,
+    target: Runner,
+    draft: Runner,
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    started_s: float = 0.0,
+) -> Engine:
+    """An engine over two models, on this machine's clock."""
+    clock = MeasuringClock(target.device, started_s)
+    capacity = min(target.capacity, draft.capacity)
+    sampled_drafts = method.proposal == "sample" and not sampler.greedy
+    drafter = ModelDrafter(draft, sampler, clock, sampled_drafts, capacity)
+    verifier = ModelVerifier(target, sampler, sampled_drafts)
+    policy = method.policy()
+    return Engine(
+        policy, drafter, verifier, clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity
+    )
 
 
 def _round_record(

@@ -27,7 +27,9 @@ class Sampler:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Processed distribution, float32, of logits [..., vocabulary]; greedy decoding leaves it unprocessed."""
-        scores = logits.float() / (self.temperature or 1.0)
+        if self.greedy:
+            return logits.float().softmax(-1)
+        scores = logits.float() / self.temperature
         if self.top_k:
             kept = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1:]
             scores = scores.masked_fill(scores < kept, -torch.inf)

@@ -1,5 +1,6 @@
 """The drafted tokens of one request in one round."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -54,17 +55,24 @@ class DraftForward:
         return float(self.probabilities[row, token])
 
     def stats(self, row: int, token: int) -> NodeStats:
-        confidence, entropy, margin, logit_std = self._table[row]
+        confidence, entropy, margin, logit_std = self._features[row]
         return NodeStats(confidence, entropy, margin, logit_std, self.probability(row, token))
 
+    def table(self, tokens: Sequence[int]) -> Tensor:
+        """`NodeStats` of drawing one token from each row, as [rows, 5]."""
+        chosen = torch.tensor(tokens, device=self.logits.device)[:, None]
+        return torch.cat((self._feature_columns(), self.probabilities.gather(1, chosen)), dim=1)
+
     @cached_property
-    def _table(self) -> list[list[float]]:
-        probabilities = self.probabilities
-        top = probabilities.topk(2, dim=-1).values
-        entropy = torch.special.entr(probabilities).sum(-1)
-        columns = (top[:, 0], entropy, top[:, 0] - top[:, 1], self.logits.float().std(-1, correction=0))
-        table: list[list[float]] = torch.stack(columns, dim=1).tolist()
-        return table
+    def _features(self) -> list[list[float]]:
+        features: list[list[float]] = self._feature_columns().tolist()
+        return features
+
+    def _feature_columns(self) -> Tensor:
+        top = self.probabilities.topk(2, dim=-1).values
+        entropy = torch.special.entr(self.probabilities).sum(-1)
+        logit_std = self.logits.float().std(-1, correction=0)
+        return torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1)
 
 
 class TokenTree:

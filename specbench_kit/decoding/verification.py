@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -29,12 +30,28 @@ class Verdict:
         return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
 
 
-class Verifier:
+class Verifier(Protocol):
+    """What the loop asks of whatever verifies: a model, or a recorded trace."""
+
+    def admit(self, session: Session) -> None:
+        """Make room for a new request."""
+
+    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
+        """Judge the chosen nodes of every draft."""
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take note of the accepted nodes."""
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+
+
+class ModelVerifier:
     """Target forwards over the requests of a batch."""
 
     def __init__(self, runner: Runner, sampler: Sampler, sampled_drafts: bool) -> None:
         self._runner, self._sampler = runner, sampler
-        self._residual = sampled_drafts and not sampler.greedy
+        self._residual = sampled_drafts
         self._slots: dict[str, int] = {}
 
     def admit(self, session: Session) -> None:
@@ -125,5 +142,6 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Requ
         draft, token = source.probabilities[row], tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
             left = (target[place] - draft).clamp_(min=0)
+            left = left if left.any() else target[place]  # equal up to rounding: p - q has no positive part
             return list(nodes[:place]), draw(left[None], [random.uniform("target")])[0]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]

@@ -11,6 +11,7 @@ from specbench_kit.registry import Registry
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.decoding.verification import Verdict
+    from specbench_kit.predictors.artefact import PairHashes
 
 
 class Policy:
@@ -40,6 +41,10 @@ class Method(ABC):
     """Under sampling: tokens drawn from the draft model (residual verification) or its most likely ones (match)."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
+
+    def prepare(self, pair: "PairHashes") -> "Method":
+        """The method made ready for a pair of models; one that depends on the pair finds here what it needs."""
+        return self
 
     @abstractmethod
     def policy(self) -> Policy:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from specbench_kit.methods.base import Method, Policy, methods, require
 
 if TYPE_CHECKING:
@@ -99,6 +97,8 @@ class _ThresholdPolicy(Policy):
 
 def best_threshold(probabilities: Sequence[float], accepted: Sequence[bool]) -> float:
     """The threshold among the probabilities with the least FPR + 3 FNR, "at or above" meaning accepted."""
+    import numpy as np
+
     order = np.argsort(probabilities)[::-1]
     values, labels = np.asarray(probabilities)[order], np.asarray(accepted)[order]
     last_of_value = np.append(values[1:] != values[:-1], True)

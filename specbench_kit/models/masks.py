@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BAND = 64
-"""Widest chain for which a mask is a view of a table instead of being built."""
+"""Widest chain for which a mask is cut from a table instead of being built."""
 
 
 class MaskBuilder:
@@ -16,26 +16,29 @@ class MaskBuilder:
         self.dtype, self.device = dtype, device
         self.blocked = torch.finfo(dtype).min
         self.capacity = capacity
-        columns = torch.arange(capacity + BAND, device=device)
-        self.band = self.additive(columns <= capacity + torch.arange(BAND, device=device)[:, None])
-        self.columns = columns[:capacity]
+        columns = torch.arange(2 * capacity + BAND, device=device)
+        self._band = self._additive(columns <= capacity + torch.arange(BAND, device=device)[:, None])
 
-    def additive(self, allowed: Tensor) -> Tensor:
+    def chains(self, starts: Sequence[int], width: int, length: int) -> Tensor:
+        """Mask [rows, 1, width, length] of requests whose new tokens follow each other from `starts` on."""
+        if width <= BAND:
+            rows = [self._band[:width, self.capacity - start : self.capacity - start + length] for start in starts]
+        else:
+            new = torch.arange(width, device=self.device)[:, None]
+            columns = torch.arange(length, device=self.device)
+            rows = [self._additive(columns <= start + new) for start in starts]
+        return (rows[0][None] if len(rows) == 1 else torch.stack(rows))[:, None]
+
+    def restrict(self, mask: Tensor, prefix: int, paths: Sequence[Sequence[int]]) -> None:
+        """Let row i of a mask [width, length] see the prefix and, of the nodes after it, only `paths[i]`."""
+        mask[: len(paths), prefix:] = self.blocked
+        for row, path in enumerate(paths):
+            mask[row, [prefix + node for node in path]] = 0
+
+    def _additive(self, allowed: Tensor) -> Tensor:
         """0 where attention is allowed, the lowest number where it is not."""
         mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
         return mask.masked_fill_(~allowed, self.blocked)
-
-    def chain(self, start: int, width: int) -> Tensor:
-        """Mask [1, 1, width, start + width] of one request whose new tokens follow each other."""
-        if width <= BAND:
-            return self.band[None, None, :width, self.capacity - start : self.capacity + width]
-        new = torch.arange(start, start + width, device=self.device)
-        return self.additive(self.columns[: start + width] <= new[:, None])[None, None]
-
-    def ragged(self, starts: Sequence[int], width: int, length: int) -> Tensor:
-        """Boolean mask [rows, width, length] of requests whose new tokens follow each other."""
-        new = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
-        return self.columns[:length] <= new[..., None]
 
 
 def ancestors(parents: Sequence[int]) -> list[list[int]]:

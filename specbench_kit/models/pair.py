@@ -40,7 +40,7 @@ class LoadedModel:
         folder = Path(self.source.location)
         return {
             "name": self.source.label,
-            "hash": hash_folder(folder) if folder.is_dir() else self.model.config._commit_hash,
+            "hash": hash_folder(folder) if folder.is_dir() else str(self.model.config._commit_hash),
             "parameters": self.model.num_parameters(),
         }
 
@@ -59,6 +59,10 @@ class Pair:
         wanted = self.target.model.generation_config.eos_token_id
         wanted = self.tokenizer.eos_token_id if wanted is None else wanted
         return frozenset(wanted if isinstance(wanted, list) else [] if wanted is None else [wanted])
+
+    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
+        """Both models, as a run records them."""
+        return {"target": self.target.describe(hash_folder), "draft": self.draft.describe(hash_folder)}
 
     def runners(self, slots: int, length: int) -> tuple[Runner, Runner]:
         """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
@@ -110,7 +114,9 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
     logging.disable_progress_bar()
-    model = _from_pretrained(AutoModelForCausalLM, source, dtype=dtype)
+    model, report = _from_pretrained(AutoModelForCausalLM, source, dtype=dtype, output_loading_info=True)
+    if report["missing_keys"]:  # transformers would leave them random
+        raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
     return model.to(device).eval().requires_grad_(False)

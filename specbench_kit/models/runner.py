@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -31,10 +32,17 @@ class Append:
 class _Slot:
     length: int = 0
     parents: list[int] = field(default_factory=list)
+    is_chain: bool = True
 
-    @property
-    def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+    def append(self, row: Append) -> None:
+        before = len(self.parents)
+        chain = range(before - 1, before - 1 + len(row.tokens))
+        self.parents.extend(row.parents or chain)
+        self.is_chain = self.is_chain and (not row.parents or list(row.parents) == list(chain))
+
+    def clear(self) -> None:
+        self.parents.clear()
+        self.is_chain = True
 
 
 class Logits:
@@ -60,8 +68,8 @@ class Logits:
         """Most likely next token after each kept token of each request; NaN is an error."""
         best: list[list[int]] = [[] for _ in self._rows]
         for members, logits, kept in self._groups:
-            values, tokens = logits.max(-1)
-            refuse_nan(values)
+            tokens = logits.argmax(-1)
+            refuse_nan(logits.gather(-1, tokens[..., None]))
             table = tokens.tolist()
             for row, (member, columns) in enumerate(zip(members, kept, strict=True)):
                 best[member] = table[row][columns]
@@ -69,8 +77,8 @@ class Logits:
 
 
 def refuse_nan(values: Tensor) -> None:
-    """End the run with one clear line where a model's output is not a number."""
-    if values.isnan().any():
+    """End the run with one clear line where a model's output is not a number (or infinite of either sign)."""
+    if isnan(values.sum().item()):
         raise SkitError("the model returned NaN logits: check its weights, or try --dtype float32")
 
 
@@ -97,7 +105,7 @@ class Runner:
         # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
         self.store = KVStore(executor.kv_shape, slots, capacity + BAND, dtype, device)
         self.masks = MaskBuilder(capacity + BAND, dtype, device)
-        self._positions = torch.arange(capacity + BAND, device=device)
+        self._positions = torch.arange(capacity + BAND, device=device).clamp_(max=capacity - 1)
         self._slots = [_Slot() for _ in range(slots)]
         self._free = list(range(slots))[::-1]
 
@@ -135,7 +143,7 @@ class Runner:
         if moved < len(path):
             self.store.move(slot, [state.length + node for node in path[moved:]], state.length + moved)
         state.length += len(path)
-        state.parents.clear()
+        state.clear()
 
     def top2(self, prefix: Sequence[int]) -> tuple[tuple[int, int], float]:
         """The two most likely tokens after a prefix and the margin between their logits; leaves no trace."""
@@ -151,59 +159,38 @@ class Runner:
         states = [self._slots[row.slot] for row in rows]
         starts = [state.length + len(state.parents) for state in states]
         for row, state in zip(rows, states, strict=True):
-            self._append(row, state)
-        width = max(len(row.tokens) for row in rows)
-        first = min(len(row.tokens) - row.keep for row in rows)
-        window = KVWindow(self.store, [row.slot for row in rows], starts, width, max(starts) + width)
-        batch = self._chain(rows[0], starts[0], window, first) if _is_chain(states) else None
-        batch = batch or self._general(rows, states, starts, window, first)
-        out = self.executor.forward(batch)
-        kept = [slice(len(row.tokens) - row.keep - first, len(row.tokens) - first) for row in rows]
+            state.append(row)
+            if state.length + len(state.parents) > self.capacity:
+                raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
+        widths = [len(row.tokens) for row in rows]
+        first = min(width - row.keep for width, row in zip(widths, rows, strict=True))
+        window = KVWindow(self.store, [row.slot for row in rows], starts, max(widths), max(starts) + max(widths))
+        out = self.executor.forward(self._batch(rows, states, starts, window, first))
+        kept = [slice(width - row.keep - first, width - first) for width, row in zip(widths, rows, strict=True)]
         logits.add(members, out[..., : self.vocabulary], kept)
 
-    def _append(self, row: Append, state: _Slot) -> None:
-        before = len(state.parents)
-        state.parents.extend(row.parents or range(before - 1, before - 1 + len(row.tokens)))
-        if state.length + len(state.parents) > self.capacity:
-            raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
-
-    def _chain(self, row: Append, start: int, window: KVWindow, first: int) -> ForwardInput:
-        """One request whose new tokens follow each other: mask and positions are views of tables."""
-        width = len(row.tokens)
-        positions = self._positions[None, start : start + width]
-        keys = self._positions[None, : window.length] if self.executor.needs_key_positions else None
-        mask = self.masks.chain(start, width)
-        return ForwardInput(torch.tensor([row.tokens], device=self.device), positions, mask, window, first, keys)
-
-    def _general(
+    def _batch(
         self, rows: list[Append], states: list[_Slot], starts: list[int], window: KVWindow, first: int
     ) -> ForwardInput:
-        """Requests of different length, or trees."""
-        width, length = window.width, window.length
-        tokens = torch.tensor([[*row.tokens, *[0] * (width - len(row.tokens))] for row in rows])
-        allowed = self.masks.ragged(starts, width, length)
-        keys = self._positions[:length].repeat(len(rows), 1)
-        for index, (row, state) in enumerate(zip(rows, states, strict=True)):
-            if not state.is_chain:
-                self._mark_tree(allowed[index], keys[index], state, starts[index], len(row.tokens))
-        ends = torch.tensor(starts, device=self.device)[:, None] + self._positions[:width]
-        positions = keys.gather(1, ends.clamp(max=length - 1))
-        mask = self.masks.additive(allowed)[:, None]
-        wanted = keys if self.executor.needs_key_positions else None
-        return ForwardInput(tokens.to(self.device), positions, mask, window, first, wanted)
-
-    def _mark_tree(self, allowed: Tensor, keys: Tensor, state: _Slot, start: int, count: int) -> None:
-        """Let the new nodes see only their own path among the provisional nodes, at the depth of each."""
-        paths = ancestors(state.parents)
-        allowed[:count, state.length :] = False
-        for column, path in enumerate(paths[start - state.length :]):
-            allowed[column, [state.length + node for node in path]] = True
-        depths = torch.tensor([state.length + len(path) - 1 for path in paths], device=self.device)
-        keys[state.length : state.length + len(paths)] = depths
-
-
-def _is_chain(states: list[_Slot]) -> bool:
-    return len(states) == 1 and states[0].is_chain
+        """Pad to one width; every row is laid out as a chain, then the trees are corrected."""
+        width = window.width
+        tokens = torch.tensor([[*row.tokens, *[0] * (width - len(row.tokens))] for row in rows], device=self.device)
+        positions = torch.stack([self._positions[start : start + width] for start in starts])
+        mask = self.masks.chains(starts, width, window.length)
+        keys = None
+        if self.executor.needs_key_positions:
+            keys = self._positions[: window.length].repeat(len(rows), 1)
+        trees = [index for index, state in enumerate(states) if not state.is_chain]
+        mask = mask.clone() if trees else mask
+        for index in trees:
+            paths = ancestors(states[index].parents)
+            depths = torch.tensor([states[index].length + len(path) - 1 for path in paths], device=self.device)
+            new = paths[len(paths) - len(rows[index].tokens) :]
+            positions[index, : len(new)] = depths[-len(new) :]
+            self.masks.restrict(mask[index, 0], states[index].length, new)
+            if keys is not None:
+                keys[index, states[index].length : states[index].length + len(paths)] = depths
+        return ForwardInput(tokens, positions, mask, window, first, keys)
 
 
 def _groups(rows: Sequence[Append]) -> list[list[int]]:

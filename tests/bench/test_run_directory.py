@@ -32,7 +32,8 @@ NOBODY = 65534
 
 
 def record(number: int, text: str = "text") -> RequestRecord:
-    step = RoundRecord(**{f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)})
+    values: dict[str, Any] = {f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)}
+    step = RoundRecord(**values)
     return RequestRecord(f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step])
 
 
@@ -222,16 +223,27 @@ def test_find_resumable_takes_the_newest_partial_run_of_the_same_settings(tmp_pa
     RunDirectory.create(tmp_path, RUN | {"config": {"seed": 1}})
     finished.write_summary({"partial": False})
     newer.write_summary({"partial": True})
-    assert find_resumable(tmp_path, config_key(RUN)).path == newer.path
+    assert find_resumable(tmp_path, [config_key(RUN)]) == [newer]
     newer.write_summary({"partial": False})
-    assert find_resumable(tmp_path, config_key(RUN)).path == older.path
+    assert find_resumable(tmp_path, [config_key(RUN)]) == [older]
+
+
+def test_find_resumable_takes_a_finished_run_along_with_a_partial_one(tmp_path: Path) -> None:
+    other = RUN | {"method": "threshold"}
+    finished, partial = RunDirectory.create(tmp_path, RUN), RunDirectory.create(tmp_path, other)
+    finished.write_summary({"partial": False})
+    keys = [config_key(RUN), config_key(other)]
+    assert find_resumable(tmp_path, keys) == [finished, partial]
+    partial.write_summary({"partial": False})
+    with pytest.raises(SkitError, match="no unfinished run with these settings"):
+        find_resumable(tmp_path, keys)
 
 
 @pytest.mark.parametrize("folder", [".", "missing"])
 def test_find_resumable_without_such_a_run_is_an_error(tmp_path: Path, folder: str) -> None:
     RunDirectory.create(tmp_path, RUN | {"config": {"seed": 1}})
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
-        find_resumable(tmp_path / folder, config_key(RUN))
+        find_resumable(tmp_path / folder, [config_key(RUN)])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")

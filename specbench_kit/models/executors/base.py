@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from specbench_kit.errors import SkitError
 from specbench_kit.models.kv import KVShape, KVWindow
 from specbench_kit.registry import Registry
 
@@ -60,4 +61,9 @@ def make_executor(model: Any, name: str | None = None) -> Executor:
     if name is not None:
         return executors.get(name)(model)
     able = [executor for executor in executors.all().values() if executor.supports(model)]
+    if not able:
+        raise SkitError(
+            f"models of type '{model.config.model_type}' cannot be run: every layer must attend to a KV cache, "
+            "with explicit positions; use another model"
+        )
     return max(able, key=lambda executor: executor.priority)(model)

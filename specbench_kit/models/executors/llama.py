@@ -1,6 +1,6 @@
 """Llama-architecture models in fp32 on CPU: few operations, packed weights, no module overhead."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,13 +21,11 @@ class _Linear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_FOR_ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], None)
-        return out
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], None))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + linear(x)."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add")
-        return out
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add"))
 
 
 class _Normalise:
@@ -35,14 +33,15 @@ class _Normalise:
 
     def __init__(self, width: int, eps: float) -> None:
         self._floor = torch.tensor((width * eps) ** 0.5)
-        self._scale = width**0.5
+        self._scale: float = width**0.5
 
-    def absorb(self, norm: Any, weight: Tensor) -> Tensor:
-        """The weight [out, in] of a layer that follows the norm."""
-        return weight * norm.weight * self._scale
+    def absorb(self, norm_weight: Tensor, weight: Tensor) -> Tensor:
+        """The weight [out, in] of a layer that follows a norm."""
+        return weight * norm_weight * self._scale
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot(self._floor)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / length.hypot(self._floor)
 
 
 class _Layer:
@@ -53,8 +52,8 @@ class _Layer:
         queries, keys = (_interleave(m.weight, pairs) for m in (attention.q_proj, attention.k_proj))
         qkv = torch.cat((queries, keys, attention.v_proj.weight))
         gate_up = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))
-        self.qkv = _Linear(normalise.absorb(layer.input_layernorm, qkv))
-        self.gate_up = _Linear(normalise.absorb(layer.post_attention_layernorm, gate_up))
+        self.qkv = _Linear(normalise.absorb(layer.input_layernorm.weight, qkv))
+        self.gate_up = _Linear(normalise.absorb(layer.post_attention_layernorm.weight, gate_up))
         self.out, self.down = _Linear(attention.o_proj.weight), _Linear(mlp.down_proj.weight)
 
 
@@ -78,7 +77,7 @@ class LlamaExecutor(Executor):
         self.normalise = _Normalise(config.hidden_size, config.rms_norm_eps)
         self.layers = [_Layer(layer, self.normalise, pairs) for layer in decoder.layers]
         self.embedding = decoder.embed_tokens.weight
-        self.head = _Linear(self.normalise.absorb(decoder.norm, model.lm_head.weight))
+        self.head = _Linear(self.normalise.absorb(decoder.norm.weight, model.lm_head.weight))
         positions = torch.arange(config.max_position_embeddings + BAND)[None]
         cos, sin = decoder.rotary_emb(self.embedding, positions)
         self.rotations = torch.complex(cos[0, :, :half], sin[0, :, :half])

@@ -1,5 +1,6 @@
 """Any Hugging Face causal LM, run by its own transformers code."""
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -8,6 +9,9 @@ from transformers.cache_utils import Cache
 
 from specbench_kit.models.executors.base import Executor, ForwardInput, executors
 from specbench_kit.models.kv import KVShape, KVWindow
+
+MASKED_BY_US = {"full_attention", "sliding_attention", "global"}
+"""Kinds of layer that an explicit mask describes; others keep a state, or a mask, of their own."""
 
 
 class _WindowCache(Cache):
@@ -41,8 +45,11 @@ class TransformersExecutor(Executor):
         self.needs_key_positions = self.window is not None
 
     @classmethod
-    def supports(cls, model: Any) -> bool:  # noqa: ARG003
-        return True
+    def supports(cls, model: Any) -> bool:
+        config = model.config.get_text_config()
+        layers = {kind for name in ("layer_types", "attention_layers") for kind in getattr(config, name, None) or ()}
+        takes_positions = "position_ids" in signature(model.forward).parameters
+        return layers <= MASKED_BY_US and takes_positions and not getattr(model, "_is_stateful", False)
 
     @property
     def kv_shape(self) -> KVShape:

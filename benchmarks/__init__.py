@@ -1,0 +1,1 @@
+"""Timings against the project's own bounds: `python -m benchmarks [name ...]`. Not part of the installed package."""

@@ -1,0 +1,164 @@
+"""What the benchmarks share: their setting, the turns they take, and the figures they hand back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+
+from specbench_kit.bench.conversations import Conversation
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.datasets.loading import load
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.base import executors, make_executor
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.runner import Runner
+
+Item = TypeVar("Item")
+Runners = tuple[Runner, Runner]
+Seconds = dict[str, list[list[float]]]
+"""Per contender, per round, per item."""
+
+AUTOREGRESSIVE, FIXED_K = "autoregressive", "fixed-k:k=4"
+
+
+class Skipped(Exception):
+    """The benchmark cannot run here; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a figure has to reach, in the figure's unit."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"{self.least:g} – {self.most:g}"
+        return f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number; over rounds `value` is the median and `spread` the lowest and the highest."""
+
+    label: str
+    value: float
+    unit: str
+    bound: Bound | None = None
+    spread: tuple[float, float] | None = None
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the bound holds; None where there is none."""
+        return self.bound.holds(self.value) if self.bound else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one benchmark found, with lines to print below its table."""
+
+    title: str
+    figures: Sequence[Figure]
+    notes: Sequence[str] = ()
+
+
+def over_rounds(label: str, values: Sequence[float], unit: str, bound: Bound | None = None) -> Figure:
+    """The median of the rounds' values, beside the lowest and the highest."""
+    return Figure(label, median(values), unit, bound, (min(values), max(values)))
+
+
+def round_ratios(seconds: Seconds, above: str, below: str) -> list[float]:
+    """Per round, how many times longer the contender `above` took than `below`."""
+    return [sum(a) / sum(b) for a, b in zip(seconds[above], seconds[below], strict=True)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Models, prompts and sizes that every benchmark runs with; models load on first use."""
+
+    target: str = "bundled"
+    draft: str = "bundled"
+    prompts: int = 8
+    rounds: int = 5
+    max_new_tokens: int = 128
+
+    @cached_property
+    def pair(self) -> Pair:
+        return load_pair(self.target, self.draft, device="cpu")
+
+    @cached_property
+    def dataset(self) -> LoadedDataset:
+        return load("gsm8k", data_dir=None, allow_sample=True, limit=self.prompts, seed=0)
+
+    def __str__(self) -> str:
+        source = f"{len(self.dataset.prompts)} prompts of {self.dataset.location} ({self.dataset.source})"
+        sizes = f"up to {self.max_new_tokens} new tokens, {self.rounds} rounds"
+        return f"{source}, {sizes}, {torch.get_num_threads()} torch threads"
+
+    @cached_property
+    def requests(self) -> list[Request]:
+        asked = (Conversation(p, self.pair.tokenizer, self.max_new_tokens).next_request() for p in self.dataset.prompts)
+        return [request for request in asked if request is not None]
+
+    @cached_property
+    def executor_names(self) -> list[str]:
+        """Executors that run the target, the one the kit takes first."""
+        able = [(e.priority, name) for name, e in executors.all().items() if e.supports(self.pair.target.model)]
+        return [name for _, name in sorted(able, reverse=True)]
+
+    def runners(self, executor: str, slots: int = 1, max_new_tokens: int | None = None) -> Runners:
+        """Fresh target and draft runners over one kind of executor."""
+        longest = max(len(request.prompt_ids) for request in self.requests)
+        runners = self.pair.runners(slots, longest + (max_new_tokens or self.max_new_tokens))
+        for runner, loaded in zip(runners, (self.pair.target, self.pair.draft), strict=True):
+            runner.executor = make_executor(loaded.model, executor)
+        return runners
+
+    def decode(
+        self,
+        runners: Runners,
+        method: str,
+        requests: Sequence[Request],
+        batch_size: int = 1,
+        eos_ids: frozenset[int] | None = None,
+    ) -> tuple[list[RequestRecord], float]:
+        """Greedy records in the order of the requests, and the engine's seconds; `eos_ids` as the pair has them."""
+        ends = self.pair.eos_ids if eos_ids is None else eos_ids
+        engine = live_engine(
+            parse_method(method), *runners, sampler=Sampler(), seed=0, eos_ids=ends, batch_size=batch_size
+        )
+        for request in requests:
+            engine.submit(request)
+        records: dict[str, RequestRecord] = {}
+        while not engine.idle:
+            records |= {record.request_id: record for record in engine.step()}
+        return [records[request.id] for request in requests], engine.clock.now_s()
+
+
+def take_turns(contenders: Mapping[str, Callable[[Item], Any]], items: Sequence[Item], rounds: int) -> Seconds:
+    """Time every contender on every item, A B then B A, so that a drift of the machine hits all of them alike.
+
+    A pass over the first item goes ahead, untimed.
+    """
+    for contender in contenders.values():
+        contender(items[0])
+    seconds: Seconds = {name: [[] for _ in range(rounds)] for name in contenders}
+    for turn in range(rounds):
+        for place, item in enumerate(items):
+            for name in list(contenders)[:: -1 if (turn + place) % 2 else 1]:
+                started_s = perf_counter()
+                contenders[name](item)
+                seconds[name][turn].append(perf_counter() - started_s)
+    return seconds

@@ -1,0 +1,134 @@
+"""The practical ceiling: llama.cpp on the same weights, prompts and threads. Optional: it needs llama-cpp-python."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from benchmarks.common import (
+    AUTOREGRESSIVE,
+    FIXED_K,
+    Figure,
+    Outcome,
+    Runners,
+    Seconds,
+    Setting,
+    Skipped,
+    over_rounds,
+    take_turns,
+)
+from specbench_kit.decoding.session import Request
+
+Role = Literal["target", "draft"]
+Decode = Callable[[Request], list[int]]
+
+THREADS = (1, 2)
+
+
+def run(setting: Setting) -> Outcome:
+    """Milliseconds per token of whole requests, the prompt's forward included."""
+    missing = [package for package in ("llama_cpp", "gguf") if find_spec(package) is None]
+    if missing:
+        raise Skipped(f"{' and '.join(missing)} not installed: pip install 'specbench-kit[llama-cpp]'")
+    threads = torch.get_num_threads()
+    with TemporaryDirectory() as folder:
+        contenders = _kit(setting) | _llama_cpp(setting, Path(folder))
+        outputs = {name: [decode(request) for request in setting.requests] for name, decode in contenders.items()}
+        seconds = take_turns(contenders, setting.requests, setting.rounds)
+    torch.set_num_threads(threads)
+    return Outcome("Beside llama.cpp", [*_agreements(outputs), *_speeds(outputs, seconds)])
+
+
+def _agreements(outputs: dict[str, list[list[int]]]) -> list[Figure]:
+    """Share of requests for which llama.cpp says what the kit says."""
+    figures = []
+    for role in ("target", "draft"):
+        wanted = outputs[_label(role, AUTOREGRESSIVE, 1)]
+        for weights in ("f32", "f16"):
+            found = outputs[_label(role, f"llama.cpp {weights}", 1)]
+            same = [a == b for a, b in zip(found, wanted, strict=True)]
+            figures.append(
+                Figure(f"{role}, outputs equal to the kit's: llama.cpp {weights}", 100 * sum(same) / len(same), "%")
+            )
+    return figures
+
+
+def _speeds(outputs: dict[str, list[list[int]]], seconds: Seconds) -> list[Figure]:
+    tokens = {name: sum(map(len, answers)) for name, answers in outputs.items()}
+    return [
+        over_rounds(name, [1000 * sum(row) / tokens[name] for row in seconds[name]], "ms/token")
+        for name in sorted(seconds, key=lambda name: (name.startswith("draft"), name))
+    ]
+
+
+def _label(role: str, what: str, threads: int) -> str:
+    return f"{role}, {threads} thread{'s' * (threads > 1)}: {what}"
+
+
+def _kit(setting: Setting) -> dict[str, Decode]:
+    target, draft = setting.runners(setting.executor_names[0])
+
+    def decode(runners: Runners, method: str, threads: int) -> Decode:
+        def decode_one(request: Request) -> list[int]:
+            torch.set_num_threads(threads)
+            return setting.decode(runners, method, [request])[0][0].output_ids
+
+        return decode_one
+
+    cases: list[tuple[Role, Runners, str]] = [
+        ("target", (target, draft), AUTOREGRESSIVE),
+        ("target", (target, draft), FIXED_K),
+        ("draft", (draft, draft), AUTOREGRESSIVE),
+    ]
+    return {_label(role, m, n): decode(runners, m, n) for role, runners, m in cases for n in THREADS}
+
+
+def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
+    from benchmarks import gguf_file
+
+    contenders: dict[str, Decode] = {}
+    for role, loaded in (("target", setting.pair.target), ("draft", setting.pair.draft)):
+        for weights in ("f32", "f16"):
+            path = folder / f"{role}-{weights}.gguf"
+            gguf_file.write(loaded, setting.pair.tokenizer, path, half=weights == "f16")
+            for threads in THREADS:
+                decode = _decoder(setting, path, weights, threads)
+                contenders[_label(role, f"llama.cpp {weights}", threads)] = decode
+    return contenders
+
+
+def _decoder(setting: Setting, path: Path, weights: str, threads: int) -> Decode:
+    """Greedy decoding with KV of the weights' type; logits are read where llama.cpp keeps them."""
+    import llama_cpp
+
+    kv_type = llama_cpp.GGML_TYPE_F32 if weights == "f32" else llama_cpp.GGML_TYPE_F16
+    model = llama_cpp.Llama(
+        str(path),
+        n_ctx=max(len(r.prompt_ids) for r in setting.requests) + setting.max_new_tokens,
+        n_threads=threads,
+        n_threads_batch=threads,
+        type_k=kv_type,
+        type_v=kv_type,
+        verbose=False,
+    )
+
+    def decode(request: Request) -> list[int]:
+        output: list[int] = []
+        model.reset()
+        model.eval(request.prompt_ids)
+        while True:
+            output.append(_best(llama_cpp, model))
+            if output[-1] in setting.pair.eos_ids or len(output) == request.max_new_tokens:
+                return output
+            model.eval(output[-1:])
+
+    return decode
+
+
+def _best(llama_cpp: Any, model: Any) -> int:
+    logits = llama_cpp.llama_get_logits_ith(model.ctx, -1)
+    return int(np.ctypeslib.as_array(logits, shape=(model.n_vocab(),)).argmax())

@@ -1,0 +1,68 @@
+"""The share of decoding time that passes outside of the models' forwards."""
+
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Runners, Setting, over_rounds
+from specbench_kit.models.executors.base import Executor, ForwardInput
+from specbench_kit.models.kv import KVShape
+
+METHODS = (AUTOREGRESSIVE, FIXED_K, "threshold")
+BATCH_SIZES = (1, 4)
+
+
+class TimedExecutor(Executor):
+    """Another executor under a stopwatch."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.seconds = inner, 0.0
+        self.needs_key_positions = inner.needs_key_positions
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:  # noqa: ARG003
+        return False
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return self.inner.kv_shape
+
+    def forward(self, batch: ForwardInput) -> Tensor:
+        started_s = perf_counter()
+        logits = self.inner.forward(batch)
+        self.seconds += perf_counter() - started_s
+        return logits
+
+
+def run(setting: Setting) -> Outcome:
+    """Engine seconds less forward seconds, over engine seconds."""
+    figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
+    return Outcome("Loop overhead: share of decoding time outside of model forwards", figures)
+
+
+def _figures(setting: Setting, executor: str) -> list[Figure]:
+    runners = setting.runners(executor, max(BATCH_SIZES))
+    stopwatches = [TimedExecutor(runner.executor) for runner in runners]
+    for runner, stopwatch in zip(runners, stopwatches, strict=True):
+        runner.executor = stopwatch
+    cases = [(method, size) for method in METHODS for size in BATCH_SIZES]
+    for case in cases:
+        _outside(setting, runners, stopwatches, *case)
+    shares: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    for _ in range(setting.rounds):
+        for case in cases:
+            shares[case].append(_outside(setting, runners, stopwatches, *case))
+    return [
+        over_rounds(f"{executor}: {method}, batch {size}", values, "%", Bound(most=8))
+        for (method, size), values in shares.items()
+    ]
+
+
+def _outside(
+    setting: Setting, runners: Runners, stopwatches: list[TimedExecutor], method: str, batch_size: int
+) -> float:
+    before_s = sum(stopwatch.seconds for stopwatch in stopwatches)
+    _, decoding_s = setting.decode(runners, method, setting.requests, batch_size)
+    forwards_s = sum(stopwatch.seconds for stopwatch in stopwatches) - before_s
+    return 100 * (1 - forwards_s / decoding_s)

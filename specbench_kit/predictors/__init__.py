@@ -1,0 +1,1 @@
+"""Rejection predictors: families, search, scoring and artefacts that run no code when loaded."""

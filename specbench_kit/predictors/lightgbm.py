@@ -1,0 +1,72 @@
+"""Gradient-boosted trees of LightGBM."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space, families
+from specbench_kit.predictors.trees import BoostedTrees, Nodes, Tree, at_most
+
+PATIENCE = 15
+"""Trees without a better validation loss after which boosting ends."""
+
+
+@families.register("lightgbm")
+class LightGbm(Family):
+    """Trees of limited leaves, grown until the validation loss stops falling."""
+
+    summary = "gradient-boosted trees, grown leaf by leaf"
+    source = "Ke et al. 2017"
+    space: ClassVar[Space] = {
+        "num_leaves": (15, 7, 31),
+        "max_depth": (6, 3, 4, 8),
+        "learning_rate": (0.1, 0.03, 0.05, 0.2, 0.3),
+        "n_estimators": (100, 50, 150),
+        "min_child_samples": (50, 20, 200),
+        "subsample": (0.8, 0.6, 1.0),
+        "colsample_bytree": (1.0, 0.5, 0.75),
+        "reg_alpha": (0.0, 0.1, 1.0),
+        "reg_lambda": (1.0, 0.1, 10.0),
+    }
+
+    def train(self, train: Examples, valid: Examples, params: Params, seed: int, /) -> Scorer:
+        return export(_boost(train, valid, dict(params), seed))
+
+    def scorer_type(self) -> type[Scorer]:
+        return BoostedTrees
+
+
+def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) -> Any:
+    """A trained booster that knows its best tree."""
+    import lightgbm
+
+    rounds = params.pop("n_estimators")
+    # One thread: sums are then added in one order, and one seed gives one result on every machine.
+    settings = {"objective": "binary", "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": seed}
+    settings |= {"use_missing": False, "subsample_freq": 1, "verbosity": -1}
+    data = lightgbm.Dataset(train.features, train.labels.astype(np.float32), params=settings)
+    return lightgbm.train(
+        params | settings,
+        data,
+        rounds,
+        valid_sets=[data.create_valid(valid.features, valid.labels.astype(np.float32))],
+        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+    )
+
+
+def export(booster: Any) -> BoostedTrees:
+    """The scorer of a lightgbm.Booster with a binary objective, cut after its best tree."""
+    dump = booster.dump_model(num_iteration=booster.best_iteration)
+    return BoostedTrees(Nodes.of(_tree(tree["tree_structure"]) for tree in dump["tree_info"]))
+
+
+def _tree(root: dict[str, Any]) -> Tree:
+    nodes, left = [root], []
+    for node in nodes:
+        is_leaf = "left_child" not in node
+        left.append(-1 if is_leaf else len(nodes))
+        nodes += [] if is_leaf else [node["left_child"], node["right_child"]]
+    features = np.array([node.get("split_feature", 0) for node in nodes])
+    thresholds = at_most([node.get("threshold", 0.0) for node in nodes])
+    values = np.array([node.get("leaf_value", 0.0) for node in nodes])
+    return Tree(features, thresholds, np.array(left), np.array(left) + 1, values)

@@ -1,0 +1,113 @@
+"""Multi-layer perceptron: trained with torch, scored with numpy."""
+
+import copy
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from specbench_kit.predictors.base import Examples, Family, Params, Scaler, Scorer, Space, families
+from specbench_kit.predictors.dense import Dense
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Sequential
+
+MAX_EPOCHS = 40
+PATIENCE = 5
+"""Epochs without a better validation loss after which training ends."""
+
+
+@families.register("mlp")
+class Mlp(Family):
+    """ReLU layers of one width, AdamW, the weights of the best epoch."""
+
+    summary = "multi-layer perceptron"
+    source = "Rumelhart et al. 1986"
+    space: ClassVar[Space] = {
+        "layers": (2, 1, 3),
+        "width": (32, 16, 64),
+        "dropout": (0.0, 0.1, 0.2, 0.3),
+        "learning_rate": (3e-3, 3e-4, 1e-3, 1e-2),
+        "batch_size": (512, 256, 1024),
+        "weight_decay": (1e-4, 0.0, 1e-5, 1e-3, 1e-2),
+    }
+
+    def train(self, train: Examples, valid: Examples, params: Params, seed: int, /) -> Scorer:
+        import torch
+
+        scaler = Scaler.of(train.features)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = _network(train.features.shape[1], params)
+            _descend(network, _tensors(train, scaler), _tensors(valid, scaler), params)
+        return Dense(scaler, list(_layers(network)))
+
+    def scorer_type(self) -> type[Scorer]:
+        return Dense
+
+
+def _network(features: int, params: Params) -> "Sequential":
+    from torch import nn
+
+    width, parts = features, []
+    for _ in range(params["layers"]):
+        parts += [nn.Linear(width, params["width"]), nn.ReLU(), nn.Dropout(params["dropout"])]
+        width = params["width"]
+    return nn.Sequential(*parts, nn.Linear(width, 1), nn.Flatten(0))
+
+
+def _tensors(examples: Examples, scaler: Scaler) -> "tuple[Tensor, Tensor]":
+    import torch
+
+    scaled = scaler(examples.features).astype(np.float32)
+    return torch.from_numpy(scaled), torch.from_numpy(examples.labels.astype(np.float32))
+
+
+def _descend(
+    network: "Sequential", train: "tuple[Tensor, Tensor]", valid: "tuple[Tensor, Tensor]", params: Params
+) -> None:
+    """Train until the validation loss stays above its best, and go back to that."""
+    import torch
+
+    optimizer = torch.optim.AdamW(network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"])
+    best_loss, best_epoch, best = float("inf"), 0, copy.deepcopy(network.state_dict())
+    for epoch in range(MAX_EPOCHS):
+        _run_epoch(network, optimizer, train, params["batch_size"])
+        loss = _loss(network.eval(), valid)
+        if loss < best_loss:
+            best_loss, best_epoch, best = loss, epoch, copy.deepcopy(network.state_dict())
+        elif epoch - best_epoch >= PATIENCE:
+            break
+    network.load_state_dict(best)
+
+
+def _run_epoch(network: "Sequential", optimizer: Any, train: "tuple[Tensor, Tensor]", batch_size: int) -> None:
+    import torch
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    network.train()
+    features, labels = train
+    order = torch.randperm(len(labels))
+    for first in range(0, len(labels), batch_size):
+        rows = order[first : first + batch_size]
+        optimizer.zero_grad()
+        torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
+        optimizer.step()
+
+
+def _loss(network: "Sequential", examples: "tuple[Tensor, Tensor]") -> float:
+    import torch
+    from torch.nn.functional import binary_cross_entropy_with_logits
+
+    features, labels = examples
+    with torch.inference_mode():
+        return float(binary_cross_entropy_with_logits(network(features), labels))
+
+
+def _layers(network: "Sequential") -> "Iterator[tuple[Any, Any]]":
+    from torch import nn
+
+    for part in network:
+        if isinstance(part, nn.Linear):
+            yield part.weight.detach().double().numpy(), part.bias.detach().double().numpy()

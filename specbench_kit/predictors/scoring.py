@@ -1,0 +1,189 @@
+"""How good scores are, and where to put the threshold; "positive" means accepted, a score at the threshold is positive.
+
+`labels` bool [n] and `scores` [n] throughout.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.errors import SkitError
+
+Labels = NDArray[np.bool_]
+Scores = NDArray[np.float64]
+
+NEVER = math.nextafter(1.0, 2.0)
+"""A threshold that no probability reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Counts of tokens by prediction (positive: accepted) and truth."""
+
+    true_negatives: int
+    false_positives: int
+    false_negatives: int
+    true_positives: int
+
+    @property
+    def accuracy(self) -> float:
+        total = self.true_negatives + self.false_positives + self.false_negatives + self.true_positives
+        return (self.true_negatives + self.true_positives) / total
+
+    @property
+    def recall(self) -> float:
+        """Share of the accepted tokens that are predicted accepted."""
+        return self.true_positives / (self.true_positives + self.false_negatives)
+
+    @property
+    def specificity(self) -> float:
+        """Share of the rejected tokens that are predicted rejected."""
+        return self.true_negatives / (self.true_negatives + self.false_positives)
+
+    @property
+    def false_positive_rate(self) -> float:
+        return 1 - self.specificity
+
+    @property
+    def balanced_accuracy(self) -> float:
+        return (self.recall + self.specificity) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class RocCurve:
+    """Points from accepting nothing to accepting all."""
+
+    false_positive_rate: Scores
+    recall: Scores
+    threshold: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionRecallCurve:
+    """Points from accepting all to accepting nothing."""
+
+    recall: Scores
+    precision: Scores
+    threshold: Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Mean score and share of accepted tokens of each filled bin of equal width."""
+
+    mean_score: Scores
+    accepted_share: Scores
+    count: NDArray[np.int64]
+
+    @property
+    def expected_error(self) -> float:
+        """Expected calibration error: mean distance of the two, weighted by count."""
+        distance = np.abs(self.mean_score - self.accepted_share)
+        return float((distance * self.count).sum() / self.count.sum())
+
+
+def confusion(labels: Labels, scores: Scores, threshold: float) -> Confusion:
+    """Counts at a threshold."""
+    _check(labels, scores)
+    positive = scores >= threshold
+    counts = (~positive & ~labels, positive & ~labels, ~positive & labels, positive & labels)
+    return Confusion(*(int(count.sum()) for count in counts))
+
+
+def auc(labels: Labels, scores: Scores) -> float:
+    """Area under the ROC curve."""
+    from sklearn.metrics import roc_auc_score
+
+    _check(labels, scores)
+    return float(roc_auc_score(labels, scores))
+
+
+def roc(labels: Labels, scores: Scores) -> RocCurve:
+    """ROC curve without the points that lie on a line between others."""
+    return _roc(labels, scores, drop_intermediate=True)
+
+
+def precision_recall(labels: Labels, scores: Scores) -> PrecisionRecallCurve:
+    """Precision-recall curve; its last point, recall 0, has the threshold NEVER."""
+    from sklearn.metrics import precision_recall_curve
+
+    _check(labels, scores)
+    precision, recall, threshold = precision_recall_curve(labels, scores, drop_intermediate=True)
+    return PrecisionRecallCurve(recall, precision, np.append(threshold, NEVER))
+
+
+def calibration(labels: Labels, scores: Scores, bins: int = 10) -> Calibration:
+    """Reliability over `bins` equal parts of 0..1."""
+    _check(labels, scores)
+    place = np.minimum((scores * bins).astype(int), bins - 1)
+    count = np.bincount(place, minlength=bins)
+    filled = count > 0
+    totals = [np.bincount(place, weights, bins)[filled] for weights in (scores, labels.astype(float))]
+    return Calibration(totals[0] / count[filled], totals[1] / count[filled], count[filled])
+
+
+def summarise(labels: Labels, scores: Scores, threshold: float) -> dict[str, Any]:
+    """What WISP's Tables 4 and 10 report, ready for JSON."""
+    counts = confusion(labels, scores, threshold)
+    rates = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
+    cells = {name: getattr(counts, name) for name in Confusion.__dataclass_fields__}
+    overall = {
+        "auc": auc(labels, scores),
+        "expected_calibration_error": calibration(labels, scores).expected_error,
+    }
+    return {**overall, **{name: getattr(counts, name) for name in rates}, "confusion": cells}
+
+
+def by_fpr(labels: Labels, scores: Scores, target: float) -> float:
+    """The threshold with the highest recall among those whose false positive rate is at most `target`."""
+    if not 0 <= target <= 1:
+        raise SkitError(f"the target false positive rate must lie in 0..1, not {target}")
+    curve = _roc(labels, scores, drop_intermediate=False)
+    return _below(scores, float(curve.threshold[curve.false_positive_rate <= target][-1]))
+
+
+def by_balanced_accuracy(labels: Labels, scores: Scores) -> float:
+    """The threshold with the highest balanced accuracy; of equals the highest."""
+    curve = _roc(labels, scores, drop_intermediate=False)
+    return _below(scores, float(curve.threshold[np.argmax(curve.recall - curve.false_positive_rate)]))
+
+
+def candidate_thresholds(scores: Scores, count: int = 50) -> list[float]:
+    """At most `count` + 1 thresholds, ascending, that accept about equal steps of the scores; from all to nothing."""
+    levels = np.quantile(scores, np.arange(1, count) / count, method="higher")
+    return sorted({0.0, *(_below(scores, float(level)) for level in levels), NEVER})
+
+
+def choose_threshold(candidates: Iterable[float], objective: Callable[[float], float]) -> tuple[float, float]:
+    """The candidate with the greatest objective, and that; of equals the first."""
+    values = {threshold: objective(threshold) for threshold in candidates}
+    if not values or any(math.isnan(value) for value in values.values()):
+        raise SkitError("no threshold can be chosen: the objective is not a number; give more validation prompts")
+    return max(values.items(), key=lambda item: item[1])
+
+
+def _roc(labels: Labels, scores: Scores, drop_intermediate: bool) -> RocCurve:
+    from sklearn.metrics import roc_curve
+
+    _check(labels, scores)
+    rate, recall, threshold = roc_curve(labels, scores, drop_intermediate=drop_intermediate)
+    return RocCurve(rate, recall, np.where(np.isinf(threshold), NEVER, threshold))
+
+
+def _below(scores: Scores, threshold: float) -> float:
+    """Midway from a threshold to the next lower score: the last bits of a score then decide nothing."""
+    lower = scores[scores < threshold - 1e-9]
+    return threshold if threshold == NEVER else (threshold + float(lower.max(initial=0.0))) / 2
+
+
+def _check(labels: Labels, scores: Scores) -> None:
+    if labels.dtype != np.bool_ or labels.shape != scores.shape or labels.all() or not labels.any():
+        raise SkitError(
+            "scores cannot be judged: they need one bool label each, and accepted as well as rejected tokens"
+        )
+    if not np.isfinite(scores).all():
+        raise SkitError("scores cannot be judged: one of them is not a number")

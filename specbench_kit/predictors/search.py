@@ -1,0 +1,91 @@
+"""Random search over a family's hyper-parameters."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from specbench_kit.errors import SkitError
+from specbench_kit.predictors.base import Examples, Family, Params, Scorer
+from specbench_kit.predictors.latency import stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much to try: whichever of trials and seconds is used up first ends the search, after one trial at least.
+
+    Only a budget without seconds gives the same result on every machine.
+    """
+
+    trials: int = 12
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or (self.seconds is not None and not self.seconds > 0):
+            raise SkitError("a search needs at least one trial, and more than 0 seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One fit; `loss` is its log-loss on the validation examples, in nats."""
+
+    params: Params
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The scorer of the best trial, and every trial in the order tried."""
+
+    scorer: Scorer
+    best: Trial
+    trials: tuple[Trial, ...]
+
+
+Progress = Callable[[int, int, Trial], None]
+"""Called after each trial with the trials done, the trials planned and the trial itself."""
+
+
+def search(
+    family: Family,
+    train: Examples,
+    valid: Examples,
+    budget: Budget | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Found:
+    """Fit the family's defaults and random draws from its space; keep the least validation log-loss.
+
+    Log-loss, because operating points are set on probabilities: it rewards calibration as well as order.
+    """
+    budget = budget or Budget()
+    elapsed_s, trials, kept = stopwatch(), [], None
+    plan = list(_draws(family, budget.trials, seed))
+    for params in plan:
+        scorer = family.fit(train, valid, params, seed)
+        trials.append(Trial(params, log_loss(valid, scorer)))
+        if kept is None or trials[-1].loss < kept[1].loss:
+            kept = scorer, trials[-1]
+        if progress:
+            progress(len(trials), len(plan), trials[-1])
+        if budget.seconds is not None and elapsed_s() >= budget.seconds:
+            break
+    assert kept is not None
+    return Found(*kept, tuple(trials))
+
+
+def log_loss(examples: Examples, scorer: Scorer) -> float:
+    """Mean negative log-likelihood of the labels, in nats."""
+    from sklearn import metrics
+
+    scores = scorer.score_many(examples.features)
+    return float(metrics.log_loss(examples.labels, scores, labels=[False, True]))
+
+
+def _draws(family: Family, count: int, seed: int) -> Iterator[Params]:
+    """The defaults, then distinct points of the family's grid in random order."""
+    from sklearn.model_selection import ParameterGrid, ParameterSampler
+
+    space = {name: list(values) for name, values in family.space.items()}
+    yield family.defaults
+    draws = ParameterSampler(space, min(count, len(ParameterGrid(space))), random_state=seed)
+    others = [params for params in draws if params != family.defaults]
+    yield from others[: count - 1]

@@ -1,0 +1,184 @@
+"""Scorers of tree ensembles: all trees walk down together, one level per step."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.predictors.base import Scorer, Tensors
+from specbench_kit.predictors.dense import logistic, logistic_of
+
+CHUNK = 2048
+"""Rows that are scored at a time, which keeps the work in the cache."""
+TYPES: dict[str, type[np.generic]] = {
+    "feature": np.int16,
+    "threshold": np.float32,
+    "left": np.int32,
+    "value": np.float64,
+    "root": np.int32,
+}
+
+
+class Tree(NamedTuple):
+    """Nodes of one tree, the root first: a float32 feature goes left where it is at most the threshold.
+
+    `left` and `right` are nodes of this tree, negative at a leaf, which alone has a `value`.
+    """
+
+    feature: NDArray[np.integer[Any]]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.integer[Any]]
+    right: NDArray[np.integer[Any]]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of all trees in one row, each tree from its root on; the right child follows the left.
+
+    `feature` int16, `threshold` float32, `left` int32 (-1: leaf), `value` float64 (0 elsewhere); `root` [trees].
+    """
+
+    feature: NDArray[np.int16]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    value: NDArray[np.float64]
+    root: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, trees: Iterable[Tree]) -> Self:
+        """The trees of a library, renumbered."""
+        renumbered = [_breadth_first(tree) for tree in trees]
+        root = np.cumsum([0, *(len(tree.left) for tree in renumbered[:-1])])
+        moved = [np.where(t.left < 0, -1, t.left + first) for t, first in zip(renumbered, root, strict=True)]
+        columns = {
+            "feature": np.concatenate([tree.feature for tree in renumbered]),
+            "threshold": np.concatenate([tree.threshold for tree in renumbered]),
+            "left": np.concatenate(moved),
+            "value": np.concatenate([tree.value for tree in renumbered]),
+            "root": root,
+        }
+        return cls(**{name: column.astype(TYPES[name]) for name, column in columns.items()})
+
+
+class MeanTrees(Scorer):
+    """Trees whose leaf values add up to the probability: a forest, each tree's share divided by their number."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        leaf = nodes.left < 0
+        self._feature = nodes.feature.astype(np.intp)
+        # A leaf is its own left child and nothing is greater than its threshold: a walk that got there stays.
+        self._left = np.where(leaf, np.arange(len(leaf)), nodes.left)
+        self._threshold = np.where(leaf, np.float32(np.inf), nodes.threshold)
+        self._root = nodes.root.astype(np.intp)
+        self._depth = _depth(nodes)
+
+    def score(self, features: Sequence[float]) -> float:
+        if math.isnan(sum(features)):
+            return math.nan
+        row, node = np.array(features, np.float32), self._root
+        for _ in range(self._depth):
+            goes_right = row.take(self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + goes_right
+        return self._probability(float(self.nodes.value.take(node).sum()))
+
+    def score_many(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        scores = self._probabilities(self.leaf_values(features).sum(axis=1))
+        return np.where(np.isnan(features).any(axis=1), np.nan, scores)
+
+    def leaf_values(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """What each tree adds for each row [n, trees]."""
+        values = np.empty((len(features), len(self._root)))
+        for first in range(0, len(features), CHUNK):
+            rows = np.ascontiguousarray(features[first : first + CHUNK], np.float32)
+            values[first : first + CHUNK] = self.nodes.value.take(self._leaves(rows))
+        return values
+
+    def _leaves(self, rows: NDArray[np.float32]) -> NDArray[np.intp]:
+        start = np.arange(len(rows))[:, None] * rows.shape[1]
+        node = np.broadcast_to(self._root, (len(rows), len(self._root)))
+        for _ in range(self._depth):
+            goes_right = rows.take(start + self._feature.take(node)) > self._threshold.take(node)
+            node = self._left.take(node) + goes_right
+        return node
+
+    def to_tensors(self) -> Tensors:
+        return {name: getattr(self.nodes, name) for name in TYPES}
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors, features: int) -> Self:
+        if {name: tensor.dtype for name, tensor in tensors.items()} != {n: np.dtype(t) for n, t in TYPES.items()}:
+            raise ValueError(f"unexpected tensors {', '.join(sorted(tensors)) or '(none)'}")
+        nodes = Nodes(**tensors)
+        _check(nodes, features)
+        return cls(nodes)
+
+    def _probability(self, total: float) -> float:
+        return total
+
+    def _probabilities(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
+        return totals
+
+
+class BoostedTrees(MeanTrees):
+    """Trees whose leaf values add up to the log-odds."""
+
+    def _probability(self, total: float) -> float:
+        return logistic(total)
+
+    def _probabilities(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
+        return logistic_of(totals)
+
+
+def at_most(thresholds: Any) -> NDArray[np.float32]:
+    """The float32 thresholds t' with x <= t' exactly where x <= t, for every float32 x."""
+    exact = np.asarray(thresholds, np.float64)
+    rounded = exact.astype(np.float32)
+    return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+
+
+def below(thresholds: Any) -> NDArray[np.float32]:
+    """The float32 thresholds t' with x <= t' exactly where x < t, for every float32 x; t is float32 itself."""
+    return np.nextafter(np.asarray(thresholds, np.float32), np.float32(-np.inf))
+
+
+def _breadth_first(tree: Tree) -> Tree:
+    """The same tree numbered by level, so that the right child follows the left."""
+    order = [0]
+    for node in order:
+        if tree.left[node] >= 0:
+            order += (int(tree.left[node]), int(tree.right[node]))
+    place = np.empty(len(tree.left), np.intp)
+    place[order] = np.arange(len(order))
+    leaf = tree.left[order] < 0
+    left, right = (np.where(leaf, -1, place[child[order]]) for child in (tree.left, tree.right))
+    feature, threshold = np.where(leaf, 0, tree.feature[order]), np.where(leaf, 0, tree.threshold[order])
+    return Tree(feature, threshold, left, right, np.where(leaf, tree.value[order], 0))
+
+
+def _depth(nodes: Nodes) -> int:
+    """Longest way from a root to a leaf."""
+    depth, level = 0, nodes.root
+    while (left := nodes.left[level][nodes.left[level] >= 0]).size:
+        depth, level = depth + 1, np.concatenate([left, left + 1])
+    return depth
+
+
+def _check(nodes: Nodes, features: int) -> None:
+    count = len(nodes.left)
+    if any(getattr(nodes, name).shape != (count,) for name in TYPES if name != "root") or nodes.root.ndim != 1:
+        raise ValueError("the node arrays differ in length")
+    if not np.isfinite(nodes.threshold).all() or not np.isfinite(nodes.value).all():
+        raise ValueError("a threshold or leaf value is not finite")
+    if not nodes.root.size or nodes.feature.min() < 0 or nodes.feature.max() >= features:
+        raise ValueError("the trees do not fit the features")
+    inner = np.flatnonzero(nodes.left >= 0)
+    left = nodes.left[inner]
+    # Children after their parents and one parent for each make these trees: a walk always ends.
+    reached = np.sort(np.concatenate([nodes.root, left, left + 1]))
+    if not (left > inner).all() or not np.array_equal(reached, np.arange(count)):
+        raise ValueError("the nodes do not form trees")

@@ -1,0 +1,97 @@
+"""Record a trace: the target's greedy answer and, at every offset, the draft model's greedy continuation."""
+
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.traces.trace import STATISTICS, RequestTrace
+
+TIMED_STEPS = 30
+
+
+class Recorder:
+    """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens."""
+
+    def __init__(self, target: Runner, draft: Runner, max_draft: int) -> None:
+        self._target, self._draft, self._max_draft = target, draft, max_draft
+
+    def trace(self, record: RequestRecord) -> RequestTrace:
+        """The trace of one request that the target has answered."""
+        drafted, statistics = self._draft_all(record.prompt_ids, record.output_ids)
+        continuation = self._continue(record.prompt_ids + record.output_ids)
+        return RequestTrace(
+            record.request_id,
+            record.category,
+            record.prompt_ids,
+            record.output_ids,
+            record.finish_reason,
+            continuation,
+            drafted,
+            statistics,
+        )
+
+    def _draft_all(self, prompt_ids: list[int], output_ids: list[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """All offsets at once: each is a branch of one tree that hangs on the request's own tokens."""
+        slot = self._draft.acquire()
+        if len(prompt_ids) > 1:
+            self._draft.forward([Append(slot, prompt_ids[:-1])])
+            self._draft.commit(slot, range(len(prompt_ids) - 1))
+        offsets = len(output_ids)
+        tokens, parents = [prompt_ids[-1], *output_ids[:-1]], list(range(-1, offsets - 1))
+        drafted = np.empty((offsets, self._max_draft), np.int32)
+        statistics = np.empty((offsets, self._max_draft, len(STATISTICS)), np.float32)
+        for step in range(self._max_draft):
+            logits = self._draft.forward([Append(slot, tokens, parents, keep=offsets)])
+            parents = list(range(step * offsets, (step + 1) * offsets))
+            tokens = logits.argmax()[0]
+            drafted[:, step] = tokens
+            statistics[:, step] = DraftForward([logits[0]], Sampler()).table(tokens).cpu().numpy()
+        self._draft.release(slot)
+        return drafted, statistics
+
+    def _continue(self, prefix: Sequence[int]) -> list[int]:
+        """What the target says next, as far as a draft can run over the end."""
+        slot = self._target.acquire()
+        said: list[int] = []
+        tokens: Sequence[int] = prefix
+        while len(said) <= self._max_draft and self._target.length(slot) + len(tokens) < self._target.capacity:
+            best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
+            self._target.commit(slot, range(len(tokens)))
+            said.append(best)
+            tokens = [best]
+        self._target.release(slot)
+        return said
+
+
+def slot_length(prompt: int, output: int, max_draft: int) -> int:
+    """Tokens that the recorder's draft slot holds for a request of that size."""
+    return prompt + output * (max_draft + 1)
+
+
+def measure_steps(
+    target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int
+) -> tuple[float, tuple[float, ...]]:
+    """Median seconds of one draft step, and of verifying 0, 1, ..., max_draft tokens, after `prefix`."""
+    draft_s = _measure(draft, prefix, 1)
+    return draft_s, tuple(_measure(target, prefix, 1 + count) for count in range(max_draft + 1))
+
+
+def _measure(runner: Runner, prefix: Sequence[int], count: int) -> float:
+    slot = runner.acquire()
+    runner.forward([Append(slot, prefix)])
+    runner.commit(slot, range(len(prefix)))
+    seconds = []
+    for _ in range(TIMED_STEPS):
+        started_s = perf_counter()
+        runner.forward([Append(slot, list(prefix[:count]), keep=count)]).argmax()
+        seconds.append(perf_counter() - started_s)
+        runner.commit(slot, [])
+    runner.release(slot)
+    return median(seconds)

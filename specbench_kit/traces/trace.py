@@ -1,0 +1,176 @@
+"""Traces on disk: one Parquet row per request, written and read as a stream."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.decoding.records import FinishReason
+from specbench_kit.errors import SkitError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+SCHEMA_VERSION = 1
+STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
+"""Recorded per drafted token, in the order of `NodeStats`."""
+ROWS_PER_GROUP = 64
+_METADATA = b"specbench_kit"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """What target and draft say over one request.
+
+    At output offset t the draft model, given prompt and `output_ids[:t]`, goes on greedily with `drafted[t]`
+    ([offsets, max_draft]); `statistics` is [offsets, max_draft, 5]. `continuation` is what the target would have
+    said after the end of the output: drafts that run over the end are judged against it.
+    """
+
+    request_id: str
+    category: str
+    prompt_ids: list[int]
+    output_ids: list[int]
+    finish_reason: FinishReason
+    continuation: list[int]
+    drafted: NDArray[np.int32]
+    statistics: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """What a trace file says about itself: `run` is provenance in the form of `run.json`."""
+
+    max_draft: int
+    draft_s: float
+    verify_s: tuple[float, ...]
+    run: dict[str, Any]
+
+
+class TraceWriter:
+    """Writes requests in groups; the file is complete once the context is left without an error."""
+
+    def __init__(self, path: Path, header: TraceHeader) -> None:
+        import pyarrow.parquet
+
+        self._header = header
+        self._path, self._temporary = path, path.with_name(f".{path.name}.partial")
+        self._schema = _schema(header)
+        self._rows: list[RequestTrace] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pyarrow.parquet.ParquetWriter(self._temporary, self._schema, compression="zstd")
+        except OSError as error:
+            raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        if kind is None:
+            self._temporary.replace(self._path)
+        else:
+            self._temporary.unlink(missing_ok=True)
+
+    def append(self, trace: RequestTrace) -> None:
+        """Add one request."""
+        self._rows.append(trace)
+        if len(self._rows) == ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow
+
+        if not self._rows:
+            return
+        columns = {name: [getattr(row, name) for row in self._rows] for name in _PLAIN}
+        columns["drafted"] = [row.drafted.ravel() for row in self._rows]
+        for index, name in enumerate(STATISTICS):
+            columns[name] = [row.statistics[..., index].ravel() for row in self._rows]
+        try:
+            self._writer.write_table(pyarrow.table(columns, schema=self._schema))
+        except OSError as error:
+            raise SkitError(f"cannot write {self._path}: {error.strerror or error}") from error
+        self._rows.clear()
+
+
+class TraceFile:
+    """A trace to read; requests are streamed, a row group at a time."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self.path = path
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except (OSError, pyarrow.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise SkitError(f"cannot read the trace {path}: {reason}; record it with skit record") from error
+        self.header = _read_header(path, self._file.schema_arrow.metadata or {})
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def __iter__(self) -> Iterator[RequestTrace]:
+        import pyarrow
+
+        try:
+            for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
+                for index in range(batch.num_rows):
+                    yield self._row(batch, index)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise SkitError(
+                f"the trace {self.path} is damaged: {str(error).splitlines()[0]}; record it again"
+            ) from error
+
+    def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
+        plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}
+        shape = (-1, self.header.max_draft)
+        statistics = [_values(batch, name, index).reshape(shape) for name in STATISTICS]
+        drafted = _values(batch, "drafted", index).reshape(shape)
+        return RequestTrace(**plain, drafted=drafted, statistics=np.stack(statistics, axis=-1))
+
+
+_PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
+
+
+def _values(batch: "pyarrow.RecordBatch", name: str, index: int) -> NDArray[Any]:
+    values: NDArray[Any] = batch.column(name)[index].values.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _schema(header: TraceHeader) -> "pyarrow.Schema":
+    import pyarrow
+
+    tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
+    fields = [(name, pyarrow.string()) for name in ("request_id", "category", "finish_reason")]
+    fields += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
+    fields += [(name, numbers) for name in STATISTICS]
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "max_draft": header.max_draft,
+        "draft_s": header.draft_s,
+        "verify_s": header.verify_s,
+        "run": header.run,
+    }
+    return pyarrow.schema(fields, metadata={_METADATA: json.dumps(content).encode()})
+
+
+def _read_header(path: Path, metadata: dict[bytes, bytes]) -> TraceHeader:
+    if _METADATA not in metadata:
+        raise SkitError(f"{path} is a Parquet file but not a trace: record one with skit record")
+    content = json.loads(metadata[_METADATA])
+    if content["schema_version"] > SCHEMA_VERSION:
+        raise SkitError(f"{path} was written by a newer specbench-kit: upgrade specbench-kit")
+    return TraceHeader(content["max_draft"], content["draft_s"], tuple(content["verify_s"]), content["run"])

@@ -1,0 +1,28 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_benchmark_prints_its_bounds_writes_json_and_checks_only_on_request(tmp_path: Path) -> None:
+    sizes = ("forwards", "--prompts", "1", "--rounds", "1", "--out", str(tmp_path))
+    checked = run_benchmarks(*sizes, "--check")
+    figures = json.loads((tmp_path / "forwards.json").read_text())["figures"]
+    [bounded] = [figure for figure in figures if figure["bound"]]
+    assert bounded["passes"] is (bounded["value"] >= 6)
+    assert checked.returncode == (0 if bounded["passes"] else 1)
+    assert ("PASS" if bounded["passes"] else "FALLS SHORT") in checked.stdout
+    assert run_benchmarks(*sizes).returncode == 0
+
+
+def test_an_unknown_benchmark_is_named_beside_the_known_ones() -> None:
+    done = run_benchmarks("forward")
+    assert done.returncode == 2
+    assert "unknown benchmark 'forward'; known: against_transformers, " in done.stderr

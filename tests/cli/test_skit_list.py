@@ -1,0 +1,79 @@
+"""`skit list`, and what the command line imports before it has work to do."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import environment, error_line, skit, skit_here
+
+from specbench_kit.datasets.base import datasets
+from specbench_kit.methods.base import methods
+
+HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "sklearn", "scipy", "numpy", "huggingface_hub"}
+
+
+def listed(*arguments: str) -> Any:
+    done = skit_here("list", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_methods_are_listed_with_their_options() -> None:
+    entries = {entry["name"]: entry for entry in listed("methods")}
+    assert set(entries) == set(methods.all())
+    assert entries["fixed-k"] == {
+        "name": "fixed-k",
+        "summary": "Draft exactly k tokens, then verify them.",
+        "source": "Leviathan et al. 2023",
+        "options": {"k": 4},
+    }
+    assert all(entry["summary"] for entry in entries.values())
+
+
+def test_datasets_are_listed_with_their_places() -> None:
+    entries = {entry["name"]: entry for entry in listed("datasets")}
+    assert set(entries) == set(datasets.all())
+    assert entries["gsm8k"]["local"] == "gsm8k/test.jsonl"
+    assert entries["gsm8k"]["hub"] == "openai/gsm8k"
+
+
+def test_models_are_listed_with_folders_that_hold_models() -> None:
+    for entry in listed("models"):
+        assert {"name", "target", "draft"} <= set(entry)
+        assert all((Path(entry[role]) / "config.json").is_file() for role in ("target", "draft"))
+
+
+def test_without_a_kind_everything_is_listed() -> None:
+    everything = listed()
+    assert everything == {kind: listed(kind) for kind in ("methods", "datasets", "models")}
+    table = skit("list").stdout
+    names = [entry["name"] for entries in everything.values() for entry in entries]
+    lines = table.splitlines()
+    assert all(any(line.split(" ")[0] == name for line in lines) for name in names)
+
+
+def test_a_narrow_terminal_cuts_nothing_off() -> None:
+    table = skit("list", "methods", env=environment(COLUMNS="60")).stdout
+    assert "…" not in table
+    assert "unit=request" in "".join(table.split())
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    line = error_line(skit("list", "modelz"))
+    assert line == "nothing to list under 'modelz'; known: methods, datasets, models"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["list"], ["list", "--json"]])
+def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv = ['skit', *{arguments}]\n"
+        "from specbench_kit.cli.main import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    assert done.stderr == "[]\n"

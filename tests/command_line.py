@@ -1,0 +1,94 @@
+"""The command line as a real process, and the files that it is given."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
+PATIENCE_S = 300
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TinyPair:
+    """Folders of a target and of a draft that agrees with it now and then; every byte is a token."""
+
+    target: Path
+    draft: Path
+
+    @property
+    def options(self) -> list[str]:
+        return ["--target", str(self.target), "--draft", str(self.draft)]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without what leads the kit to data, models or a hub."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
+    return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | changes
+
+
+def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `skit` with these arguments to its end."""
+    settings: dict[str, Any] = {"capture_output": True, "env": environment(), "timeout": PATIENCE_S} | options
+    command = [SKIT, *map(str, arguments)]
+    done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **settings)
+    return done
+
+
+def skit_here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which loads torch only once."""
+    from specbench_kit.cli.main import main
+
+    argv, sys.argv = sys.argv, ["skit", *map(str, arguments)]
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        try:
+            main()
+        except SystemExit as end:
+            return subprocess.CompletedProcess(sys.argv, int(end.code or 0), out.getvalue(), err.getvalue())
+        finally:
+            sys.argv = argv
+    raise AssertionError("the command line ends with an exit code")
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that says why `skit` ended with exit code 2."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert lines == done.stderr.splitlines()[-1:]
+    return lines[0].removeprefix("error: ")
+
+
+def write_rows(path: Path, *rows: dict[str, Any]) -> Path:
+    """A JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> Rows:
+    """The objects of a JSONL file's whole lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def copy_model(source: Path, folder: Path, **config: Any) -> Path:
+    """A copy of a model's folder with changed entries in its config.json."""
+    shutil.copytree(source, folder)
+    file = folder / "config.json"
+    if config:
+        file.write_text(json.dumps(read_object(file) | config))
+    return folder

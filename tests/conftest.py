@@ -1,0 +1,46 @@
+"""A pair of tiny real models on disk."""
+
+from typing import Any
+
+import pytest
+from command_line import TinyPair
+
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
+    from tiny_models import disturbed, tiny_llama
+
+    folder = tmp_path_factory.mktemp("models")
+    target = tiny_llama(vocab_size=258, bos_token_id=0, eos_token_id=1, max_position_embeddings=512)
+    for name, model in (("target", target), ("draft", disturbed(target, 0.02))):
+        model.save_pretrained(folder / name)
+        _byte_tokenizer().save_pretrained(folder / name)
+    return TinyPair(folder / "target", folder / "draft")
+
+
+def _byte_tokenizer() -> Any:
+    """A token per byte, a beginning and an end."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = ["<|begin|>", "<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=pieces[0], eos_token=pieces[1])
+    wrapped.model_max_length = 512
+    wrapped.chat_template = TEMPLATE
+    return wrapped
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny: TinyPair) -> Any:
+    """The tiny pair's tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny.target)

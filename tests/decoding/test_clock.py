@@ -1,0 +1,81 @@
+"""Phases exclude each other, and time stands still outside `running`."""
+
+from time import perf_counter, sleep
+
+import pytest
+import torch
+
+from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
+
+CPU = torch.device("cpu")
+
+
+def pass_time(seconds: float = 0.01) -> None:
+    end = perf_counter() + seconds
+    while perf_counter() < end:
+        pass
+
+
+def test_an_inner_phase_stops_the_outer_one() -> None:
+    clock = MeasuringClock(CPU)
+    with clock.running():
+        with clock.phase("policy"):
+            with clock.phase("draft"):
+                pass_time(0.03)
+            with clock.phase("prefill"):
+                pass_time(0.01)
+        pass_time(0.01)
+        seconds, now_s = clock.take(), clock.now_s()
+    assert set(seconds) == {"policy", "draft", "prefill"}
+    assert seconds["draft"] >= 0.03
+    assert seconds["prefill"] >= 0.01
+    assert 0 <= seconds["policy"] < seconds["draft"]
+    assert sum(seconds.values()) + 0.01 <= now_s
+
+
+def test_taking_empties_the_phases() -> None:
+    clock = MeasuringClock(CPU)
+    with clock.running(), clock.phase("verify"):
+        pass_time()
+    assert clock.take()["verify"] > 0
+    assert clock.take()["verify"] == 0
+
+
+def test_time_stands_still_between_steps() -> None:
+    clock = MeasuringClock(CPU, started_s=5.0)
+    assert clock.now_s() == 5.0
+    with clock.running():
+        first = clock.now_s()
+        pass_time()
+        assert clock.now_s() > first >= 5.0
+    stopped = clock.now_s()
+    sleep(0.02)
+    assert clock.now_s() == stopped
+    with clock.running():
+        assert clock.now_s() >= stopped
+    assert clock.time_kind == "measured"
+
+
+def test_an_error_closes_its_phase() -> None:
+    clock = MeasuringClock(CPU)
+    with pytest.raises(ValueError, match="inside"), clock.running(), clock.phase("policy"), clock.phase("draft"):
+        raise ValueError("inside")
+    clock.take()
+    with clock.running():
+        pass_time()
+        with clock.phase("verify"):
+            pass
+    assert set(clock.take()) == {"verify"}
+    assert clock.now_s() >= 0.01
+
+
+def test_modelled_time_passes_only_where_it_is_said() -> None:
+    clock = ModelledClock(started_s=1.0)
+    with clock.running(), clock.phase("draft"):
+        pass_time()
+        clock.advance("draft", 0.25)
+        clock.advance("verify", 0.5)
+    assert clock.now_s() == 1.75
+    assert dict(clock.take()) == {"draft": 0.25, "verify": 0.5}
+    assert clock.take()["draft"] == 0
+    assert clock.time_kind == "modelled"

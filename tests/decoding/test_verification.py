@@ -1,0 +1,142 @@
+"""The three rules, on trees and distributions built by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.verification import match, residual, walk
+
+SAMPLER = Sampler(temperature=1.0)
+NOWHERE = DraftForward([], SAMPLER)
+
+
+def family_tree() -> TokenTree:
+    """root -> 1 (5), 2 (6); 1 -> 3 (7), 4 (8); 2 -> 5 (5); 4 -> 6 (9)."""
+    tree = TokenTree(9)
+    for token, parent in ((5, 0), (6, 0), (7, 1), (8, 1), (5, 2), (9, 4)):
+        tree.add(token, parent, NOWHERE, 0)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("nodes", "answers", "path", "extra"),
+    [
+        ([], [3], [], 3),
+        ([1, 2, 3, 4, 5, 6], [3, 0, 0, 0, 0, 0, 0], [], 3),
+        ([1, 2, 3, 4, 5, 6], [6, 0, 5, 0, 0, 4, 0], [2, 5], 4),
+        ([1, 2, 3, 4, 5, 6], [5, 8, 0, 0, 9, 0, 2], [1, 4, 6], 2),
+        ([1, 2, 3, 4, 5, 6], [5, 6, 0, 0, 0, 0, 0], [1], 6),
+        ([1, 4, 6], [6, 0, 0, 0], [], 6),
+        ([1, 4], [5, 8, 9], [1, 4], 9),
+        ([2, 1, 5, 4], [5, 0, 8, 0, 1], [1, 4], 1),
+    ],
+)
+def test_walk(nodes: list[int], answers: list[int], path: list[int], extra: int) -> None:
+    """`answers` are the target's tokens after the root and after each chosen node; only chosen nodes count."""
+    assert walk(family_tree(), nodes, answers.__getitem__) == (path, extra)
+
+
+def certain(tokens: Sequence[int], vocabulary: int = 10) -> Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(tokens), vocabulary).float()
+
+
+def test_match_walks_the_targets_draws() -> None:
+    target = certain([5, 8, 0, 0, 9, 0, 2])
+    assert match(family_tree(), [1, 2, 3, 4, 5, 6], target, RequestRandom(0, "a")) == ([1, 4, 6], 2)
+
+
+def test_match_spends_one_number_per_committed_token() -> None:
+    """So plain decoding with the same seed draws the same tokens."""
+    target = torch.full((7, 10), 0.1)
+    random, alone = RequestRandom(0, "a"), RequestRandom(0, "a")
+    for _ in range(50):
+        path, extra = match(family_tree(), [1, 2, 3, 4, 5, 6], target, random)
+        tree = family_tree()
+        wanted = draw(torch.full((len(path) + 1, 10), 0.1), [alone.uniform("target") for _ in range(len(path) + 1)])
+        assert [*(tree.tokens[node] for node in path), extra] == wanted
+    assert random.uniform("target") == alone.uniform("target")
+
+
+def sampled_chain(draft: Tensor, random: RequestRandom) -> TokenTree:
+    """A chain drawn from the rows of `draft`, as the drafter draws it."""
+    forward = DraftForward([draft.log()], SAMPLER)
+    tree = TokenTree(0)
+    for row in range(len(draft)):
+        (token,) = draw(forward.probabilities[row, None], [random.uniform("draft")])
+        tree.add(token, tree.last, forward, row)
+    return tree
+
+
+def fixed_chain(draft: Tensor, tokens: Sequence[int]) -> TokenTree:
+    forward = DraftForward([draft.log()], SAMPLER)
+    tree = TokenTree(0)
+    for row, token in enumerate(tokens):
+        tree.add(token, tree.last, forward, row)
+    return tree
+
+
+def test_residual_accepts_what_the_target_likes_no_less() -> None:
+    draft = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
+    target = torch.tensor([[0.5, 0.2, 0.3], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]])
+    for trial in range(50):
+        assert residual(fixed_chain(draft, [0, 1]), [1, 2], target, RequestRandom(0, str(trial))) == ([1, 2], 2)
+
+
+def test_residual_rejects_the_impossible_and_draws_from_what_is_left() -> None:
+    """p - q is positive for token 3 alone, so it is the only possible extra token; nothing after it is looked at."""
+    draft = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]])
+    target = torch.tensor([[0.0, 0.3, 0.1, 0.6], [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
+    for trial in range(50):
+        assert residual(fixed_chain(draft, [0, 0]), [1, 2], target, RequestRandom(0, str(trial))) == ([], 3)
+
+
+def test_residual_of_an_empty_draft_is_plain_sampling() -> None:
+    target = torch.tensor([[0.2, 0.5, 0.3]])
+    for trial in range(20):
+        (wanted,) = draw(target, [RequestRandom(0, str(trial)).uniform("target")])
+        assert residual(TokenTree(0), [], target, RequestRandom(0, str(trial))) == ([], wanted)
+
+
+def test_residual_survives_distributions_that_are_equal_up_to_rounding() -> None:
+    """A rejection where p - q is nowhere positive still gives a token of the vocabulary that p allows."""
+    draft, target = torch.tensor([[0.5, 0.5, 1e-9]]), torch.tensor([[0.25, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    outcomes = [residual(fixed_chain(draft, [0]), [1], target, RequestRandom(0, str(trial))) for trial in range(100)]
+    rejected = [extra for path, extra in outcomes if not path]
+    assert len(rejected) > 20
+    assert set(rejected) == {0, 1}
+
+
+P = torch.tensor([0.35, 0.05, 0.3, 0.1, 0.2])
+Q = torch.tensor([0.1, 0.4, 0.25, 0.2, 0.05])
+
+
+def test_residual_gives_the_targets_distribution() -> None:
+    counts = [0] * 5
+    for trial in range(20_000):
+        random = RequestRandom(1, str(trial))
+        tree = sampled_chain(Q[None], random)
+        path, extra = residual(tree, [1], P.expand(2, -1), random)
+        counts[tree.tokens[path[0]] if path else extra] += 1
+    expected = P.double() / P.double().sum() * sum(counts)
+    assert chisquare(counts, expected.tolist()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("length", [1, 4, 7])
+def test_committed_tokens_follow_the_geometric_law(length: int) -> None:
+    """With acceptance alpha, independent of place, K drafted tokens commit (1 - alpha^(K+1)) / (1 - alpha)."""
+    alpha, rounds = float(torch.minimum(P, Q).sum()), 3000
+    committed = []
+    for trial in range(rounds):
+        random = RequestRandom(2, str(trial))
+        tree = sampled_chain(Q.expand(length, -1), random)
+        path, _ = residual(tree, list(range(1, length + 1)), P.expand(length + 1, -1), random)
+        committed.append(len(path) + 1.0)
+    mean = (1 - alpha ** (length + 1)) / (1 - alpha)
+    chances = [alpha**n * (1 - alpha) for n in range(length)] + [alpha**length]
+    variance = sum(chance * (n + 1 - mean) ** 2 for n, chance in enumerate(chances))
+    assert sum(committed) / rounds == pytest.approx(mean, abs=3.3 * (variance / rounds) ** 0.5)

@@ -1,0 +1,155 @@
+"""Loading a pair: what is wrong with it is said in one line."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import TinyPair
+from safetensors.torch import load_file, save_file
+from tiny_models import decode, make_requests
+
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
+
+
+@pytest.fixture
+def folder(tiny: TinyPair, tmp_path: Path) -> Path:
+    """A target of one's own to spoil."""
+    return Path(shutil.copytree(tiny.target, tmp_path / "spoiled"))
+
+
+def error_of(call: Callable[[], object]) -> str:
+    with pytest.raises(SkitError) as caught:
+        call()
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def test_a_pair_loads_and_decodes(tiny: TinyPair) -> None:
+    pair = load_pair(str(tiny.target), str(tiny.draft), device="cpu")
+    assert (pair.target.model.dtype, pair.target.model.device.type) == (torch.float32, "cpu")
+    assert not pair.target.model.training
+    assert pair.eos_ids == {1}
+    assert (pair.target.source.label, pair.draft.source.label) == ("target", "draft")
+    runners = pair.runners(2, 40)
+    assert [runner.capacity for runner in runners] == [40 + SLACK] * 2
+    records = decode(Autoregressive(), runners, make_requests([[5, 6], [7]], 10), eos_ids=pair.eos_ids)
+    assert all(1 <= len(record.output_ids) <= 10 for record in records.values())
+
+
+def test_slots_are_no_longer_than_the_shorter_context(tiny: TinyPair) -> None:
+    pair = load_pair(str(tiny.target), str(tiny.draft), device="cpu")
+    assert [runner.capacity for runner in pair.runners(1, 10_000)] == [512, 512]
+
+
+def test_the_generation_settings_name_the_end(folder: Path) -> None:
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps({"eos_token_id": [1, 7]}))
+    assert load_pair(str(folder), str(folder), device="cpu").eos_ids == {1, 7}
+
+
+def test_differing_tokenizers(tiny: TinyPair, folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    file.write_text(json.dumps(tokenizer))
+    message = error_of(lambda: load_pair(str(tiny.target), str(folder), device="cpu"))
+    assert message.startswith(f"the tokenizers of target '{tiny.target}' and draft '{folder}' differ")
+
+
+def test_missing_config(tiny: TinyPair, folder: Path) -> None:
+    (folder / "config.json").unlink()
+    message = error_of(lambda: load_pair(str(tiny.target), str(folder), device="cpu"))
+    assert message == f"the folder '{folder}' holds no model: config.json is missing"
+
+
+@pytest.mark.parametrize("kept", [0, 5, 1000])
+def test_truncated_weights(folder: Path, kept: int) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    message = error_of(lambda: load_pair(str(folder), str(folder), device="cpu"))
+    assert message.startswith("cannot load model 'spoiled': ")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_broken_json(folder: Path, name: str) -> None:
+    (folder / name).write_text('{"model_type": "lla')
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+
+
+def test_missing_weights_file(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+
+
+def test_weights_that_lack_a_tensor(folder: Path) -> None:
+    """Nothing is filled with random numbers behind the user's back."""
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    message = error_of(lambda: load_pair(str(folder), str(folder), device="cpu"))
+    assert "model.layers.1.mlp.up_proj.weight" in message
+
+
+def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "nonsense", "architectures": ["No"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "~nobody/model", "just-a-word", "a/b/c"])
+def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
+    message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
+    assert message.startswith(f"no draft model '{name}': give a folder, a hub id like owner/name, or 'bundled'")
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:x", "cuda:-1", "CPU", "", "cpu:0"])
+def test_unknown_device(name: str) -> None:
+    assert error_of(lambda: resolve_device(name)) == f"unknown device '{name}': use auto, cpu, cuda or cuda:N"
+
+
+def test_a_cuda_device_that_is_not_there() -> None:
+    absent = f"cuda:{torch.cuda.device_count()}"
+    assert error_of(lambda: resolve_device(absent)).startswith(f"device '{absent}' is not there: torch sees ")
+
+
+def test_unknown_dtype() -> None:
+    message = error_of(lambda: resolve_dtype("int8", torch.device("cpu")))
+    assert message == "unknown dtype 'int8': use auto, bfloat16, float16, float32"
+
+
+def test_automatic_dtype_depends_on_the_device() -> None:
+    assert resolve_dtype("auto", torch.device("cpu")) == torch.float32
+    assert resolve_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert resolve_dtype("float16", torch.device("cpu")) == torch.float16
+
+
+def test_a_hub_id_without_network(tmp_path: Path) -> None:
+    """The hub's address takes connections and never answers: the end comes within the time limit, in one line."""
+    script = (
+        "from specbench_kit.errors import SkitError\n"
+        "from specbench_kit.models.pair import load_pair\n"
+        "try:\n    load_pair('someone/some-model', 'bundled', device='cpu')\n"
+        "except SkitError as error:\n    print(error)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        removed = {"HF_HUB_OFFLINE", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}
+        environment = {name: value for name, value in os.environ.items() if name not in removed}
+        environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, env=environment, check=True
+        )
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stdout.startswith("cannot load model 'someone/some-model': ")

@@ -1,0 +1,63 @@
+import pytest
+from predictor_examples import synthetic
+
+from specbench_kit.errors import SkitError
+from specbench_kit.predictors.base import families
+from specbench_kit.predictors.latency import measure
+from specbench_kit.predictors.search import Budget, Found, Trial, log_loss, search
+
+TRAIN, VALID = synthetic(600, seed=1), synthetic(300, seed=2)
+
+
+def run(name: str, budget: Budget | None = None, seed: int = 0) -> Found:
+    return search(families.get(name)(), TRAIN, VALID, budget, seed)
+
+
+def test_the_first_trial_is_the_defaults_and_the_best_has_the_least_loss() -> None:
+    found = run("lightgbm", Budget(trials=6))
+    assert [len(found.trials), found.trials[0].params] == [6, families.get("lightgbm")().defaults]
+    assert found.best.loss == min(trial.loss for trial in found.trials)
+    assert log_loss(VALID, found.scorer) == found.best.loss
+
+
+def test_one_seed_tries_and_finds_the_same() -> None:
+    first, again, other = run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 8)
+    assert first.trials == again.trials
+    assert [trial.params for trial in first.trials[1:]] != [trial.params for trial in other.trials[1:]]
+
+
+def test_no_point_is_tried_twice_and_a_small_grid_ends_the_search() -> None:
+    found = run("logistic", Budget(trials=50))
+    tried = [trial.params["C"] for trial in found.trials]
+    assert sorted(tried) == sorted(families.get("logistic").space["C"])
+
+
+def test_every_trial_lies_in_the_space() -> None:
+    space = families.get("xgboost").space
+    for trial in run("xgboost", Budget(trials=8)).trials:
+        assert all(value in space[name] for name, value in trial.params.items())
+
+
+def test_used_up_seconds_end_the_search_after_the_trial_at_hand() -> None:
+    assert len(run("logistic", Budget(trials=10, seconds=1e-9)).trials) == 1
+
+
+def test_progress_is_told_of_each_trial() -> None:
+    told: list[tuple[int, int, Trial]] = []
+    found = search(families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: told.append(step))
+    assert [(done, planned) for done, planned, _ in told] == [(1, 3), (2, 3), (3, 3)]
+    assert tuple(trial for _, _, trial in told) == found.trials
+
+
+def test_an_empty_budget_is_refused() -> None:
+    for trials, seconds in ((0, None), (3, 0.0), (3, float("nan"))):
+        with pytest.raises(SkitError, match="at least one trial"):
+            Budget(trials, seconds)
+
+
+def test_latency_is_summed_up_in_order() -> None:
+    seconds = measure(run("logistic", Budget(1)).scorer, VALID.features[:7].tolist(), trials=50)
+    assert set(seconds) == {"mean", "median", "std", "min", "max", "p95", "p99"}
+    order = [seconds[name] for name in ("min", "median", "p95", "p99", "max")]
+    assert order == sorted(order)
+    assert seconds["min"] > 0

@@ -1,0 +1,327 @@
+"""What every method promises: the target's own greedy output, or its distribution, whatever is drafted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from tiny_models import (
+    AUTOREGRESSIVE,
+    clear_prompts,
+    decode,
+    disturbed,
+    fill,
+    make_requests,
+    make_runner,
+    outputs,
+    plain_greedy,
+    plain_logits,
+    tiny_llama,
+    with_references,
+)
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specbench_kit.decoding import verification
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.methods.base import Method, Policy, methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.runner import Runner
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Drafter
+
+VARIANTS = {
+    "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
+    "oracle": ["oracle", "oracle:max_draft=3"],
+    "threshold": [
+        "threshold",
+        "threshold:schedule=heuristic,max_draft=3",
+        "threshold:schedule=heuristic-transient,max_draft=2",
+        "threshold:adaptive=true,threshold=0.2",
+        "threshold:unit=batch,threshold=0.6,max_draft=8",
+    ],
+}
+"""Specs to try; a method that is not named here is tried as it comes."""
+
+LONG = 24
+"""Output tokens of the greedy tests."""
+
+
+@dataclass(frozen=True)
+class TopTwoTree(Method):
+    """A full binary tree of the draft model's two best tokens at each node."""
+
+    depth: int = 3
+    proposal = "top"
+
+    def policy(self) -> Policy:
+        return _TopTwoPolicy(self.depth)
+
+
+@dataclass
+class _TopTwoPolicy(Policy):
+    depth: int
+
+    def draft(self, drafter: "Drafter") -> None:
+        frontier = [(draft, [0]) for draft in drafter.drafts]
+        for _ in range(self.depth):
+            frontier = [(draft, nodes) for draft, nodes in frontier if nodes and drafter.room(draft) >= 2 * len(nodes)]
+            if not frontier:
+                return
+            forward = drafter.expand(frontier)
+            best = iter(enumerate(forward.logits.topk(2, dim=-1).indices.tolist()))
+            frontier = [
+                (
+                    draft,
+                    [
+                        draft.tree.add(token, node, forward, row)
+                        for node in nodes
+                        for row, pair in [next(best)]
+                        for token in pair
+                    ],
+                )
+                for draft, nodes in frontier
+            ]
+
+
+SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
+CONTENDERS: dict[str, Method] = {spec: parse_method(spec) for spec in SPECS} | {"top-two tree": TopTwoTree()}
+every_method = pytest.mark.parametrize("method", CONTENDERS.values(), ids=CONTENDERS.keys())
+
+Runners = tuple[Runner, Runner]
+
+
+def run(method: Method, runners: Runners, requests: Sequence[Any], **options: Any) -> dict[str, RequestRecord]:
+    """Decode; a method that reads the target's answer is given it."""
+    if method.needs_reference:
+        answers = decode(AUTOREGRESSIVE, runners, requests, **options)
+        requests = with_references(requests, answers)
+    return decode(method, runners, requests, **options)
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny_llama(0)
+
+
+@pytest.fixture(scope="module")
+def runners(target: Any) -> Runners:
+    return make_runner(target, 8, 256), make_runner(disturbed(target, 0.01), 8, 256)
+
+
+@pytest.fixture(scope="module")
+def prompts(target: Any) -> list[list[int]]:
+    return clear_prompts(target, [1, 2, 90, 5, 14, 23, 64, 3, 40, 9, 63], LONG)
+
+
+@pytest.fixture(scope="module")
+def answers(target: Any, prompts: list[list[int]]) -> dict[str, list[int]]:
+    """Greedy continuations computed by the transformers model alone, without any cache."""
+    return {request.id: plain_greedy(target, request.prompt_ids, LONG)[0] for request in make_requests(prompts, LONG)}
+
+
+@every_method
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_greedy_output_is_the_targets(
+    method: Method, batch_size: int, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> None:
+    records = run(method, runners, make_requests(prompts, LONG), batch_size=batch_size)
+    assert outputs(records) == answers
+    assert {record.finish_reason for record in records.values()} == {"length"}
+
+
+@pytest.mark.parametrize("method", [m for m in CONTENDERS.values() if m != AUTOREGRESSIVE])
+def test_the_greedy_test_saw_accepted_and_rejected_drafts(
+    method: Method, runners: Runners, prompts: list[list[int]]
+) -> None:
+    records = run(method, runners, make_requests(prompts, LONG), batch_size=3)
+    rounds = [step for record in records.values() for step in record.rounds]
+    assert sum(step.accepted for step in rounds) > 20
+    assert sum(step.drafted - step.accepted for step in rounds) > 20
+
+
+@every_method
+def test_output_ends_with_the_first_end_of_sequence(
+    method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> None:
+    for token in {answers["000"][4], answers["003"][7], answers["005"][2]}:
+        wanted = {name: _until(answer, token) for name, answer in answers.items()}
+        records = run(method, runners, make_requests(prompts, LONG), eos_ids=frozenset({token, 63_000}), batch_size=3)
+        assert outputs(records) == wanted
+        for name, record in records.items():
+            assert record.finish_reason == ("eos" if token in wanted[name] else "length")
+
+
+def test_end_of_sequence_cuts_an_accepted_block(
+    runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> None:
+    """The test above meets this case: nothing after the end joins the output, and the record says so."""
+    cut = []
+    for token in {answers["000"][4], answers["003"][7], answers["005"][2]}:
+        records = run(parse_method("fixed-k"), runners, make_requests(prompts, LONG), eos_ids=frozenset({token}))
+        last = [record.rounds[-1] for record in records.values() if record.finish_reason == "eos"]
+        cut += [step for step in last if step.committed <= step.accepted]
+    assert cut
+
+
+@every_method
+def test_output_is_never_longer_than_asked(
+    method: Method, target: Any, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> None:
+    agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
+    for count in range(1, 8):
+        records = run(method, agreeing, make_requests(prompts, count), batch_size=3)
+        assert outputs(records) == {name: answer[:count] for name, answer in answers.items()}
+    if method != AUTOREGRESSIVE:
+        rounds = [record.rounds[-1] for record in records.values()]
+        assert any(step.committed <= step.accepted for step in rounds) or method.needs_reference
+
+
+def _full_llama() -> Any:
+    return tiny_llama(3, max_position_embeddings=32)
+
+
+def _full_gpt2() -> Any:
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
+    return fill(GPT2LMHeadModel(config), 4)
+
+
+@every_method
+@pytest.mark.parametrize("make_model", [_full_llama, _full_gpt2])
+def test_output_ends_with_the_context(method: Method, make_model: Callable[[], Any]) -> None:
+    """Requests of different length in one batch, up to the last position that the model has."""
+    model, context = make_model(), 32
+    runners = make_runner(model, 3, context), make_runner(disturbed(model, 0.002), 3, context)
+    lengths = [31, 20, 28, 1, 30, 25]
+    prompts = clear_prompts(model, lengths, 1)
+    wanted = {
+        request.id: plain_greedy(model, request.prompt_ids, context - length)[0]
+        for request, length in zip(make_requests(prompts, 1), lengths, strict=True)
+    }
+    for batch_size in (1, 3):
+        records = run(method, runners, make_requests(prompts, 1000), batch_size=batch_size)
+        assert outputs(records) == wanted
+
+
+def _until(answer: list[int], token: int) -> list[int]:
+    return answer[: answer.index(token) + 1] if token in answer else answer
+
+
+# Sampling: a vocabulary small enough to count every outcome.
+
+VOCABULARY = 6
+DRAWS = 20_000
+START = (2,)
+PROCESSED = Sampler(temperature=1.3, top_p=0.9, top_k=4)
+
+
+def _sharp(seed: int) -> Any:
+    """Odds between tokens are of the order of 10, so that draft and target differ markedly."""
+    return tiny_llama(
+        seed,
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Any, Any]:
+    return _sharp(5), _sharp(6)
+
+
+def processed(model: Any, tokens: Sequence[int], sampler: Sampler) -> torch.Tensor:
+    """The next token's distribution, with the logits processors of transformers."""
+    chain = LogitsProcessorList([TemperatureLogitsWarper(sampler.temperature)])
+    if sampler.top_k:
+        chain.append(TopKLogitsWarper(sampler.top_k))
+    if sampler.top_p < 1:
+        chain.append(TopPLogitsWarper(sampler.top_p))
+    scores: Any = plain_logits(model, tokens)[-1:]
+    return chain(torch.tensor([list(tokens)]), scores).softmax(-1)[0].double()
+
+
+def joint(model: Any, length: int, sampler: Sampler) -> dict[tuple[int, ...], float]:
+    """Exact probability of every output of that length."""
+    table: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        table = {
+            (*tokens, token): chance * float(following[token])
+            for tokens, chance in table.items()
+            if chance
+            for following in [processed(model, (*START, *tokens), sampler)]
+            for token in range(VOCABULARY)
+        }
+    return table
+
+
+def p_value(records: dict[str, RequestRecord], wanted: dict[tuple[int, ...], float]) -> float:
+    """Chi-square over all outputs; those expected fewer than five times count as one. Impossible ones give 0."""
+    seen = dict.fromkeys(wanted, 0)
+    for record in records.values():
+        seen[tuple(record.output_ids)] += 1
+    if any(count and not wanted[tokens] for tokens, count in seen.items()):
+        return 0.0
+    common = [tokens for tokens in wanted if wanted[tokens] * len(records) >= 5]
+    observed = [seen[tokens] for tokens in common]
+    expected = [wanted[tokens] * len(records) for tokens in common]
+    rest = len(records) - sum(expected)
+    if rest > 1e-3 * len(records):
+        observed, expected = [*observed, len(records) - sum(observed)], [*expected, rest]
+    scale = sum(observed) / sum(expected)
+    return float(chisquare(observed, [value * scale for value in expected]).pvalue)
+
+
+def sample(method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler) -> dict[str, RequestRecord]:
+    runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
+    requests = make_requests([START] * DRAWS, length)
+    return run(method, runners, requests, sampler=sampler, seed=11, batch_size=400)
+
+
+@every_method
+def test_sampling_keeps_the_targets_distribution(method: Method, small: tuple[Any, Any]) -> None:
+    records = sample(method, small, 2, Sampler(temperature=1.0))
+    assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
+
+
+@pytest.mark.parametrize("spec", ["fixed-k:k=2", "threshold:max_draft=3", "top-two tree"])
+def test_sampling_keeps_the_targets_processed_distribution(spec: str, small: tuple[Any, Any]) -> None:
+    method = TopTwoTree(depth=2) if spec == "top-two tree" else parse_method(spec)
+    records = sample(method, small, 3, PROCESSED)
+    assert p_value(records, joint(small[0], 3, PROCESSED)) > 1e-3
+    rounds = [step for record in records.values() for step in record.rounds]
+    assert sum(step.accepted for step in rounds) > 1000
+    assert sum(step.submitted - step.accepted for step in rounds) > 1000
+
+
+def _from_target(
+    tree: TokenTree, nodes: Sequence[int], target: torch.Tensor, random: RequestRandom
+) -> tuple[list[int], int]:
+    """Wrong on purpose: after a rejection the extra token comes from p, not from what p has left over q."""
+    for place, node in enumerate(nodes):
+        source, row = tree.source(node)
+        assert isinstance(source, DraftForward)
+        token = tree.tokens[node]
+        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[place, token]):
+            return list(nodes[:place]), draw(target[place, None], [random.uniform("target")])[0]
+    return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]
+
+
+def test_the_distribution_check_catches_a_wrong_rule(small: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "residual", _from_target)
+    records = sample(parse_method("fixed-k"), small, 2, Sampler(temperature=1.0))
+    assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) < 1e-6

@@ -1,0 +1,136 @@
+"""What the README says can be done: its commands run, its example method works, its tables name what is there."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit
+
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.spec import parse_method
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SMALL = ["--limit", "2", "--max-new-tokens", "8"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every shell line that continuous integration does not run anyway."""
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if not line.startswith(("make bench", "make test"))]
+
+
+def example() -> tuple[str, str]:
+    """The example method and the entry point that names it."""
+    (method,), (entry,) = blocks("python"), blocks("toml")
+    return method, entry
+
+
+@pytest.fixture
+def folder(tiny: TinyPair, tmp_path: Path) -> Path:
+    """A folder with what the commands name: models, a prompt file, and the installed example method."""
+    shutil.copytree(tiny.target, tmp_path / "models" / "large")
+    shutil.copytree(tiny.draft, tmp_path / "models" / "small")
+    (prompts,) = blocks("jsonl")
+    (tmp_path / "prompts.jsonl").write_text(prompts)
+    install_example(tmp_path / "site")
+    return tmp_path
+
+
+def install_example(site: Path) -> None:
+    """The example as another distribution, as an installer would lay it out."""
+    method, entry = example()
+    points = tomllib.loads(entry)["project"]["entry-points"]["specbench_kit.methods"]
+    information = site / "ramp-1.0.dist-info"
+    information.mkdir(parents=True)
+    (site / "ramp.py").write_text(method)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: ramp\nVersion: 1.0\n")
+    lines = [f"{name} = {place}\n" for name, place in points.items()]
+    (information / "entry_points.txt").write_text("".join(["[specbench_kit.methods]\n", *lines]))
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_runs(line: str, folder: Path) -> None:
+    program, command, *arguments = shlex.split(line, comments=True)
+    assert program == "skit"
+    small = SMALL if command == "bench" else []
+    done = skit(command, *arguments, *small, cwd=folder, env=environment(PYTHONPATH=str(folder / "site")))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    runs = list(folder.glob("results/*"))
+    assert len(runs) == arguments.count("--method") * (command == "bench")
+    for run in runs:
+        assert {"run.json", "requests.jsonl", "summary.json", "report.md"} <= {path.name for path in run.iterdir()}
+        lossless = read_object(run / "summary.json")["lossless"]
+        assert lossless is None or lossless["lossless"]
+
+
+def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, folder: Path) -> None:
+    inside = folder / "inside"
+    inside.mkdir()
+    (inside / "ramp.py").write_text(example()[0])
+    code = (
+        "import sys, specbench_kit.methods as package\n"
+        f"package.__path__.append({str(inside)!r})\n"
+        "from specbench_kit.cli.main import main\n"
+        "main()\n"
+    )
+    command = ["bench", "--method", "ramp:start=2,longest=5", "--dataset", "prompts.jsonl", "--batch-size", "2"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command, *tiny.options, "--max-new-tokens", "24"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = folder.glob("results/*")
+    assert read_object(run / "summary.json")["lossless"]["lossless"] is True
+    lengths = {step["drafted"] for row in read_rows(run / "requests.jsonl") for step in row["rounds"]}
+    assert lengths <= {1, 2, 3, 4, 5}
+    assert len(lengths) > 1
+
+
+def test_the_example_method_refuses_what_it_cannot_do(folder: Path) -> None:
+    done = subprocess.run(
+        [SKIT, "bench", "--method", "ramp:start=0"],
+        env=environment(PYTHONPATH=str(folder / "site")),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, "error: ramp: start must lie between 1 and longest\n")
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_methods_in_the_table_are_there() -> None:
+    named = re.findall(r"^\| `([^`]+)` \|", section("Methods"), re.MULTILINE)
+    assert {"autoregressive", "fixed-k"} <= set(named) <= set(methods.all())
+    assert all(parse_method(name) for name in named)
+
+
+def test_the_layout_names_folders_that_are_there() -> None:
+    lines = section("Layout").splitlines()
+    for line in lines:
+        if found := re.match(r"(  )?(\w+)/", line):
+            assert (ROOT / ("specbench_kit" if found[1] else "") / found[2]).is_dir()
+
+
+def test_links_lead_to_files_that_are_there() -> None:
+    places = [place for place in re.findall(r"\]\(([^)]+)\)", README) if not place.startswith("https://")]
+    assert places
+    assert all((ROOT / place).is_file() for place in places)
