@@ -55,5 +55,5 @@ class Registry(Generic[T]):
     def _load(self, name: str, load: Callable[[], T]) -> None:
         try:
             self.register(name)(load())
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:
             raise SkitError(f"the installed {self.kind} '{name}' cannot be imported: {error}") from error

@@ -19,7 +19,9 @@ class Conclusion:
     summary: dict[str, Any]
 
 
-def conclude(runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str]) -> list[Conclusion]:
+def conclude(
+    runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str] | None
+) -> list[Conclusion]:
     """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared."""
     oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
     conclusions = [Conclusion(run, _summarise(run, top2, oracle)) for run in runs]

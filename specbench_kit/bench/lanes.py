@@ -7,7 +7,18 @@ from specbench_kit.bench.conversations import Script
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.records import RequestRecord
 
+BASELINE = "autoregressive"
 Sink = Callable[[RequestRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Reported after each finished request; `tokens_per_s` is that method's own speed so far."""
+
+    method: str
+    done: int
+    planned: int
+    tokens_per_s: float
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """One benchmark: methods over a dataset, beside the autoregressive baseline, into run directories."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
-from specbench_kit.bench.lanes import Lane, Sink, run_in_turns
+from specbench_kit.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
 from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
@@ -20,18 +19,7 @@ from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.predictors.artefact import PairHashes
 
-BASELINE = "autoregressive"
 WARM_UP_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Reported after each finished request; `tokens_per_s` is that method's own speed so far."""
-
-    method: str
-    done: int
-    planned: int
-    tokens_per_s: float
 
 
 class Benchmark:
@@ -80,14 +68,10 @@ class Benchmark:
 
     def _describe(self) -> dict[str, Any]:
         """The content of `run.json`, less the method."""
-        settings, dataset, target = self.settings, self.dataset, self.pair.target.model
-        fields = ("name", "source", "location", "digest", "total")
+        settings, target = self.settings, self.pair.target.model
         options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit")
         return {
-            "dataset": {
-                **{name: getattr(dataset, name) for name in fields},
-                "count": len(dataset.prompts),
-            },
+            "dataset": self.dataset.describe(),
             "models": self.models,
             "config": {
                 **{name: getattr(settings, name) for name in options},
@@ -97,7 +81,7 @@ class Benchmark:
             },
             "time_kind": "measured",
             "requests": self.turns,
-            "sample_reason": dataset.reason,
+            "sample_reason": self.dataset.reason,
             **provenance.collect(settings.argv),
         }
 

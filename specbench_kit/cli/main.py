@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from specbench_kit.cli import bench, listing
+from specbench_kit.cli import bench, listing, record
 from specbench_kit.errors import SkitError
 
 INTERRUPTED = 130
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("bench")(bench.bench)
+app.command("record")(record.record)
 app.command("list")(listing.list_entries)
 
 

@@ -72,5 +72,10 @@ class LoadedDataset:
     reason: str | None = None
     """Why a sample stands in."""
 
+    def describe(self) -> dict[str, Any]:
+        """What a run records of it."""
+        fields = ("name", "source", "location", "digest", "total")
+        return {**{name: getattr(self, name) for name in fields}, "count": len(self.prompts)}
+
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "specbench_kit.datasets")

@@ -43,6 +43,9 @@ class Drafter(Protocol):
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
 
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take."""
+
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain; returns the drafts that had room for it."""
 

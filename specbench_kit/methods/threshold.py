@@ -35,6 +35,7 @@ class Threshold(Method):
     def __post_init__(self) -> None:
         require(0 <= self.threshold <= 1, f"threshold: threshold must lie in 0..1, not {self.threshold}")
         require(self.max_draft >= 1, f"threshold: max_draft must be at least 1, not {self.max_draft}")
+        require(not self.adaptive or self.unit == "request", "threshold: adaptive=true needs unit=request")
 
     def policy(self) -> Policy:
         return _ThresholdPolicy(self)

@@ -60,6 +60,11 @@ class Pair:
         wanted = self.tokenizer.eos_token_id if wanted is None else wanted
         return frozenset(wanted if isinstance(wanted, list) else [] if wanted is None else [wanted])
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that both models know; what one pads its output with does not count."""
+        return min(int(loaded.text_config.vocab_size) for loaded in (self.target, self.draft))
+
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Both models, as a run records them."""
         return {"target": self.target.describe(hash_folder), "draft": self.draft.describe(hash_folder)}
@@ -68,9 +73,8 @@ class Pair:
         """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
         models = (self.target, self.draft)
         size = min(length + SLACK, *(loaded.context for loaded in models))
-        vocabulary = min(loaded.text_config.vocab_size for loaded in models)
         target, draft = (
-            Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, vocabulary)
+            Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, self.vocabulary)
             for loaded in models
         )
         return target, draft

@@ -42,11 +42,15 @@ class ReplayDrafter:
         self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
         return self.drafts
 
+    def room(self, draft: Draft) -> int:
+        """Tokens that the recorded chain still has."""
+        return self._header.max_draft - draft.tree.last
+
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append the recorded next token to each chain."""
         for draft in drafts:
             place, offset = draft.tree.last, draft.session.produced
-            if place >= self._header.max_draft:
+            if self.room(draft) < 1:
                 raise SkitError(
                     f"the trace holds drafts of {self._header.max_draft} tokens and the method wants more: "
                     "record it with a larger --max-draft, or lower the method's"

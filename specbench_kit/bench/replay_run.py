@@ -1,0 +1,78 @@
+"""Benchmark on a trace instead of models: the same rounds, run directory and report, with modelled time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.bench import provenance
+from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.lanes import BASELINE, Progress
+from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.bench.settings import Settings
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.predictors.artefact import PairHashes
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import TraceFile
+
+
+def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], None]) -> list[Conclusion]:
+    """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does."""
+    trace = TraceFile(path)
+    pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
+    methods = {spec: parse_method(spec).prepare(pair) for spec in settings.methods}
+    shared = _describe(settings, trace)
+    runs = {spec: RunDirectory.create(settings.out, {"method": spec, **shared}) for spec in methods}
+    progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
+    if settings.baseline:
+        for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE))):
+            for run in runs.values():
+                run.append_baseline(record)
+    for spec, run in runs.items():
+        for record in progress.count(spec, _replay(settings, trace, methods[spec])):
+            run.append(record)
+    return conclude(list(runs.values()), _no_divergence, None)
+
+
+class _Counter:
+    """Reports every record of every method."""
+
+    def __init__(self, report: Callable[[Progress], None], planned: int) -> None:
+        self._report, self._planned, self._done = report, planned, 0
+
+    def count(self, method: str, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+        tokens = 0
+        for record in records:
+            self._done += 1
+            tokens += len(record.output_ids)
+            self._report(Progress(method, self._done, self._planned, tokens / (record.finished_s or 1.0)))
+            yield record
+
+
+def _replay(settings: Settings, trace: TraceFile, method: Method) -> Iterator[RequestRecord]:
+    return replay(method, trace.header, trace, batch_size=settings.batch_size, seed=settings.seed)
+
+
+def _describe(settings: Settings, trace: TraceFile) -> Mapping[str, Any]:
+    recorded = trace.header.run
+    options = ("batch_size", "temperature", "top_p", "top_k", "seed")
+    return {
+        "dataset": recorded["dataset"],
+        "models": recorded["models"],
+        "config": {
+            **{name: getattr(settings, name) for name in options},
+            "max_new_tokens": recorded["config"]["max_new_tokens"],
+            "baseline": settings.baseline,
+            "dtype": recorded["config"]["dtype"],
+        },
+        "time_kind": "modelled",
+        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "requests": len(trace),
+        **provenance.collect(settings.argv),
+    }
+
+
+def _no_divergence(_prefix: list[int]) -> tuple[tuple[int, int], float]:
+    raise SkitError("a replayed output differs from the trace: the trace is damaged, record it again")

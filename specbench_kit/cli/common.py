@@ -1,0 +1,34 @@
+"""What several commands do before and around their work."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench_kit.bench.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specbench_kit.datasets.base import LoadedDataset
+
+
+def say(console: "Console", line: str, style: str = "") -> None:
+    """Print one line as it is: no markup, no wrapping."""
+    from rich.text import Text
+
+    console.print(Text(line, style=style), soft_wrap=True)
+
+
+def load_dataset(
+    name: str, data_dir: Path | None, allow_sample: bool, settings: Settings, console: "Console"
+) -> "LoadedDataset":
+    """The prompts, with one unmissable line where a bundled sample stands in."""
+    from specbench_kit.datasets.loading import load
+
+    loaded = load(name, data_dir=data_dir, allow_sample=allow_sample, limit=settings.limit, seed=settings.seed)
+    if loaded.source == "sample":
+        line = (
+            f"SAMPLE DATA: '{loaded.name}' was not found, {len(loaded.prompts)} prompts of the bundled sample "
+            f"'{loaded.location}' stand in ({loaded.reason}). --no-sample forbids this."
+        )
+        say(console, line, style="bold black on yellow")
+    return loaded

@@ -1,0 +1,42 @@
+"""Progress bars, on stderr."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specbench_kit.bench import lanes
+
+
+@contextmanager
+def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
+    """Requests done, live speed of the method at work, and the time that is left."""
+    columns = (
+        TextColumn("{task.description:<14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]:6.0f} tokens/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("decoding", total=None, speed=0.0)
+
+        def report(progress: lanes.Progress) -> None:
+            bar.update(
+                task,
+                description=progress.method,
+                completed=progress.done,
+                total=progress.planned,
+                speed=progress.tokens_per_s,
+            )
+
+        yield report
+
+
+@contextmanager
+def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Things done of things planned."""
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda done, planned: bar.update(task, completed=done, total=planned)

@@ -1,0 +1,100 @@
+"""Record a dataset's trace with a pair of models."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench_kit.bench import provenance
+from specbench_kit.bench.conversations import Conversation, Script, most_tokens
+from specbench_kit.bench.lanes import Lane
+from specbench_kit.bench.settings import Settings
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.traces.recording import Recorder, measure_steps, slot_length
+from specbench_kit.traces.trace import TraceHeader, TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished trace file; `failed` requests did not fit the context and are not in it."""
+
+    path: Path
+    requests: int
+    offsets: int
+    failed: int
+
+
+def record(
+    settings: Settings, dataset: LoadedDataset, path: Path, max_draft: int, report: Callable[[int, int], None]
+) -> Recorded:
+    """Decode the dataset greedily with the target and write what both models say at every offset.
+
+    `report(done, planned)` is called after each request.
+    """
+    pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+    longest = max(most_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
+    target, _ = pair.runners(settings.batch_size + 1, longest)
+    draft = _draft_runner(pair, slot_length(longest, settings.max_new_tokens, max_draft))
+    recorder = Recorder(target, draft, max_draft)
+    conversations = [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts]
+    header = _header(settings, dataset, pair, (target, draft), max_draft)
+    done = offsets = failed = 0
+    planned = sum(len(prompt.turns) for prompt in dataset.prompts)
+    with TraceWriter(path, header) as writer:
+
+        def keep(answered: RequestRecord) -> None:
+            nonlocal done, offsets, failed
+            if answered.finish_reason == "error":
+                failed += 1
+            else:
+                writer.append(recorder.trace(answered))
+                done, offsets = done + 1, offsets + len(answered.output_ids)
+            report(done + failed, planned)
+
+        lane = Lane(
+            name="recording",
+            engine=live_engine(
+                Autoregressive(),
+                target,
+                target,
+                sampler=Sampler(),
+                seed=settings.seed,
+                eos_ids=pair.eos_ids,
+                batch_size=settings.batch_size,
+            ),
+            script=Script(conversations, {}),
+            decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+            sinks=[keep],
+        )
+        while not lane.done:
+            for _ in lane.turn(settings.batch_size):
+                pass
+    return Recorded(path, done, offsets, failed)
+
+
+def _draft_runner(pair: Pair, length: int) -> Runner:
+    """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
+    model = pair.draft.model
+    return Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+
+
+def _header(
+    settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
+) -> TraceHeader:
+    request = Conversation(dataset.prompts[0], pair.tokenizer, 1).next_request()
+    assert request is not None
+    draft_s, verify_s = measure_steps(*runners, request.prompt_ids, max_draft)
+    config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
+    run = {
+        "dataset": dataset.describe(),
+        "models": pair.describe(provenance.hash_model),
+        "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
+        **provenance.collect(settings.argv),
+    }
+    return TraceHeader(max_draft, draft_s, verify_s, run)

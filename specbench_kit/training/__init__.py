@@ -1,0 +1,1 @@
+"""From traces to deployable rejection predictors, and to what they are worth."""

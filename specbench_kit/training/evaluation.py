@@ -1,0 +1,161 @@
+"""What each contender does to decoding, on prompts that nothing was chosen on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.predictors import scoring
+from specbench_kit.reports import metrics
+from specbench_kit.training.contenders import Contender, Kind
+from specbench_kit.training.offsets import Offsets
+from specbench_kit.training.pairing import Get, Paired, Sums
+from specbench_kit.training.rounds import Plan, Rounds, play, until_rejection
+from specbench_kit.training.theorem import waste_and_bound
+from specbench_kit.training.timing import Timing
+
+Fields = dict[str, Any]
+COLUMNS = ("drafted", "submitted", "accepted", "committed")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A contender's rounds on some offsets; `seconds` is of each round, `speed` committed tokens per second."""
+
+    contender: Contender
+    rounds: Rounds
+    seconds: Sums
+
+    @classmethod
+    def on(cls, offsets: Offsets, contender: Contender, timing: Timing) -> "Played":
+        rounds = play(offsets, contender.plan(offsets))
+        return cls(contender, rounds, timing.seconds(rounds, contender.policy_s))
+
+    @property
+    def speed(self) -> float:
+        return float(self.rounds.committed.sum() / self.seconds.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """The fastest of each kind on the validation prompts, by name; `classifier` is the recommended family."""
+
+    classifier: str
+    feature: str
+    fixed: str
+    longest: str
+
+    @classmethod
+    def of(cls, played: Sequence[Played], max_draft: int) -> "Leaders":
+        kinds: tuple[Kind, ...] = ("classifier", "feature", "fixed")
+        return cls(*(_fastest(played, kind) for kind in kinds), longest=f"fixed-k:k={max_draft}")
+
+
+def _fastest(played: Sequence[Played], kind: Kind) -> str:
+    return max((one for one in played if one.contender.kind == kind), key=lambda one: one.speed).contender.name
+
+
+class Evaluation:
+    """All contenders on the same offsets, beside each other."""
+
+    def __init__(
+        self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing, seed: int
+    ) -> None:
+        self.offsets, self.leaders, self.timing = offsets, leaders, timing
+        self.played = {one.name: Played.on(offsets, one, timing) for one in contenders}
+        self.paired = Paired(self._columns(), seed)
+
+    def decoding(self) -> dict[str, Fields]:
+        """Each contender's metrics, as `reports.vocabulary` defines them, and how it compares."""
+        return {name: self._measured(one) | self._compared(name) for name, one in self.played.items()}
+
+    def classification(self) -> dict[str, Fields]:
+        """How well each judge tells accepted from rejected tokens (WISP Tables 4 and 10)."""
+        return {
+            name: scoring.summarise(*labels_and_scores(self.offsets, one.contender), one.contender.judge.threshold)
+            for name, one in self.played.items()
+            if one.contender.judge
+        }
+
+    def theorem(self) -> dict[str, Fields]:
+        """Theorem 1's bound on the rounds of every rule that it speaks of: those that keep back what they reject."""
+        return {
+            name: waste_and_bound(
+                self.offsets, one.rounds, one.contender.judge.score(self.offsets), one.contender.judge.threshold
+            )
+            for name, one in self.played.items()
+            if one.contender.judge and not one.contender.judge.send_last
+        }
+
+    def speed_ratio(self, name: str, other: str) -> Fields:
+        """Speed of one contender over another's: they commit the same tokens."""
+        return asdict(self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds")))
+
+    def attainable(self) -> float:
+        """Speed of a perfect predictor that costs what the recommended family costs."""
+        policy_s = self.played[self.leaders.classifier].contender.policy_s
+        return self.timing.speed(self.offsets, until_rejection(self.offsets), policy_s)
+
+    def _measured(self, one: Played) -> Fields:
+        group = metrics.Group(to_records(self.offsets, one.rounds, self.timing, one.contender.policy_s))
+        makespan_s = float(one.seconds.sum())
+        measured = metrics.counts(group) | metrics.ratios(group.rounds) | metrics.wasted_time(group.rounds)
+        return {"kind": one.contender.kind, **measured, **metrics.per_makespan(group, makespan_s)}
+
+    def _compared(self, name: str) -> Fields:
+        leaders, paired = self.leaders, self.paired
+        return {
+            "speedup": self.speed_ratio(name, "autoregressive"),
+            "against_best_fixed": self.speed_ratio(name, leaders.fixed),
+            "against_best_feature": self.speed_ratio(name, leaders.feature),
+            "regret": asdict(paired.estimate(lambda get: 1 - get("oracle", "seconds") / get(name, "seconds"))),
+            "gap_closed": asdict(paired.estimate(lambda get: self._gap_closed(get, name))),
+            "acceptance_gain": asdict(
+                paired.estimate(lambda get: _acceptance(get, name) / _acceptance(get, leaders.longest) - 1)
+            ),
+        }
+
+    def _gap_closed(self, get: Get, name: str) -> Sums:
+        """Share of the speed between the best fixed length and the oracle; nan where the oracle is not faster."""
+        fixed, oracle, own = (1 / get(who, "seconds") for who in (self.leaders.fixed, "oracle", name))
+        return np.where(oracle > fixed, (own - fixed) / (oracle - fixed), np.nan)
+
+    def _columns(self) -> Mapping[tuple[str, str], Sums]:
+        """Each contender's sums per prompt."""
+        columns = {}
+        for name, one in self.played.items():
+            prompt = self.offsets.conversation[one.rounds.offset]
+            values = {column: getattr(one.rounds, column) for column in COLUMNS} | {"seconds": one.seconds}
+            for column, value in values.items():
+                columns[name, column] = _sums_by(prompt, value)
+        return columns
+
+
+def _acceptance(get: Get, name: str) -> Sums:
+    return get(name, "accepted") / get(name, "submitted")
+
+
+def _sums_by(group: Any, values: Any) -> Sums:
+    _, place = np.unique(group, return_inverse=True)
+    return np.bincount(place, weights=values)
+
+
+def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.Labels, scoring.Scores]:
+    """Of the examples that the offsets hold."""
+    assert contender.judge is not None
+    rows, columns = offsets.met()
+    return columns < offsets.matched[rows], contender.judge.score(offsets)[rows, columns]
+
+
+def to_records(offsets: Offsets, rounds: Rounds, timing: Timing, policy_s: float) -> list[RequestRecord]:
+    """The rounds as the records of a replay, with modelled seconds."""
+    records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
+    columns = (getattr(rounds, column).tolist() for column in COLUMNS)
+    for request, drafted, submitted, *rest in zip(offsets.request[rounds.offset].tolist(), *columns, strict=True):
+        made = RoundRecord(drafted, submitted, *rest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        made.draft_s, made.policy_s = drafted * timing.draft_s, drafted * policy_s
+        made.verify_s = timing.verify_s[submitted]
+        records[request].rounds.append(made)
+    return list(records.values())
