@@ -7,8 +7,8 @@
 DATA holds gsm8k/train.jsonl, text/wikitext2_valid.txt and text/tiny_shakespeare.txt. Two CPU cores with
 bf16 dot products need about an hour for the target and a quarter of an hour for the draft.
 
-The target learns the texts. The draft learns the target's distribution, on the texts and on the target's own
-greedy answers to the training problems: those are what it will have to predict.
+The target learns the texts. The draft learns them too, and the target's own greedy answers to training problems
+whose numbers were changed: answers that the target has not seen are what the draft will have to predict.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specbench_kit.decoding.engine import live_engine
@@ -36,6 +36,7 @@ VOCAB_SIZE = 4096
 MAX_POSITIONS = 2048
 TOKENS_PER_STEP = 12288
 CONTEXTS = ((0.0, 256), (0.85, 1024))  # from this share of training on, this window length
+ANSWERED = 2500  # training problems with other numbers, whose answers by the target the draft learns from
 HELD_OUT = 200  # last GSM8K training problems, never trained on
 BOS, EOS = "<|begin|>", "<|end|>"
 CHAT_TEMPLATE = (
@@ -45,7 +46,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"
 )
 TARGET = {"hidden_size": 256, "num_hidden_layers": 12, "intermediate_size": 640, "num_attention_heads": 4}
-DRAFT = {"hidden_size": 128, "num_hidden_layers": 1, "intermediate_size": 512, "num_attention_heads": 2}
+DRAFT = {"hidden_size": 192, "num_hidden_layers": 2, "intermediate_size": 512, "num_attention_heads": 3}
 
 
 def math_documents(data_dir: Path) -> list[str]:
@@ -94,24 +95,25 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def target_answers(target: LlamaForCausalLM, documents: list[list[int]], batch_size: int = 32) -> list[list[int]]:
-    """The problems of the documents, answered greedily by the target."""
-    answer_start = AutoTokenizer.from_pretrained(target.name_or_path)("Answer:", add_special_tokens=False)["input_ids"]
-    problems = [document[: _find(document, answer_start) + len(answer_start)] for document in documents]
+def changed_problems(documents: list[str], rng: random.Random) -> list[str]:
+    """Some of the training problems up to "Answer:", with other digits."""
+    chosen = rng.sample(documents[:-HELD_OUT], ANSWERED)
+    questions = [document[: document.index("\nAnswer:")] + "\nAnswer:" for document in chosen]
+    return [re.sub(r"\d", lambda _: str(rng.randint(1, 9)), question) for question in questions]
+
+
+def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 32) -> list[list[int]]:
+    """The problems, each with the target's greedy answer."""
     capacity = max(map(len, problems)) + 192
     runner = Runner(make_executor(target), batch_size, capacity, target.device, target.dtype)
     options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({1}), "batch_size": batch_size}
     engine = live_engine(Autoregressive(), runner, runner, **options)
     for index, problem in enumerate(problems):
         engine.submit(Request(str(index), "train", tuple(problem), 160))
-    answered = []
+    answered: list[list[int]] = []
     while not engine.idle:
         answered += [record.prompt_ids + record.output_ids for record in engine.step()]
     return answered
-
-
-def _find(document: list[int], part: list[int]) -> int:
-    return next(i for i in range(len(document)) if document[i : i + len(part)] == part)
 
 
 def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random) -> Iterator[list[int]]:
@@ -167,8 +169,8 @@ def context_at(progress: float) -> int:
     return next(length for start, length in reversed(CONTEXTS) if progress >= start)
 
 
-def fit(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, data: dict, args: argparse.Namespace) -> None:
-    """Train `model` on next tokens, or on the teacher's distribution where there is a teacher."""
+def fit(model: LlamaForCausalLM, data: dict, args: argparse.Namespace) -> None:
+    """Train `model` to predict the next token."""
     rng = random.Random(args.seed)
     streams = {length: windows(data["math"], data["prose"], length, rng) for _, length in CONTEXTS}
     optimizer = Optimizer(model, args.steps, args.lr)
@@ -180,7 +182,7 @@ def fit(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, data: dict, a
         for _ in range(TOKENS_PER_STEP // micro):
             batch = torch.tensor([next(streams[length]) for _ in range(micro // length)])
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = batch_loss(model, teacher, batch) * micro / TOKENS_PER_STEP
+                loss = batch_loss(model, batch) * micro / TOKENS_PER_STEP
             loss.backward()
             total += loss.item()
         optimizer.step()
@@ -192,13 +194,9 @@ def fit(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, data: dict, a
             save(model, args.out / args.stage)
 
 
-def batch_loss(model: LlamaForCausalLM, teacher: LlamaForCausalLM | None, batch: torch.Tensor) -> torch.Tensor:
+def batch_loss(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
     logits = model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
-    if teacher is None:
-        return cross_entropy(logits, batch[:, 1:].flatten())
-    with torch.no_grad():
-        wanted = teacher(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1).float()
-    return kl_div(log_softmax(logits, -1), log_softmax(wanted, -1), log_target=True, reduction="batchmean")
+    return cross_entropy(logits, batch[:, 1:].flatten())
 
 
 @torch.no_grad()
@@ -208,6 +206,10 @@ def held_out_loss(model: LlamaForCausalLM, documents: list[list[int]]) -> float:
         for ids in (torch.tensor([document]) for document in documents)
     ]
     return sum(losses) / len(losses)
+
+
+def load(folder: Path) -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> None:
@@ -226,6 +228,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="go on from the draft in --out, with other problems")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     math, prose = math_documents(args.data_dir), prose_documents(args.data_dir)
@@ -244,12 +247,13 @@ def main() -> None:
     }
     print({name: sum(map(len, documents)) for name, documents in data.items()}, flush=True)
     if args.stage == "target":
-        fit(build(TARGET), None, data, args)
+        fit(build(TARGET), data, args)
     else:
-        teacher = LlamaForCausalLM.from_pretrained(args.out / "target", dtype=torch.float32).eval()
-        data["math"] += target_answers(teacher, data["math"])
-        print({"answers": sum(map(len, data["math"]))}, flush=True)
-        fit(build(DRAFT), teacher, data, args)
+        target = load(args.out / "target").eval()
+        problems = changed_problems(math, random.Random(args.seed))
+        data["math"] += target_answers(target, tokenizer(problems, add_special_tokens=False)["input_ids"])
+        print({"math and answers": sum(map(len, data["math"]))}, flush=True)
+        fit(load(args.out / "draft") if args.resume else build(DRAFT), data, args)
         tokenizer.save_pretrained(args.out / "draft")
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -37,9 +39,12 @@ from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
+from specbench_kit.predictors.artefact import PairHashes, Predictor, save
+from specbench_kit.predictors.base import FEATURES, Scaler
+from specbench_kit.predictors.dense import Dense
 
 if TYPE_CHECKING:
-    from specbench_kit.decoding.drafter import Drafter
+    from specbench_kit.decoding.drafter import Draft, Drafter
 
 VARIANTS = {
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
@@ -51,8 +56,9 @@ VARIANTS = {
         "threshold:adaptive=true,threshold=0.2",
         "threshold:unit=batch,threshold=0.6,max_draft=8",
     ],
+    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.9"],
 }
-"""Specs to try; a method that is not named here is tried as it comes."""
+"""Specs to try; a method that is not named here is tried as it comes. `{predictor}` is a predictor's folder."""
 
 LONG = 24
 """Output tokens of the greedy tests."""
@@ -95,9 +101,29 @@ class _TopTwoPolicy(Policy):
             ]
 
 
+PAIR = PairHashes("target", "draft")
+TREE = TopTwoTree()
 SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
-CONTENDERS: dict[str, Method] = {spec: parse_method(spec) for spec in SPECS} | {"top-two tree": TopTwoTree()}
-every_method = pytest.mark.parametrize("method", CONTENDERS.values(), ids=CONTENDERS.keys())
+SPECULATIVE = [*(spec for spec in SPECS if spec != "autoregressive"), "top-two tree"]
+every_method = pytest.mark.parametrize("method", ["autoregressive", *SPECULATIVE], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Expects acceptance where the draft model's best token has a probability of 0.6 or more."""
+    scaler = Scaler(np.zeros(4), np.ones(4))
+    scorer = Dense(scaler, [(np.array([[20.0, 0.0, 0.0, 0.0]]), np.array([-12.0]))])
+    folder = tmp_path_factory.mktemp("predictor")
+    save(folder, Predictor("logistic", scorer, FEATURES, 0.5, "by hand", PAIR))
+    return folder
+
+
+@pytest.fixture
+def method(request: pytest.FixtureRequest, predictor: Path) -> Method:
+    """The method of a spec, ready for the pair."""
+    spec: str = request.param
+    return TREE if spec == "top-two tree" else parse_method(spec.format(predictor=predictor)).prepare(PAIR)
+
 
 Runners = tuple[Runner, Runner]
 
@@ -141,7 +167,7 @@ def test_greedy_output_is_the_targets(
     assert {record.finish_reason for record in records.values()} == {"length"}
 
 
-@pytest.mark.parametrize("method", [m for m in CONTENDERS.values() if m != AUTOREGRESSIVE])
+@pytest.mark.parametrize("method", SPECULATIVE, indirect=True)
 def test_the_greedy_test_saw_accepted_and_rejected_drafts(
     method: Method, runners: Runners, prompts: list[list[int]]
 ) -> None:
@@ -298,9 +324,8 @@ def test_sampling_keeps_the_targets_distribution(method: Method, small: tuple[An
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
 
 
-@pytest.mark.parametrize("spec", ["fixed-k:k=2", "threshold:max_draft=3", "top-two tree"])
-def test_sampling_keeps_the_targets_processed_distribution(spec: str, small: tuple[Any, Any]) -> None:
-    method = TopTwoTree(depth=2) if spec == "top-two tree" else parse_method(spec)
+@pytest.mark.parametrize("method", ["fixed-k:k=2", "threshold:max_draft=3", "top-two tree"], indirect=True)
+def test_sampling_keeps_the_targets_processed_distribution(method: Method, small: tuple[Any, Any]) -> None:
     records = sample(method, small, 3, PROCESSED)
     assert p_value(records, joint(small[0], 3, PROCESSED)) > 1e-3
     rounds = [step for record in records.values() for step in record.rounds]
@@ -322,6 +347,31 @@ def _from_target(
 
 
 def test_the_distribution_check_catches_a_wrong_rule(small: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(temperature=1.0)
+    target, draft = (processed(model, START, sampler) for model in small)
+    assert (target - draft).abs().sum() / 2 > 0.25
     monkeypatch.setattr(verification, "residual", _from_target)
-    records = sample(parse_method("fixed-k"), small, 2, Sampler(temperature=1.0))
+    records = sample(parse_method("fixed-k"), small, 2, sampler)
+    assert p_value(records, joint(small[0], 2, sampler)) < 1e-6
+
+
+@dataclass(frozen=True)
+class Withholding(Method):
+    """Wrong on purpose: sends a sampled token only where the draft model finds that very token likely."""
+
+    def policy(self) -> Policy:
+        return _WithholdingPolicy()
+
+
+class _WithholdingPolicy(Policy):
+    def draft(self, drafter: "Drafter") -> None:
+        drafter.extend(drafter.drafts)
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        return [[1] if draft.tree.probability(1) > 0.4 else [] for draft in drafts]
+
+
+def test_the_distribution_check_catches_a_policy_that_picks_by_the_token(small: tuple[Any, Any]) -> None:
+    """What is sent may depend on the draft distribution, or on the token if that is sent too: not on what it drops."""
+    records = sample(Withholding(), small, 2, Sampler(temperature=1.0))
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) < 1e-6

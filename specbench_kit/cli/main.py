@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from specbench_kit.cli import bench, listing, record
+from specbench_kit.cli import bench, listing, record, train_predictor
 from specbench_kit.errors import SkitError
 
 INTERRUPTED = 130
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("bench")(bench.bench)
 app.command("record")(record.record)
+app.command("train-predictor")(train_predictor.train_predictor)
 app.command("list")(listing.list_entries)
 
 

@@ -194,6 +194,9 @@ class Runner:
 
 
 def _groups(rows: Sequence[Append]) -> list[list[int]]:
-    """Rows that share an executor call: all short ones together, each long one (a prefill) alone."""
-    short = [i for i, row in enumerate(rows) if len(row.tokens) < BAND]
+    """Rows that share an executor call: all short ones together, each long one (a prefill) alone.
+
+    In the order of their slots, since adjacent slots are read without a copy.
+    """
+    short = sorted((i for i, row in enumerate(rows) if len(row.tokens) < BAND), key=lambda i: rows[i].slot)
     return [*([short] if short else []), *([i] for i, row in enumerate(rows) if len(row.tokens) >= BAND)]

@@ -38,7 +38,7 @@ def _best_count(shares: "np.ndarray[Any, Any]", labels: "np.ndarray[Any, Any]") 
     from sklearn.metrics import log_loss
 
     counts = np.arange(1, shares.shape[1] + 1)
-    means = shares.cumsum(axis=1) * (len(counts) / counts)
+    means = np.minimum(shares.cumsum(axis=1) * (len(counts) / counts), 1.0)
     losses = [log_loss(labels, means[:, place], labels=[False, True]) for place in range(len(counts))]
     return int(np.argmin(losses)) + 1
 

@@ -118,10 +118,10 @@ class MeanTrees(Scorer):
         return cls(nodes)
 
     def _probability(self, total: float) -> float:
-        return total
+        return min(total, 1.0)  # shares of many trees may add up to a last bit more
 
     def _probabilities(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
-        return totals
+        return np.minimum(totals, 1.0)
 
 
 class BoostedTrees(MeanTrees):

@@ -1,12 +1,13 @@
 """One run as a Markdown report that can be pasted into a pull request."""
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.reports import wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.markup import code, fence, folded, table
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS, DISTRIBUTIONS, LISTS, METRICS, value_with_interval
 
 Fields = dict[str, Any]
@@ -33,14 +34,14 @@ def render(run: Fields, summary: Fields, records: Sequence[RequestRecord], decod
         _example(records, decode),
         _all_numbers(summary),
         _definitions(),
-        _provenance(run),
+        provenance(run),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _title(run: Fields, summary: Fields) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
-    parts = [f"# {_code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
+    parts = [f"# {code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
     cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run)]
     if cautions:
         parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{caution}**" for caution in cautions))
@@ -61,7 +62,7 @@ def _setting(run: Fields) -> str:
     ]
     if run.get("deployment"):
         rows.append(("deployment", str(run["deployment"])))
-    return "## What was run\n\n" + _table(["", ""], rows)
+    return "## What was run\n\n" + table(["", ""], rows)
 
 
 def _lossless(run: Fields, summary: Fields) -> str:
@@ -101,7 +102,7 @@ def _token(token: int | None) -> str:
 
 def _sides(summary: Fields) -> dict[str, Fields]:
     """Overall metrics by row label: the method's, then the baseline's where there is one."""
-    sides = {_code(summary["method"]): summary["overall"]}
+    sides = {code(summary["method"]): summary["overall"]}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
     return sides
@@ -110,7 +111,7 @@ def _sides(summary: Fields) -> dict[str, Fields]:
 def _results(run: Fields, summary: Fields) -> str:
     rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(summary).items()]
     note = wording.speedup_note(run, summary)
-    return "## Results\n\n" + _table(["method", *COLUMNS], rows) + (f"\n\n{note}" if note else "")
+    return "## Results\n\n" + table(["method", *COLUMNS], rows) + (f"\n\n{note}" if note else "")
 
 
 def _latency(run: Fields, summary: Fields) -> str:
@@ -120,7 +121,7 @@ def _latency(run: Fields, summary: Fields) -> str:
         for name in DISTRIBUTIONS
         for label, overall in _sides(summary).items()
     ]
-    return f"## Latency ({run.get('time_kind')})\n\n" + _table(["", "method", *statistics], rows)
+    return f"## Latency ({run.get('time_kind')})\n\n" + table(["", "method", *statistics], rows)
 
 
 def _categories(summary: Fields) -> str:
@@ -128,7 +129,7 @@ def _categories(summary: Fields) -> str:
         (name, count(part["finished"]), count(part["tokens"]), *(COLUMNS[column](part) for column in CATEGORY_COLUMNS))
         for name, part in summary["categories"].items()
     ]
-    return "## By category\n\n" + _table(["category", "requests", "tokens", *CATEGORY_COLUMNS], rows) if rows else ""
+    return "## By category\n\n" + table(["category", "requests", "tokens", *CATEGORY_COLUMNS], rows) if rows else ""
 
 
 def _positions(overall: Fields) -> str:
@@ -137,9 +138,9 @@ def _positions(overall: Fields) -> str:
         return ""
     reached = sum(1 for rate in rates if rate)
     rows = [(i + 1, share(rates[i]), share(conditional[i])) for i in range(reached)]
-    table = _table(["draft position", "accepted, of all rounds", "accepted, given all before it were"], rows)
+    rates_table = table(["draft position", "accepted, of all rounds", "accepted, given all before it were"], rows)
     rest = f"No round accepted more than {reached} of up to {len(rates)} submitted tokens."
-    parts = ["## Acceptance by position", *([table] if rows else []), *([rest] if reached < len(rates) else [])]
+    parts = ["## Acceptance by position", *([rates_table] if rows else []), *([rest] if reached < len(rates) else [])]
     return "\n\n".join(parts)
 
 
@@ -147,7 +148,7 @@ def _phases(run: Fields, summary: Fields) -> str:
     sides = _sides(summary)
     names = [p for p in summary["overall"]["phase_seconds"] if any(o["phase_seconds"][p] for o in sides.values())]
     rows = [(name, *(_phase_cell(overall, name) for overall in sides.values())) for name in names]
-    return f"## Where the time goes ({run.get('time_kind')})\n\n" + _table(["phase", *sides], rows) if rows else ""
+    return f"## Where the time goes ({run.get('time_kind')})\n\n" + table(["phase", *sides], rows) if rows else ""
 
 
 def _phase_cell(overall: Fields, phase: str) -> str:
@@ -163,29 +164,30 @@ def _example(records: Sequence[RequestRecord], decode: Decode | None) -> str:
     record = next((r for r in records if r.finish_reason != "error"), None)
     if record is None:
         return ""
-    parts = [f"## Example: request {_code(record.request_id)}"]
+    parts = [f"## Example: request {code(record.request_id)}"]
     if decode is not None:
-        parts += ["End of the prompt:", _fence(shorten_head(decode(record.prompt_ids), PROMPT_CHARACTERS))]
+        parts += ["End of the prompt:", fence(shorten_head(decode(record.prompt_ids), PROMPT_CHARACTERS))]
     ending = f"Output ({len(record.output_ids)} tokens, ended by {record.finish_reason}):"
-    return "\n\n".join([*parts, ending, _fence(shorten_tail(record.text, OUTPUT_CHARACTERS))])
+    return "\n\n".join([*parts, ending, fence(shorten_tail(record.text, OUTPUT_CHARACTERS))])
 
 
 def _all_numbers(summary: Fields) -> str:
     sides = _sides(summary)
     rows = [
-        (_code(m.name), *(value_with_interval(m, overall) for overall in sides.values()))
+        (code(m.name), *(value_with_interval(m, overall) for overall in sides.values()))
         for m in METRICS
         if m.name in summary["overall"]
     ]
-    return _folded("All numbers, with 95% intervals", _table(["metric", *sides], rows))
+    return folded("All numbers, with 95% intervals", table(["metric", *sides], rows))
 
 
 def _definitions() -> str:
     definitions = {m.name: m.definition for m in METRICS} | DISTRIBUTIONS | LISTS
-    return _folded("Definitions", "\n".join(f"- {_code(name)}: {text}" for name, text in definitions.items()))
+    return folded("Definitions", "\n".join(f"- {code(name)}: {text}" for name, text in definitions.items()))
 
 
-def _provenance(run: Fields) -> str:
+def provenance(run: Fields) -> str:
+    """Where the numbers come from, to open on a click."""
     models = run.get("models") or {}
     facts = {
         "started": run.get("started_at"),
@@ -195,9 +197,9 @@ def _provenance(run: Fields) -> str:
         "seed": (run.get("config") or {}).get("seed"),
         **(run.get("versions") or {}),
     }
-    rows = [(name, ABSENT if value is None else _code(str(value))) for name, value in facts.items()]
-    command = _fence(shlex.join(run.get("argv") or []))
-    return _folded("Provenance", _table(["", ""], rows) + f"\n\nCommand:\n\n{command}")
+    rows = [(name, ABSENT if value is None else code(str(value))) for name, value in facts.items()]
+    command = fence(shlex.join(run.get("argv") or []))
+    return folded("Provenance", table(["", ""], rows) + f"\n\nCommand:\n\n{command}")
 
 
 def _commit(run: Fields) -> str | None:
@@ -205,31 +207,6 @@ def _commit(run: Fields) -> str | None:
     return f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit
 
 
-def _folded(title: str, body: str) -> str:
-    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
-
-
 def _capped_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    table = _table(header, rows[:MOST_ROWS])
-    return table if len(rows) <= MOST_ROWS else f"{table}\n\nand {len(rows) - MOST_ROWS} more."
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    rules = ["---"] * len(header)
-    return "\n".join(f"| {' | '.join(_cell(value) for value in row)} |" for row in [header, rules, *rows])
-
-
-def _cell(value: object) -> str:
-    return " ".join(str(value).split()).replace("|", "\\|")
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
-
-
-def _fence(text: str) -> str:
-    """A code block whose fence is longer than any run of backticks in the text."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}text\n{text}\n{fence}"
+    shown = table(header, rows[:MOST_ROWS])
+    return shown if len(rows) <= MOST_ROWS else f"{shown}\n\nand {len(rows) - MOST_ROWS} more."

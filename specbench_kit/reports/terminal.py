@@ -37,7 +37,7 @@ def _table(summaries: Sequence[Fields]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
     for name in (*SHOWN, "lossless"):
         table.add_column(name.replace(" / ", " /\n"), justify="right", no_wrap=True)

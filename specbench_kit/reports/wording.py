@@ -76,7 +76,10 @@ def lossless_sentence(run: Fields, summary: Fields) -> str:
 
 
 def _why_unchecked(run: Fields) -> str:
-    if (run.get("config") or {}).get("temperature"):
+    config = run.get("config") or {}
+    if config.get("baseline") and not config.get("temperature"):
+        return "This run is the autoregressive baseline itself."
+    if config.get("temperature"):
         return "Not compared token by token: outputs were sampled, and lossless sampling keeps only their distribution."
     return "Not checked: no autoregressive baseline was run."
 

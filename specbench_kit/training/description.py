@@ -35,7 +35,7 @@ def correlations(examples: Examples) -> Fields:
     """Pearson correlations of the features and of `accepted` as 0 or 1; None for a constant."""
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
-        matrix = np.corrcoef(np.stack([np.asarray(values, np.float64) for values in columns.values()]))
+        matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
     return {
         "names": list(columns),
         "matrix": [[float(cell) if np.isfinite(cell) else None for cell in row] for row in matrix],

@@ -9,15 +9,17 @@ import numpy as np
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.predictors import scoring
 from specbench_kit.reports import metrics
+from specbench_kit.reports.predictor_plots import Judged
 from specbench_kit.training.contenders import Contender, Kind
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.pairing import Get, Paired, Sums
-from specbench_kit.training.rounds import Plan, Rounds, play, until_rejection
+from specbench_kit.training.rounds import Rounds, play, until_rejection
 from specbench_kit.training.theorem import waste_and_bound
 from specbench_kit.training.timing import Timing
 
 Fields = dict[str, Any]
 COLUMNS = ("drafted", "submitted", "accepted", "committed")
+SECONDS = (*(f"{phase}_s" for phase in metrics.PHASES), "end_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """The fastest of each kind on the validation prompts, by name; `classifier` is the recommended family."""
+    """Names of the fastest of each kind on the validation prompts; `longest` always drafts all that it may."""
 
     classifier: str
     feature: str
@@ -48,13 +50,13 @@ class Leaders:
     longest: str
 
     @classmethod
-    def of(cls, played: Sequence[Played], max_draft: int) -> "Leaders":
-        kinds: tuple[Kind, ...] = ("classifier", "feature", "fixed")
-        return cls(*(_fastest(played, kind) for kind in kinds), longest=f"fixed-k:k={max_draft}")
+    def of(cls, contenders: Sequence[Contender], speeds: Mapping[str, float], max_draft: int) -> "Leaders":
+        """`speeds` are on the validation prompts, by name."""
 
+        def fastest(kind: Kind) -> str:
+            return max((one.name for one in contenders if one.kind == kind), key=speeds.__getitem__)
 
-def _fastest(played: Sequence[Played], kind: Kind) -> str:
-    return max((one for one in played if one.contender.kind == kind), key=lambda one: one.speed).contender.name
+        return cls(fastest("classifier"), fastest("feature"), fastest("fixed"), f"fixed-k:k={max_draft}")
 
 
 class Evaluation:
@@ -77,6 +79,14 @@ class Evaluation:
             name: scoring.summarise(*labels_and_scores(self.offsets, one.contender), one.contender.judge.threshold)
             for name, one in self.played.items()
             if one.contender.judge
+        }
+
+    def judged(self) -> dict[str, Judged]:
+        """The test tokens as each classifier and the best single feature score them."""
+        shown = [one.contender for one in self.played.values() if one.contender.kind == "classifier"]
+        shown.append(self.played[self.leaders.feature].contender)
+        return {
+            one.name: Judged(*labels_and_scores(self.offsets, one), one.judge.threshold) for one in shown if one.judge
         }
 
     def theorem(self) -> dict[str, Fields]:
@@ -139,7 +149,7 @@ def _acceptance(get: Get, name: str) -> Sums:
 
 def _sums_by(group: Any, values: Any) -> Sums:
     _, place = np.unique(group, return_inverse=True)
-    return np.bincount(place, weights=values)
+    return np.bincount(place, weights=values).astype(np.float64)
 
 
 def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.Labels, scoring.Scores]:
@@ -150,12 +160,14 @@ def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.L
 
 
 def to_records(offsets: Offsets, rounds: Rounds, timing: Timing, policy_s: float) -> list[RequestRecord]:
-    """The rounds as the records of a replay, with modelled seconds."""
+    """The rounds as the records of a replay, with modelled seconds; ends of rounds are left out."""
     records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
     columns = (getattr(rounds, column).tolist() for column in COLUMNS)
-    for request, drafted, submitted, *rest in zip(offsets.request[rounds.offset].tolist(), *columns, strict=True):
-        made = RoundRecord(drafted, submitted, *rest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-        made.draft_s, made.policy_s = drafted * timing.draft_s, drafted * policy_s
-        made.verify_s = timing.verify_s[submitted]
-        records[request].rounds.append(made)
+    for request, drafted, submitted, accepted, committed in zip(
+        offsets.request[rounds.offset].tolist(), *columns, strict=True
+    ):
+        seconds = dict.fromkeys(SECONDS, 0.0)
+        seconds |= {"draft_s": drafted * timing.draft_s, "policy_s": drafted * policy_s}
+        seconds["verify_s"] = timing.verify_s[submitted]
+        records[request].rounds.append(RoundRecord(drafted, submitted, accepted, committed, **seconds))
     return list(records.values())

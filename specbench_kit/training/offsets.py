@@ -1,7 +1,7 @@
 """A trace as flat arrays: one row per output offset, each a place where a round may start."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -51,6 +51,11 @@ class Offsets:
         """Some of the offsets; whole requests, where rounds are to be played on them."""
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
+    def cut(self, max_draft: int) -> Self:
+        """The same offsets as if at most that many tokens had been drafted."""
+        matched, judged = np.minimum(self.matched, max_draft), np.minimum(self.judged, max_draft)
+        return replace(self, matched=matched, judged=judged, statistics=self.statistics[:, :max_draft])
+
     def features(self, names: Sequence[str]) -> NDArray[np.float32]:
         """[n, max_draft, features] of every drafted token."""
         place = np.broadcast_to(np.arange(1, self.max_draft + 1, dtype=np.float32), self.statistics.shape[:2])
@@ -60,7 +65,8 @@ class Offsets:
     def met(self) -> tuple[Integers, Integers]:
         """Rows and columns of the tokens up to and including each draft's first mismatch."""
         place = np.arange(self.max_draft)
-        return np.nonzero((place <= self.matched[:, None]) & (place < self.judged[:, None]))
+        rows, columns = np.nonzero((place <= self.matched[:, None]) & (place < self.judged[:, None]))
+        return rows, columns
 
 
 def read_offsets(file: TraceFile) -> Offsets:

@@ -43,8 +43,10 @@ class OperatingPoint:
 def parse_operating_point(text: str) -> OperatingPoint:
     """`throughput`, `fpr=RATE` or `balanced`."""
     name, _, value = text.partition("=")
-    if text == "throughput" or text == "balanced":
-        return OperatingPoint(text)
+    if text == "throughput":
+        return OperatingPoint("throughput")
+    if text == "balanced":
+        return OperatingPoint("balanced")
     try:
         if name == "fpr" and 0 <= (rate := float(value)) <= 1:
             return OperatingPoint("fpr", rate)

@@ -53,10 +53,11 @@ def play(offsets: Offsets, plan: Plan) -> Rounds:
     """The rounds from each request's first offset to its end; exactly those of `traces.replay.replay`."""
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
-    here, visited = offsets.first, [np.empty(0, np.intp)]
+    here = offsets.first
+    visited = [here]
     while len(here):
-        visited.append(here)
         goes_on = committed[here] < offsets.remaining[here]
         here = (here + committed[here])[goes_on]
+        visited.append(here)
     at = np.sort(np.concatenate(visited))
     return Rounds(at, plan.drafted[at], plan.submitted[at], accepted[at], committed[at])

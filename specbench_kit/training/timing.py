@@ -29,8 +29,9 @@ class Timing:
 
     def seconds(self, rounds: Rounds, policy_s: float) -> NDArray[np.float64]:
         """Of each round, when deciding costs `policy_s` per drafted token."""
-        verify_s = np.asarray(self.verify_s)[rounds.submitted]
-        return rounds.drafted * (self.draft_s + policy_s) + verify_s
+        verify_s = np.asarray(self.verify_s, np.float64)[rounds.submitted]
+        seconds: NDArray[np.float64] = rounds.drafted * (self.draft_s + policy_s) + verify_s
+        return seconds
 
     def speed(self, offsets: Offsets, plan: Plan, policy_s: float) -> float:
         """Committed tokens per second."""

@@ -54,10 +54,15 @@ def test_a_draft_ends_with_its_first_unsure_token(threshold: float, sampler: Sam
         *before, last = probabilities(draft)
         assert all(probability >= threshold for probability in before)
         assert last < threshold or len(before) == 5
-    lengths = {len(draft.tree) - 1 for draft in drafts}
-    assert lengths == ({6} if threshold == 0 else {1} if threshold == 1 else lengths)
-    if threshold == 0.5:
-        assert len(lengths) > 1
+
+
+def test_drafts_of_one_batch_end_at_different_places(runners: Runners) -> None:
+    longest = draft_once(Threshold(0.0, max_draft=6), runners[1], Sampler())
+    assert {len(draft.tree) - 1 for draft in longest} == {6}
+    median = float(np.median([probability for draft in longest for probability in probabilities(draft)]))
+    drafts = draft_once(Threshold(median, max_draft=6), runners[1], Sampler())
+    assert len({len(draft.tree) for draft in drafts}) > 1
+    assert {len(draft.tree) - 1 for draft in draft_once(Threshold(1.0), runners[1], Sampler())} == {1}
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.55, 0.75, 0.99])

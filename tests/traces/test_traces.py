@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pyarrow.parquet
@@ -19,6 +20,7 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
+from tiny_predictors import PAIR, confidence_predictor
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
@@ -30,6 +32,7 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader, Tra
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
+PREDICTOR = confidence_predictor(Path(mkdtemp(prefix="predictor-")))
 CHAIN_METHODS = [
     "autoregressive",
     "fixed-k",
@@ -39,6 +42,7 @@ CHAIN_METHODS = [
     "threshold:max_draft=4,schedule=heuristic-transient",
     "threshold:max_draft=5,adaptive=true",
     "oracle:max_draft=6",
+    f"wisp:predictor={PREDICTOR},max_draft=6",
 ]
 
 
@@ -90,7 +94,7 @@ def test_the_trace_is_not_trivial(traces):
 
 @pytest.mark.parametrize("spec", CHAIN_METHODS)
 def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, header, traces):
-    method = parse_method(spec)
+    method = parse_method(spec).prepare(PAIR)
     runners = tuple(make_runner(model, 1, 96) for model in models)
     live = decode(method, runners, with_references(requests, answers), eos_ids=EOS)
     replayed = list(replay(method, header, traces))
@@ -100,7 +104,7 @@ def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, head
 
 
 def test_every_registered_chain_method_is_replayed_here():
-    assert {spec.partition(":")[0] for spec in CHAIN_METHODS} | {"wisp"} >= set(methods.all())
+    assert {spec.partition(":")[0] for spec in CHAIN_METHODS} >= set(methods.all())
 
 
 def test_replay_of_a_batch_has_the_same_rounds(header, traces):

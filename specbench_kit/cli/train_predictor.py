@@ -1,0 +1,133 @@
+"""`skit train-predictor`: rejection predictors for a pair of models, and what they are worth."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench_kit.cli import options
+from specbench_kit.cli.options import DECODING, OUTPUT, RUN
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specbench_kit.datasets.base import LoadedDataset
+    from specbench_kit.training.run import Outcome
+    from specbench_kit.training.settings import Settings
+
+TRAINING = "Training"
+LIMIT = 200
+"""Prompts that take a few minutes on two cores."""
+
+
+def train_predictor(
+    dataset: options.DatasetOption = "gsm8k",
+    limit: Annotated[int | None, typer.Option(help="Number of prompts, drawn by --seed.", rich_help_panel=RUN)] = LIMIT,
+    data_dir: options.DataDirOption = None,
+    sample: options.SampleOption = True,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="A trace of `skit record` to train on, instead of recording.", rich_help_panel=RUN),
+    ] = None,
+    target: options.TargetOption = "bundled",
+    draft: options.DraftOption = "bundled",
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    max_new_tokens: options.MaxNewTokensOption = 128,
+    max_draft: Annotated[
+        int | None, typer.Option(help="Longest draft; 8, or what the trace holds.", rich_help_panel=DECODING)
+    ] = None,
+    families: Annotated[
+        str, typer.Option(help="Predictor families, separated by commas.", rich_help_panel=TRAINING)
+    ] = "all",
+    features: Annotated[
+        str,
+        typer.Option(help="Features, separated by commas; draft_position may be added.", rich_help_panel=TRAINING),
+    ] = "confidence,entropy,margin,logit_std",
+    trials: Annotated[int, typer.Option(help="Hyper-parameter trials per family.", rich_help_panel=TRAINING)] = 12,
+    operating_point: Annotated[
+        str,
+        typer.Option(help="What thresholds aim at: throughput, fpr=RATE or balanced.", rich_help_panel=TRAINING),
+    ] = "throughput",
+    seed: Annotated[
+        int, typer.Option(help="Seed of prompts drawn, their split, and training.", rich_help_panel=TRAINING)
+    ] = 0,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Save as NAME-FAMILY, beside those that are named after the pair.", rich_help_panel=OUTPUT),
+    ] = None,
+    save_to: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the recommended predictor; no other is saved.", rich_help_panel=OUTPUT),
+    ] = None,
+    out: options.OutOption = Path("results"),
+    as_json: options.JsonOption = False,
+) -> None:
+    """Train rejection predictors for `--method wisp` and report whether they are worth it."""
+    from rich.console import Console
+
+    from specbench_kit.training.settings import Settings, parse_families, parse_features
+
+    settings = Settings(
+        target=target,
+        draft=draft,
+        device=device,
+        dtype=dtype,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        trace=trace,
+        max_draft=max_draft,
+        families=parse_families(families),
+        features=parse_features(features),
+        trials=trials,
+        seed=seed,
+        operating_point=operating_point,
+        out=out,
+        name=name,
+        save_to=save_to,
+        argv=("skit", *sys.argv[1:]),
+    )
+    console = Console(stderr=as_json)
+    outcome = _train(settings, None if trace else _load(settings, dataset, data_dir, sample, console))
+    _print_outcome(console, outcome)
+    if as_json:
+        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+
+
+def _load(
+    settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
+) -> "LoadedDataset":
+    from specbench_kit.cli.common import load_dataset
+
+    return load_dataset(dataset, data_dir, sample, settings.recording(), console)
+
+
+def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
+    """Under a progress bar per step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    from specbench_kit.training.run import run_training
+
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(step: str, done: int, planned: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step)
+            bar.update(tasks[step], completed=done, total=planned)
+
+        return run_training(settings, dataset, report)
+
+
+def _print_outcome(console: "Console", outcome: "Outcome") -> None:
+    from specbench_kit.cli.common import say
+    from specbench_kit.reports.predictor_terminal import print_training
+
+    print_training(console, outcome.summary)
+    for family, folder in outcome.saved.items():
+        say(console, f"saved: {family} in {folder}")
+    say(console, f"report: {outcome.folder / 'report.md'}")

@@ -1,0 +1,1 @@
+"""Published numbers of the papers that the kit follows, as data."""

@@ -1,0 +1,73 @@
+"""Everything between a trace and a report: split, train, choose, evaluate."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from specbench_kit.predictors.base import families
+from specbench_kit.predictors.latency import measure
+from specbench_kit.predictors.search import Budget, search
+from specbench_kit.training.contenders import Contender, Trained, line_up
+from specbench_kit.training.evaluation import Evaluation, Leaders, Played
+from specbench_kit.training.examples import Split, extract
+from specbench_kit.training.settings import Settings
+from specbench_kit.training.timing import Timing
+
+Report = Callable[[str, int, int], None]
+"""Called with the step at work, and how much of how much is done."""
+
+LATENCY_TRIALS = 1000
+"""As in WISP Table 11."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Families trained on one split, every contender chosen on its validation part, judged on its test part."""
+
+    settings: Settings
+    split: Split
+    timing: Timing
+    trained: Mapping[str, Trained]
+
+    @cached_property
+    def contenders(self) -> tuple[Contender, ...]:
+        """With thresholds and lengths chosen."""
+        point = self.settings.point
+        return tuple(line_up(list(self.trained.values()), self.split.validation, point, self.timing))
+
+    @cached_property
+    def validation_speeds(self) -> dict[str, float]:
+        """Tokens per second that each contender was chosen by."""
+        played = (Played.on(self.split.validation, contender, self.timing) for contender in self.contenders)
+        return {one.contender.name: one.speed for one in played}
+
+    @cached_property
+    def leaders(self) -> Leaders:
+        """The best of each kind, before any test prompt was looked at."""
+        return Leaders.of(self.contenders, self.validation_speeds, self.split.validation.max_draft)
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """On the test part."""
+        return Evaluation(self.split.test, self.contenders, self.leaders, self.timing, self.settings.seed)
+
+
+def train(settings: Settings, split: Split, timing: Timing, report: Report) -> Experiment:
+    """Search every family; thresholds are chosen and judged when the experiment is asked."""
+    for name, part in split.parts.items():
+        extract(part).require_both_classes(name)
+    trained = {family: _train_family(family, settings, split, report) for family in settings.chosen_families}
+    return Experiment(settings, split, timing, trained)
+
+
+def _train_family(name: str, settings: Settings, split: Split, report: Report) -> Trained:
+    found = search(
+        families.get(name)(),
+        extract(split.training, settings.features),
+        extract(split.validation, settings.features),
+        Budget(settings.trials),
+        settings.seed,
+        lambda done, planned, _trial: report(f"training {name}", done, planned),
+    )
+    samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
+    return Trained(name, found, settings.features, measure(found.scorer, samples, LATENCY_TRIALS))

@@ -1,0 +1,126 @@
+"""One training run: from prompts or a trace to saved predictors and a report on what they are worth."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.bench import provenance
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.errors import SkitError
+from specbench_kit.models.pair import resolve_device
+from specbench_kit.traces.record_run import record
+from specbench_kit.traces.trace import TraceFile
+from specbench_kit.training.examples import split_by_prompt
+from specbench_kit.training.experiment import Experiment, Report, train
+from specbench_kit.training.folder import unused_folder
+from specbench_kit.training.offsets import Offsets, read_offsets
+from specbench_kit.training.pair import PairIdentity, identify, require_same_pair
+from specbench_kit.training.saving import make_predictors, save_predictors
+from specbench_kit.training.settings import MAX_DRAFT, Settings
+from specbench_kit.training.summary import summarise
+from specbench_kit.training.timing import Timing, measure_statistics
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training run leaves: its folder, what was run, its numbers, and the saved predictors by family."""
+
+    folder: Path
+    run: Fields
+    summary: Fields
+    saved: Mapping[str, Path]
+
+
+def run_training(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
+    """Record or read, split, train, evaluate, write. `dataset` is recorded where the settings name no trace."""
+    pair = identify(settings.target, settings.draft)
+    if dataset is not None:
+        folder = _folder(settings, pair, dataset.name, dataset.digest)
+        trace = _record(settings, dataset, folder / "trace.parquet", report)
+    else:
+        trace = _open(settings, pair)
+        folder = _folder(settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path))
+    offsets = _cut(read_offsets(trace), settings, trace)
+    device = str(resolve_device(settings.device))
+    timing = Timing.of(trace.header, measure_statistics(pair.vocabulary, device))
+    experiment = train(settings, split_by_prompt(offsets, settings.seed), timing, report)
+    return _finish(folder, trace, pair, experiment)
+
+
+def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
+    max_draft = settings.max_draft or MAX_DRAFT
+    record(settings.recording(), dataset, path, max_draft, lambda done, planned: report("recording", done, planned))
+    return TraceFile(path)
+
+
+def _open(settings: Settings, pair: PairIdentity) -> TraceFile:
+    assert settings.trace is not None
+    trace = TraceFile(settings.trace)
+    require_same_pair(trace, pair.hashes)
+    return trace
+
+
+def _cut(offsets: Offsets, settings: Settings, trace: TraceFile) -> Offsets:
+    wanted, recorded = settings.max_draft or offsets.max_draft, offsets.max_draft
+    if wanted > recorded:
+        raise SkitError(
+            f"the trace {trace.path} holds drafts of {recorded} tokens: ask for at most --max-draft {recorded}, "
+            f"or record one with --max-draft {wanted}"
+        )
+    return offsets.cut(wanted)
+
+
+def _folder(settings: Settings, pair: PairIdentity, dataset: str, digest: str) -> Path:
+    defining = {**settings.described(), "pair": pair.hashes.short, "digest": digest}
+    return unused_folder(settings.out, dataset, defining)
+
+
+def _dataset_of(trace: TraceFile) -> Fields:
+    return trace.header.run.get("dataset") or {"name": trace.path.stem}
+
+
+def _finish(folder: Path, trace: TraceFile, pair: PairIdentity, experiment: Experiment) -> Outcome:
+    """Numbers, plots, report and predictors."""
+    from specbench_kit.reports.predictor_plots import write_plots
+    from specbench_kit.reports.predictor_report import render
+
+    run, summary = _describe(trace, experiment.settings), summarise(experiment)
+    training = {name: run[name] for name in ("dataset", "trace", "config", "versions")}
+    predictors = make_predictors(experiment, summary, pair.hashes, training, run["started_at"])
+    saved = save_predictors(predictors, folder, experiment.settings)
+    write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
+    _write(folder / "report.md", render(run, summary))
+    _write(folder / "run.json", _to_json(run))
+    _write(folder / "summary.json", _to_json(summary))
+    return Outcome(folder, run, summary, saved)
+
+
+def _describe(trace: TraceFile, settings: Settings) -> Fields:
+    """The content of `run.json`."""
+    return {
+        "command": "train-predictor",
+        "dataset": _dataset_of(trace),
+        "models": trace.header.run["models"],
+        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "config": settings.described(),
+        "time_kind": "modelled",
+        **provenance.collect(settings.argv),
+    }
+
+
+def _to_json(content: Fields) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise SkitError(f"cannot write {path}: {error.strerror or error}; make room or choose another --out") from error

@@ -1,0 +1,66 @@
+"""Trained families as artefacts on disk."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.predictors import artefact
+from specbench_kit.predictors.artefact import PairHashes, Predictor
+from specbench_kit.training.experiment import Experiment
+from specbench_kit.training.settings import Settings
+
+Fields = Mapping[str, Any]
+
+KEPT = ("throughput", "tokens_per_verify", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
+"""Of what a predictor does to decoding, what its artefact says."""
+
+
+def make_predictors(
+    experiment: Experiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str
+) -> dict[str, Predictor]:
+    """An artefact per family; `created` is common to all, `provenance` says where the examples came from."""
+    judges = {one.name: one.judge for one in experiment.contenders if one.judge and one.kind == "classifier"}
+    return {
+        family: Predictor(
+            family=family,
+            scorer=trained.found.scorer,
+            features=trained.names,
+            threshold=judges[family].threshold,
+            operating_rule=summary["operating_point"],
+            pair=pair,
+            training={**provenance, "split": summary["split"], **summary["families"][family]},
+            metrics=_metrics(summary, family),
+            recommended=family == summary["recommended"],
+            created=created,
+        )
+        for family, trained in experiment.trained.items()
+    }
+
+
+def _metrics(summary: Fields, family: str) -> dict[str, Any]:
+    decoding = summary["decoding"][family]
+    return {
+        "on": "test prompts, replayed with modelled time",
+        "classification": summary["classification"][family],
+        "decoding": {name: decoding[name] for name in KEPT},
+    }
+
+
+def save_predictors(predictors: Mapping[str, Predictor], folder: Path, settings: Settings) -> dict[str, Path]:
+    """Save all to the run's folder, and to where the settings say; returns the latter."""
+    for family, predictor in predictors.items():
+        artefact.save(folder / "predictors" / family, predictor)
+    places = {
+        family: place for family, predictor in predictors.items() if (place := _place(predictor, settings)) is not None
+    }
+    for family, place in places.items():
+        artefact.save(place, predictors[family])
+    return places
+
+
+def _place(predictor: Predictor, settings: Settings) -> Path | None:
+    if settings.save_to is not None:
+        return settings.save_to if predictor.recommended else None
+    if settings.name is not None:
+        return artefact.data_folder() / f"{settings.name}-{predictor.family}"
+    return artefact.default_folder(predictor.pair, predictor.family)

@@ -1,0 +1,105 @@
+"""What a training run is asked to do, as the command line gives it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.errors import SkitError
+from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
+from specbench_kit.predictors.search import Budget
+from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
+
+MAX_DRAFT = 8
+"""Of WISP; recorded where nothing else is asked for."""
+RECORDED_TOGETHER = 8
+"""Requests that the target answers in one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Checked when made. `trace` stands in for recording; without `max_draft` its own is used.
+
+    Predictors go to the user's folder for the pair, or to `name-family` there; `save_to` is one folder for the
+    recommended predictor, and then no other is written.
+    """
+
+    target: str = "bundled"
+    draft: str = "bundled"
+    device: str = "auto"
+    dtype: str = "auto"
+    max_new_tokens: int = 128
+    limit: int | None = None
+    trace: Path | None = None
+    max_draft: int | None = None
+    families: tuple[str, ...] = ()
+    features: tuple[str, ...] = FEATURES
+    trials: int = 12
+    seed: int = 0
+    operating_point: str = "throughput"
+    out: Path = Path("results")
+    name: str | None = None
+    save_to: Path | None = None
+    argv: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Budget(self.trials)
+        self.recording()
+        parse_operating_point(self.operating_point)
+        for family in self.families:
+            families.get(family)
+        if self.max_draft is not None and self.max_draft < 1:
+            raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
+        if self.seed < 0:
+            raise SkitError(f"--seed must not be negative, but is {self.seed}")
+        if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
+            raise SkitError(f"--name '{self.name}' cannot be a folder's name: use letters, digits, dots and dashes")
+
+    @property
+    def point(self) -> OperatingPoint:
+        """How thresholds are chosen."""
+        return parse_operating_point(self.operating_point)
+
+    @property
+    def chosen_families(self) -> tuple[str, ...]:
+        """The families that are trained: all, unless some are named."""
+        return tuple(dict.fromkeys(self.families)) or tuple(families.all())
+
+    def recording(self) -> RecordSettings:
+        """The same for the recording of a trace."""
+        shared = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
+        fields = {name: getattr(self, name) for name in shared}
+        return RecordSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
+
+    def described(self) -> dict[str, object]:
+        """What decides the outcome, besides models and data."""
+        return {
+            "max_draft": self.max_draft,
+            "max_new_tokens": self.max_new_tokens,
+            "families": list(self.chosen_families),
+            "features": list(self.features),
+            "trials": self.trials,
+            "seed": self.seed,
+            "limit": self.limit,
+            "operating_point": self.operating_point,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
+
+def parse_features(text: str) -> tuple[str, ...]:
+    """Names separated by commas, in the order that predictors keep."""
+    names = _parse_names(text)
+    if unknown := set(names) - set(ALL_FEATURES):
+        raise SkitError(f"unknown feature '{min(unknown)}'; known: {', '.join(ALL_FEATURES)}")
+    if not names:
+        raise SkitError(f"--features names none; known: {', '.join(ALL_FEATURES)}")
+    return tuple(name for name in ALL_FEATURES if name in names)
+
+
+def parse_families(text: str) -> tuple[str, ...]:
+    """Names separated by commas; `all` is every family."""
+    return () if text == "all" else tuple(_parse_names(text))
+
+
+def _parse_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

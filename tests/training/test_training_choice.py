@@ -1,0 +1,105 @@
+"""Operating points, contenders and the leaders among them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
+
+from specbench_kit.errors import SkitError
+from specbench_kit.predictors.scoring import NEVER, confusion
+from specbench_kit.training.contenders import SCALES, Contender, feature_score, line_up
+from specbench_kit.training.evaluation import labels_and_scores
+from specbench_kit.training.examples import Split, split_by_prompt
+from specbench_kit.training.experiment import Experiment, train
+from specbench_kit.training.offsets import Offsets, read_offsets
+from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
+from specbench_kit.training.rounds import fixed_length, until_below
+from specbench_kit.training.settings import Settings
+from specbench_kit.training.timing import Timing
+
+TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
+
+
+@pytest.fixture(scope="module")
+def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
+    return read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+
+
+def by_kind(contenders: tuple[Contender, ...] | list[Contender], kind: str) -> list[Contender]:
+    return [one for one in contenders if one.kind == kind]
+
+
+def test_operating_points_are_read_and_told() -> None:
+    for text in ("throughput", "balanced", "fpr=0.1"):
+        assert str(parse_operating_point(text)) == text
+    for text in ("fpr", "fpr=2", "fpr=x", "speed", ""):
+        with pytest.raises(SkitError, match=r"use throughput, balanced, or fpr=RATE"):
+            parse_operating_point(text)
+
+
+def test_the_default_rule_takes_the_fastest_threshold_on_the_validation_offsets(offsets: Offsets) -> None:
+    (confidence, *_) = by_kind(list(line_up([], offsets, OperatingPoint(), TIMING)), "feature")
+    assert confidence.judge is not None
+    scores = feature_score(offsets, name="confidence")
+    chosen = TIMING.speed(offsets, until_below(scores, confidence.judge.threshold), confidence.policy_s)
+    for threshold in np.linspace(0, 1, 15):
+        assert TIMING.speed(offsets, until_below(scores, threshold), confidence.policy_s) <= 1.002 * chosen
+
+
+def test_dear_drafts_raise_the_threshold(offsets: Offsets) -> None:
+    thresholds = []
+    for draft_s in (1e-5, 0.004):
+        timing = Timing(draft_s, VERIFY_S, 0.0)
+        (confidence, *_) = by_kind(list(line_up([], offsets, OperatingPoint(), timing)), "feature")
+        assert confidence.judge is not None
+        thresholds.append(confidence.judge.threshold)
+    assert thresholds[0] < thresholds[1]
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offsets) -> None:
+    tuned = [one for one in line_up([], offsets, OperatingPoint("fpr", rate), TIMING) if one.kind == "feature"]
+    assert len(tuned) == len(SCALES)
+    for one in tuned:
+        assert one.judge is not None
+        labels, scores = labels_and_scores(offsets, one)
+        assert confusion(labels, scores, one.judge.threshold).false_positive_rate <= rate
+
+
+def test_the_best_length_is_the_fastest_on_the_validation_offsets(offsets: Offsets) -> None:
+    contenders = list(line_up([], offsets, OperatingPoint(), TIMING))
+    speeds = {k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)}
+    best = max(speeds, key=speeds.__getitem__)
+    assert [one.name for one in by_kind(contenders, "fixed")] == [f"fixed-k:k={k}" for k in sorted({best, MAX_DRAFT})]
+
+
+def test_scales_go_up_with_acceptance_and_back(offsets: Offsets) -> None:
+    for name, scale in SCALES.items():
+        values = offsets.features((name,))[:, 0, 0].astype(np.float64)
+        scores = scale.to_score(values)
+        assert 0 <= scores.min() <= scores.max() <= 1
+        inner = scores[(scores > 1e-6) & (scores < 1)]
+        assert [scale.to_value(score) for score in inner[:20]] == pytest.approx(
+            values[(scores > 1e-6) & (scores < 1)][:20].tolist(), abs=1e-6
+        )
+        assert np.corrcoef(scores, offsets.matched > 0)[0, 1] > 0
+
+
+def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
+    assert SCALES["entropy"].condition("entropy", float(np.exp(-1.5))) == "entropy ≤ 1.5"
+    assert SCALES["logit_std"].condition("logit_std", 0.75) == "logit_std ≥ 3"
+    assert SCALES["margin"].condition("margin", 0.0) == "margin: everything passes"
+    assert SCALES["margin"].condition("margin", NEVER) == "margin: nothing passes"
+
+
+def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(offsets: Offsets) -> None:
+    split = split_by_prompt(offsets, 0)
+    experiment = train(Settings(families=("logistic", "xgboost"), trials=1), split, TIMING, lambda *_: None)
+    other = Experiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
+    assert other.leaders == experiment.leaders
+    assert [c.name for c in other.contenders] == [c.name for c in experiment.contenders]
+
+
+def split_without_test(experiment: Experiment) -> Split:
+    return replace(experiment.split, test=experiment.split.training)

@@ -1,0 +1,142 @@
+"""What is said of contenders on the test prompts."""
+
+import numpy as np
+import pytest
+from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
+
+from specbench_kit.errors import SkitError
+from specbench_kit.training.contenders import feature_score
+from specbench_kit.training.examples import extract, split_by_prompt
+from specbench_kit.training.experiment import Experiment, train
+from specbench_kit.training.offsets import read_offsets
+from specbench_kit.training.pairing import Paired
+from specbench_kit.training.rounds import play, until_below
+from specbench_kit.training.settings import Settings
+from specbench_kit.training.summary import summarise
+from specbench_kit.training.theorem import waste_and_bound
+from specbench_kit.training.timing import Timing
+
+TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
+SETTINGS = Settings(families=("logistic", "xgboost"), trials=2)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+    return train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
+
+
+def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Experiment) -> None:
+    decoding = experiment.evaluation.decoding()
+    fixed, oracle = decoding[experiment.leaders.fixed], decoding["oracle"]
+    assert fixed["gap_closed"] == {"value": 0.0, "interval": [0.0, 0.0]}
+    assert oracle["gap_closed"]["value"] == pytest.approx(1.0)
+    assert oracle["regret"] == {"value": 0.0, "interval": [0.0, 0.0]}
+    for found in decoding.values():
+        assert found["throughput"] <= oracle["throughput"] * (1 + 1e-9)
+        gap = (found["throughput"] - fixed["throughput"]) / (oracle["throughput"] - fixed["throughput"])
+        assert found["gap_closed"]["value"] == pytest.approx(gap)
+        assert found["regret"]["value"] == pytest.approx(1 - found["throughput"] / oracle["throughput"])
+
+
+def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: Experiment) -> None:
+    decoding = experiment.evaluation.decoding()
+    for found in decoding.values():
+        for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
+            ratio = found[key]
+            assert ratio["value"] == pytest.approx(found["throughput"] / decoding[against]["throughput"])
+            assert ratio["interval"][0] <= ratio["value"] <= ratio["interval"][1]
+
+
+def test_every_contender_commits_the_whole_output(experiment: Experiment) -> None:
+    for found in experiment.evaluation.decoding().values():
+        assert found["tokens"] == len(experiment.split.test)
+        assert found["wasted_tokens"] == found["drafted"] - found["accepted"]
+        assert found["wdt"] == pytest.approx(found["wasted_tokens"] * DRAFT_S)
+        assert found["wdt_paper"] == pytest.approx((found["submitted"] - found["accepted"]) * DRAFT_S)
+
+
+def test_the_oracle_sends_nothing_that_is_rejected(experiment: Experiment) -> None:
+    oracle = experiment.evaluation.decoding()["oracle"]
+    assert (oracle["acceptance_rate"], oracle["wdt_paper"]) == (1.0, 0.0)
+
+
+def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> None:
+    for one in experiment.contenders:
+        if one.kind == "classifier":
+            assert one.policy_s == TIMING.statistics_s + experiment.trained[one.name].latency["median"]
+        else:
+            assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
+
+
+def test_classification_counts_every_test_example(experiment: Experiment) -> None:
+    labels = extract(experiment.split.test).labels
+    found = experiment.evaluation.classification()
+    assert set(found) == {one.name for one in experiment.contenders if one.judge}
+    for one in found.values():
+        assert sum(one["confusion"].values()) == len(labels)
+        assert one["confusion"]["true_positives"] + one["confusion"]["false_negatives"] == labels.sum()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
+def test_theorem_1_bounds_the_measured_waste(threshold: float, experiment: Experiment) -> None:
+    offsets = experiment.split.training
+    for name in ("confidence", "entropy", "logit_std"):
+        scores = feature_score(offsets, name=name)
+        found = waste_and_bound(offsets, play(offsets, until_below(scores, threshold)), scores, threshold)
+        assert 0 <= found["wasted_per_round"] <= found["bound"] + 1e-12
+        assert found["bound"] == pytest.approx(sum(term["term"] for term in found["terms"]))
+
+
+def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: Experiment) -> None:
+    offsets = experiment.split.training
+    scores = feature_score(offsets, name="confidence")
+    rounds = play(offsets, until_below(scores, 0.0))
+    found = waste_and_bound(offsets, rounds, scores, 0.0)
+    rejected = offsets.matched[rounds.offset]
+    assert found["wasted_per_round"] == pytest.approx(found["bound"])
+    assert found["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
+
+
+def test_intervals_are_paired_over_prompts() -> None:
+    """Twice the seconds on every prompt is a ratio of exactly two in every sample, however prompts differ."""
+    seconds = np.random.default_rng(0).lognormal(0, 2, 30)
+    paired = Paired({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
+    found = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
+    assert (found.value, found.interval) == (pytest.approx(2), [pytest.approx(2), pytest.approx(2)])
+
+
+def test_a_quantity_without_meaning_or_with_one_prompt_has_no_interval() -> None:
+    nothing = Paired({("a", "x"): np.zeros(5)}).estimate(lambda get: get("a", "x") / get("a", "x"))
+    assert (nothing.value, nothing.interval) == (None, None)
+    single = Paired({("a", "x"): np.ones(1)}).estimate(lambda get: get("a", "x"))
+    assert (single.value, single.interval) == (1.0, None)
+
+
+def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: Experiment) -> None:
+    again = train(SETTINGS, experiment.split, TIMING, lambda *_: None)
+    for name, trained in experiment.trained.items():
+        assert trained.found.trials == again.trained[name].found.trials
+        np.testing.assert_array_equal(
+            trained.score(experiment.split.test), again.trained[name].score(experiment.split.test)
+        )
+
+
+def test_the_summary_describes_the_data(experiment: Experiment) -> None:
+    summary = summarise(experiment)
+    assert [part["prompts"] for part in summary["split"].values()] == [18, 6, 6]
+    curve = summary["acceptance_by_feature"]["confidence"]
+    assert sum(point["count"] for point in curve) == summary["split"]["training"]["examples"]
+    assert curve[0]["accepted"] < curve[-1]["accepted"]
+    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
+    assert matrix[names.index("confidence")][names.index("accepted")] > 0.3
+    assert matrix[names.index("entropy")][names.index("accepted")] < -0.3
+
+
+def test_one_class_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from dataclasses import replace
+
+    traces = [replace(trace, drafted=trace.drafted * 0 - 1) for trace in made_requests(6)]
+    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", traces))
+    with pytest.raises(SkitError, match="training examples hold 0 accepted and 160 rejected tokens: both are needed"):
+        train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
