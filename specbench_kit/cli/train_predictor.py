@@ -127,7 +127,7 @@ def _print_outcome(console: "Console", outcome: "Outcome") -> None:
     from specbench_kit.cli.common import say
     from specbench_kit.reports.predictor_terminal import print_training
 
-    print_training(console, outcome.summary)
+    print_training(console, outcome.run, outcome.summary)
     for family, folder in outcome.saved.items():
         say(console, f"saved: {family} in {folder}")
     say(console, f"report: {outcome.folder / 'report.md'}")

@@ -58,7 +58,8 @@ class Predictor:
 
     `operating_rule` says how the threshold was chosen, `training` where the examples came from and how the scorer
     was fitted, `metrics` how good it is; both are JSON objects. `created` is UTC in ISO 8601. Of the families that
-    one training run gives, which share `created`, the `recommended` one is the default.
+    one training run gives, which share `created`, the `recommended` one is the default. `max_draft` is the longest
+    draft that the threshold was chosen with.
     """
 
     family: str
@@ -71,12 +72,15 @@ class Predictor:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     recommended: bool = False
     created: str = field(default_factory=_now)
+    max_draft: int = 8
 
     def __post_init__(self) -> None:
         if not self.features or self.features != tuple(name for name in ALL_FEATURES if name in self.features):
             raise SkitError(f"a predictor's features are some of {', '.join(ALL_FEATURES)}, in this order")
         if not 0 <= self.threshold <= NEVER:
             raise SkitError(f"a predictor's threshold must lie in 0..1, not {self.threshold}")
+        if not isinstance(self.max_draft, int) or self.max_draft < 1:
+            raise SkitError(f"a predictor's longest draft must be a whole number from 1 up, not {self.max_draft}")
 
     def accepts(self, stats: Statistics, draft_position: int) -> bool:
         """Whether the target is predicted to accept the token; position 1 is the first of a draft."""
@@ -156,6 +160,7 @@ def _header(predictor: Predictor, weights_sha256: str) -> dict[str, Any]:
         "features": list(predictor.features),
         "scaler": _scaler(predictor.scorer),
         "threshold": predictor.threshold,
+        "max_draft": predictor.max_draft,
         "operating_rule": predictor.operating_rule,
         "pair": asdict(predictor.pair),
         "recommended": predictor.recommended,
@@ -216,7 +221,7 @@ def _decode(weights: bytes) -> Tensors:
 
 def _predictor(header: dict[str, Any], scorer: Scorer, pair: PairHashes) -> Predictor:
     datetime.fromisoformat(header["created"])
-    copied = ("family", "operating_rule", "training", "metrics", "recommended", "created")
+    copied = ("family", "operating_rule", "training", "metrics", "recommended", "created", "max_draft")
     fields = {name: header[name] for name in copied}
     return Predictor(
         scorer=scorer, features=tuple(header["features"]), threshold=header["threshold"], pair=pair, **fields

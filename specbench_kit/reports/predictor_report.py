@@ -48,7 +48,7 @@ def render(run: Fields, summary: Fields) -> str:
 def _title(run: Fields, summary: Fields) -> str:
     parts = [f"# Rejection predictors on {run['dataset'].get('name', 'a trace')}", f"**{wording.headline(summary)}**"]
     parts += [wording.classifier_adds(summary), wording.where_the_gap_is(summary)]
-    warnings = [*wording.cautions(summary), *setting_cautions(dict(run))]
+    warnings = [*wording.cautions(run, summary), *setting_cautions(dict(run))]
     if warnings:
         parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{warning}**" for warning in warnings))
     return "\n\n".join(parts)
@@ -67,10 +67,12 @@ def _setting(run: Fields, summary: Fields) -> str:
 
 
 def _worth(summary: Fields) -> str:
-    header = ["stop rule", "tokens / s", "of best fixed (95%)", "gap closed (95%)", "regret", "speedup over AR"]
+    header = ["stop rule", "longest draft", "tokens / s", "of best fixed (95%)", "gap closed (95%)", "regret"]
+    header += ["of plain decoding"]
     rows = [
         (
             wording.label(name, found["kind"]),
+            wording.contender(summary, name)["longest"] or ABSENT,
             significant(found["throughput"]),
             _with_interval(found["against_best_fixed"], times, interval),
             _with_interval(found["gap_closed"], share, _shares),
@@ -81,7 +83,8 @@ def _worth(summary: Fields) -> str:
     ]
     note = (
         "Every threshold and length was chosen on the validation prompts, by one rule. Thresholds on one feature stop "
-        "as `wisp` does and keep back the token they stop at; `threshold` sends it. *Gap closed*: of the speed between "
+        "as `wisp` does and keep back the token they stop at; `threshold` sends it, and so does the last row, which is "
+        "`wisp` but for that and cannot be run as a method. *Gap closed*: of the speed between "
         "the best fixed length and the oracle. *Regret*: share of the oracle's speed that is missed."
     )
     return _section("Is a predictor worth it?", table(header, rows), note, "![Modelled speed](plots/speed.png)")
@@ -130,7 +133,7 @@ def _classification(summary: Fields) -> str:
 
 
 def _rates_row(name: str, kind: str, found: Fields, summary: Fields) -> Iterable[str]:
-    threshold = next(one["threshold"] for one in summary["contenders"] if one["name"] == name)
+    threshold = wording.contender(summary, name)["threshold"]
     calibrated = kind == "classifier" or name.startswith(("confidence", "threshold"))
     return (
         f"{min(threshold, 1):.3f}",
@@ -169,6 +172,7 @@ def _theorem(summary: Fields) -> str:
     rows = [
         (
             wording.label(name, kinds[name]),
+            found["longest"],
             significant(found["wasted_per_round"]),
             significant(found["bound"]),
             share(found["wasted_per_round"] / found["bound"] if found["bound"] else None),
@@ -179,7 +183,7 @@ def _theorem(summary: Fields) -> str:
         "Tokens sent past the first rejection, per round, beside the bound of WISP's Theorem 1 (Eq. 31), both over the "
         "rule's own rounds. It bounds E[W]; it does not say that E[W] falls with the false positive rate."
     )
-    header = ["stop rule", "E[W], measured", "bound", "E[W] / bound"]
+    header = ["stop rule", "K", "E[W], measured", "bound", "E[W] / bound"]
     leader = summary["theorem_1"][summary["recommended"]]["terms"]
     terms = [
         (term["rejection"], share(term["probability"]), share(term["false_positive_rate"]), significant(term["term"]))

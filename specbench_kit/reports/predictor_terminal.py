@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 COLUMNS = ("tokens/s", "of best\nfixed", "gap\nclosed", "acceptance", "tokens/\nverify")
 
 
-def print_training(console: "Console", summary: Mapping[str, Any]) -> None:
+def print_training(console: "Console", run: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     """Every stop rule on the test prompts, then the conclusions."""
     from rich.table import Table
     from rich.text import Text
@@ -26,7 +26,7 @@ def print_training(console: "Console", summary: Mapping[str, Any]) -> None:
     console.print(table)
     for sentence in (wording.headline(summary), wording.classifier_adds(summary)):
         console.print(Text(sentence.replace("`", "")))
-    for caution in wording.cautions(summary):
+    for caution in wording.cautions(run, summary):
         console.print(Text(caution, style="bold yellow"))
 
 

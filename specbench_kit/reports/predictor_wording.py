@@ -15,8 +15,9 @@ def headline(summary: Fields) -> str:
     """The recommended family and what it does to decoding."""
     name, leaders = summary["recommended"], summary["leaders"]
     decoding = summary["decoding"][name]
+    longest = contender(summary, name)["longest"]
     return (
-        f"On {_prompts(summary)} that nothing was chosen on, `wisp` with `{name}` decodes "
+        f"On {_prompts(summary)} that nothing was chosen on, `wisp:predictor={name},max_draft={longest}` decodes "
         f"{rate(decoding['throughput'])}, {_factor(decoding['against_best_fixed'])} of the best fixed length "
         f"(`{leaders['fixed']}`). Its acceptance rate is {share(decoding['acceptance_rate'])}, "
         f"{_relative(decoding['acceptance_gain'])} `{leaders['longest']}`; {_gap(decoding['gap_closed'])}."
@@ -35,32 +36,48 @@ def classifier_adds(summary: Fields) -> str:
 
 
 def where_the_gap_is(summary: Fields) -> str:
-    """What a perfect predictor could gain, and what deciding costs."""
-    timing, leaders, decoding = summary["timing"], summary["leaders"], summary["decoding"]
-    policy_s = next(one["policy_s"] for one in summary["contenders"] if one["name"] == leaders["classifier"])
-    fixed, oracle = decoding[leaders["fixed"]]["throughput"], decoding["oracle"]["throughput"]
-    plain_s, longest_s = timing["verify_s"][0], timing["verify_s"][summary["max_draft"]]
+    """What there is to gain, and what keeps the recommended classifier from it."""
+    leaders, decoding, without = summary["leaders"], summary["decoding"], summary["attribution"]
+    fixed = decoding[leaders["fixed"]]["throughput"]
+    oracle = times(decoding["oracle"]["throughput"] / fixed)
+    right, free, sent = (times(without[key] / fixed) for key in ("never_wrong", "deciding_for_free", "last_token_sent"))
     return (
-        f"What there is to gain: the oracle, which is never wrong and decides for free, is {times(oracle / fixed)} as "
-        f"fast as the best fixed length. At the price of `{leaders['classifier']}` ({seconds(policy_s)} per drafted "
-        f"token, of which {seconds(timing['statistics_s'])} for its statistics) a predictor that is never wrong would "
-        f"be {times(summary['attainable_throughput'] / fixed)} as fast. A draft step takes "
-        f"{seconds(timing['draft_s'])}, a plain target step {seconds(plain_s)}, verifying {summary['max_draft']} "
-        f"drafted tokens {seconds(longest_s)}."
+        "What there is to gain, as a multiple of the best fixed length: the oracle, never wrong and deciding for free, "
+        f"reaches {oracle}. `{leaders['classifier']}` would reach {right} if it were never wrong at its price, {free} "
+        f"if it decided for free, and {sent} if it sent the token that it stops at instead of keeping it back. "
+        f"{_prices(summary)}"
     )
 
 
-def cautions(summary: Fields) -> list[str]:
+def _prices(summary: Fields) -> str:
+    timing, longest = summary["timing"], summary["max_draft"]
+    policy_s = contender(summary, summary["recommended"])["policy_s"]
+    return (
+        f"Prices: a draft step {seconds(timing['draft_s'])}, deciding {seconds(policy_s)} per drafted token (of which "
+        f"{seconds(timing['statistics_s'])} for its statistics), a plain target step {seconds(timing['verify_s'][0])}, "
+        f"verifying {longest} drafted tokens {seconds(timing['verify_s'][longest])}."
+    )
+
+
+def contender(summary: Fields, name: str) -> Fields:
+    """What was chosen for a contender."""
+    found: Fields = next(one for one in summary["contenders"] if one["name"] == name)
+    return found
+
+
+def cautions(run: Fields, summary: Fields) -> list[str]:
     """What a reader must know before quoting a number."""
-    count = summary["split"]["test"]["prompts"]
-    if count >= FEW_PROMPTS:
-        return []
-    return [f"FEW PROMPTS: everything was judged on {_prompts(summary)}; record more before drawing conclusions."]
+    lines, failed = [], run["requests"]["failed"]
+    if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
+        lines.append(f"FEW PROMPTS: everything was judged on {_prompts(summary)}; record more before concluding.")
+    if failed:
+        lines.append(f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them.")
+    return lines
 
 
 def label(name: str, kind: str) -> str:
     """A contender in a table."""
-    return {"classifier": f"`wisp`, {name}", "feature": name}.get(kind, f"`{name}`")
+    return {"classifier": f"`wisp`, {name}", "feature": name, "variant": f"`wisp`, {name}"}.get(kind, f"`{name}`")
 
 
 def _prompts(summary: Fields) -> str:

@@ -1,7 +1,7 @@
 """The stop rules that are compared: classifiers, thresholds on one feature, fixed lengths and the oracle."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, log
 from typing import Literal
@@ -15,7 +15,7 @@ from specbench_kit.training.operating_point import OperatingPoint
 from specbench_kit.training.rounds import Plan, Scores, fixed_length, until_below, until_rejection
 from specbench_kit.training.timing import Timing
 
-Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle"]
+Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle", "variant"]
 
 DEFAULT_THRESHOLD, DEFAULT_LENGTH = 0.4, 20
 """Of the method `threshold`."""
@@ -23,15 +23,16 @@ DEFAULT_THRESHOLD, DEFAULT_LENGTH = 0.4, 20
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Scores drafted tokens in 0..1 and lets those from the threshold on pass."""
+    """Scores drafted tokens in 0..1 and drafts on while they reach the threshold, `longest` tokens at most."""
 
     score: Callable[[Offsets], Scores]
-    threshold: float
+    longest: int
+    threshold: float = 0.0
     send_last: bool = False
 
     def plan(self, offsets: Offsets) -> Plan:
-        """Stop at the first token that does not pass."""
-        return until_below(self.score(offsets), self.threshold, send_last=self.send_last)
+        """Stop at the first token that does not reach the threshold; it is kept back, or sent."""
+        return until_below(self.score(offsets)[:, : self.longest], self.threshold, send_last=self.send_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Contender:
     policy_s: float
     plan: Callable[[Offsets], Plan]
     judge: Judge | None = None
+
+    @classmethod
+    def judging(cls, name: str, kind: Kind, policy_s: float, judge: Judge) -> "Contender":
+        """One that decides token by token."""
+        return cls(name, kind, policy_s, judge.plan, judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +92,73 @@ SCALES = {
 """Of the features that may stop a draft on their own."""
 
 
-def line_up(
-    trained: Sequence[Trained], validation: Offsets, point: OperatingPoint, timing: Timing
-) -> Iterator[Contender]:
-    """Every contender, each with its threshold or length chosen on the validation offsets."""
-    tune = partial(_tune, validation=validation, point=point, timing=timing)
-    for one in trained:
-        policy_s = timing.statistics_s + one.latency["median"]
-        yield _judging(one.family, "classifier", policy_s, tune(Judge(one.score, 0.0), policy_s))
-    for name, scale in SCALES.items():
-        judge = tune(Judge(partial(feature_score, name=name), 0.0), timing.statistics_s)
-        yield _judging(scale.condition(name, judge.threshold), "feature", timing.statistics_s, judge)
-    yield from _confidence_thresholds(tune, validation.max_draft, timing)
-    for count in sorted({_best_length(validation, timing), validation.max_draft}):
-        yield Contender(f"fixed-k:k={count}", "fixed", 0.0, partial(fixed_length, count=count))
-    yield Contender("autoregressive", "plain", 0.0, partial(fixed_length, count=0))
-    yield Contender("oracle", "oracle", 0.0, until_rejection)
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Chooses everything about a contender by one rule, on the validation offsets."""
 
+    validation: Offsets
+    point: OperatingPoint
+    timing: Timing
 
-def _confidence_thresholds(tune: Callable[[Judge, float], Judge], longest: int, timing: Timing) -> Iterator[Contender]:
-    """The method `threshold`, which sends the token that it stops at: tuned, and at its default."""
-    score = partial(feature_score, name="confidence")
-    tuned = tune(Judge(score, 0.0, send_last=True), timing.statistics_s).threshold
-    for threshold, length in ((round(min(tuned, 1.0), 4), longest), (DEFAULT_THRESHOLD, min(DEFAULT_LENGTH, longest))):
-        spec = f"threshold:threshold={threshold:g},max_draft={length}"
-        yield _judging(spec, "threshold", timing.statistics_s, Judge(score, threshold, send_last=True))
+    def line_up(self, trained: Sequence[Trained]) -> Iterator[Contender]:
+        """Every contender."""
+        yield from map(self._classifier, trained)
+        yield from map(self._feature, SCALES)
+        yield from self._confidence_thresholds()
+        yield from self._fixed_lengths()
+        yield Contender("autoregressive", "plain", 0.0, partial(fixed_length, count=0))
+        yield Contender("oracle", "oracle", 0.0, until_rejection)
+
+    def sending_last(self, contender: Contender) -> Contender:
+        """What a contender would be if it sent the token that it stops at."""
+        assert contender.judge is not None
+        judge = self._tuned(replace(contender.judge, send_last=True), contender.policy_s)
+        return Contender.judging(f"{contender.name}, last token sent", "variant", contender.policy_s, judge)
+
+    def speed(self, contender: Contender) -> float:
+        """Tokens per second on the validation offsets."""
+        return self.timing.speed(self.validation, contender.plan(self.validation), contender.policy_s)
+
+    def _classifier(self, trained: Trained) -> Contender:
+        policy_s = self.timing.statistics_s + trained.latency["median"]
+        judge = self._tuned(Judge(trained.score, self.validation.max_draft), policy_s)
+        return Contender.judging(trained.family, "classifier", policy_s, judge)
+
+    def _feature(self, name: str) -> Contender:
+        judge = self._tuned(_on_feature(name, self.validation.max_draft), self.timing.statistics_s)
+        condition = SCALES[name].condition(name, judge.threshold)
+        return Contender.judging(condition, "feature", self.timing.statistics_s, judge)
+
+    def _confidence_thresholds(self) -> Iterator[Contender]:
+        """The method `threshold`, which sends the token that it stops at: tuned, and at its default."""
+        recorded, policy_s = self.validation.max_draft, self.timing.statistics_s
+        by_confidence = replace(_on_feature("confidence", recorded), send_last=True)
+        tuned = self._tuned(by_confidence, policy_s)
+        default = replace(by_confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, recorded))
+        for judge in (replace(tuned, threshold=round(min(tuned.threshold, 1.0), 4)), default):
+            spec = f"threshold:threshold={judge.threshold:g},max_draft={judge.longest}"
+            yield Contender.judging(spec, "threshold", policy_s, judge)
+
+    def _fixed_lengths(self) -> Iterator[Contender]:
+        """The fastest length, and the longest."""
+        lengths = [
+            Contender(f"fixed-k:k={count}", "fixed", 0.0, partial(fixed_length, count=count))
+            for count in range(1, self.validation.max_draft + 1)
+        ]
+        yield from dict.fromkeys([max(lengths, key=self.speed), lengths[-1]])
+
+    def _tuned(self, judge: Judge, policy_s: float) -> Judge:
+        """The same judge with threshold and longest draft chosen."""
+        scores = judge.score(self.validation)
+        rows, columns = self.validation.met()
+
+        def speed(threshold: float, longest: int) -> float:
+            plan = until_below(scores[:, :longest], threshold, send_last=judge.send_last)
+            return self.timing.speed(self.validation, plan, policy_s)
+
+        labels, met = columns < self.validation.matched[rows], scores[rows, columns]
+        threshold, longest = self.point.choose(labels, met, self.validation.max_draft, speed)
+        return replace(judge, threshold=threshold, longest=longest)
 
 
 def feature_score(offsets: Offsets, *, name: str) -> Scores:
@@ -118,23 +166,5 @@ def feature_score(offsets: Offsets, *, name: str) -> Scores:
     return SCALES[name].to_score(offsets.features((name,))[..., 0].astype(np.float64))
 
 
-def _judging(name: str, kind: Kind, policy_s: float, judge: Judge) -> Contender:
-    return Contender(name, kind, policy_s, judge.plan, judge)
-
-
-def _tune(judge: Judge, policy_s: float, *, validation: Offsets, point: OperatingPoint, timing: Timing) -> Judge:
-    """The same judge with the threshold that the operating point chooses."""
-    scores = judge.score(validation)
-    rows, columns = validation.met()
-
-    def speed(threshold: float) -> float:
-        plan = until_below(scores, threshold, send_last=judge.send_last)
-        return timing.speed(validation, plan, policy_s)
-
-    threshold = point.choose(columns < validation.matched[rows], scores[rows, columns], speed)
-    return Judge(judge.score, threshold, judge.send_last)
-
-
-def _best_length(validation: Offsets, timing: Timing) -> int:
-    lengths = range(1, validation.max_draft + 1)
-    return max(lengths, key=lambda count: timing.speed(validation, fixed_length(validation, count), 0.0))
+def _on_feature(name: str, longest: int) -> Judge:
+    return Judge(partial(feature_score, name=name), longest)

@@ -78,7 +78,7 @@ class Evaluation:
         return {
             name: scoring.summarise(*labels_and_scores(self.offsets, one.contender), one.contender.judge.threshold)
             for name, one in self.played.items()
-            if one.contender.judge
+            if one.contender.judge and one.contender.kind != "variant"
         }
 
     def judged(self) -> dict[str, Judged]:
@@ -92,9 +92,7 @@ class Evaluation:
     def theorem(self) -> dict[str, Fields]:
         """Theorem 1's bound on the rounds of every rule that it speaks of: those that keep back what they reject."""
         return {
-            name: waste_and_bound(
-                self.offsets, one.rounds, one.contender.judge.score(self.offsets), one.contender.judge.threshold
-            )
+            name: waste_and_bound(self.offsets, one.rounds, one.contender.judge)
             for name, one in self.played.items()
             if one.contender.judge and not one.contender.judge.send_last
         }
@@ -103,10 +101,15 @@ class Evaluation:
         """Speed of one contender over another's: they commit the same tokens."""
         return asdict(self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds")))
 
-    def attainable(self) -> float:
-        """Speed of a perfect predictor that costs what the recommended family costs."""
-        policy_s = self.played[self.leaders.classifier].contender.policy_s
-        return self.timing.speed(self.offsets, until_rejection(self.offsets), policy_s)
+    def attribution(self) -> Fields:
+        """Tokens per second of the recommended classifier without one of its shortcomings at a time."""
+        leader = self.played[self.leaders.classifier].contender
+        variant = next(one for one in self.played.values() if one.contender.kind == "variant")
+        return {
+            "never_wrong": self.timing.speed(self.offsets, until_rejection(self.offsets), leader.policy_s),
+            "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
+            "last_token_sent": variant.speed,
+        }
 
     def _measured(self, one: Played) -> Fields:
         group = metrics.Group(to_records(self.offsets, one.rounds, self.timing, one.contender.policy_s))

@@ -7,8 +7,8 @@ from functools import cached_property
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.search import Budget, search
-from specbench_kit.training.contenders import Contender, Trained, line_up
-from specbench_kit.training.evaluation import Evaluation, Leaders, Played
+from specbench_kit.training.contenders import Chooser, Contender, Trained
+from specbench_kit.training.evaluation import Evaluation, Leaders
 from specbench_kit.training.examples import Split, extract
 from specbench_kit.training.settings import Settings
 from specbench_kit.training.timing import Timing
@@ -30,21 +30,26 @@ class Experiment:
     trained: Mapping[str, Trained]
 
     @cached_property
-    def contenders(self) -> tuple[Contender, ...]:
-        """With thresholds and lengths chosen."""
-        point = self.settings.point
-        return tuple(line_up(list(self.trained.values()), self.split.validation, point, self.timing))
+    def chooser(self) -> Chooser:
+        """What thresholds and lengths are chosen by."""
+        return Chooser(self.split.validation, self.settings.point, self.timing)
 
     @cached_property
-    def validation_speeds(self) -> dict[str, float]:
-        """Tokens per second that each contender was chosen by."""
-        played = (Played.on(self.split.validation, contender, self.timing) for contender in self.contenders)
-        return {one.contender.name: one.speed for one in played}
+    def line_up(self) -> tuple[Contender, ...]:
+        """All that compete."""
+        return tuple(self.chooser.line_up(list(self.trained.values())))
 
     @cached_property
     def leaders(self) -> Leaders:
         """The best of each kind, before any test prompt was looked at."""
-        return Leaders.of(self.contenders, self.validation_speeds, self.split.validation.max_draft)
+        speeds = {contender.name: self.chooser.speed(contender) for contender in self.line_up}
+        return Leaders.of(self.line_up, speeds, self.split.validation.max_draft)
+
+    @cached_property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All that compete, and the recommended classifier as it would be if it kept nothing back."""
+        leader = next(one for one in self.line_up if one.name == self.leaders.classifier)
+        return (*self.line_up, self.chooser.sending_last(leader))
 
     @cached_property
     def evaluation(self) -> Evaluation:

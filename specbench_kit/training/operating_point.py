@@ -1,20 +1,33 @@
 """The one rule by which every stop rule gets its threshold."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, Protocol
 
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.scoring import Labels, Scores
 
-CANDIDATES = 100
-"""Thresholds that are tried for the greatest speed."""
+CANDIDATES = 50
+"""Thresholds that are tried for the greatest speed, with every longest draft."""
+
+Choice = tuple[float, int]
+"""A threshold, and how many tokens are drafted at most."""
+
+
+class Speed(Protocol):
+    """Tokens per second of a choice."""
+
+    def __call__(self, threshold: float, longest: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """`throughput`: most committed tokens per second; `fpr`: most recall within a rate; `balanced`: by accuracy."""
+    """`throughput`: most committed tokens per second; `fpr`: most recall within a rate; `balanced`: by accuracy.
+
+    The first chooses the longest draft too; accuracy says nothing about it, so that the others leave it as it is.
+    """
 
     rule: Literal["throughput", "fpr", "balanced"] = "throughput"
     target: float = 0.0
@@ -22,22 +35,31 @@ class OperatingPoint:
     def __str__(self) -> str:
         return f"fpr={self.target:g}" if self.rule == "fpr" else self.rule
 
-    def choose(self, labels: Labels, scores: Scores, speed: Callable[[float], float]) -> float:
-        """The threshold for scores of validation examples; `speed` gives tokens per second at a threshold."""
+    def choose(self, labels: Labels, scores: Scores, max_draft: int, speed: Speed) -> Choice:
+        """For scores of validation examples."""
         if self.rule == "fpr":
-            return scoring.by_fpr(labels, scores, self.target)
+            return scoring.by_fpr(labels, scores, self.target), max_draft
         if self.rule == "balanced":
-            return scoring.by_balanced_accuracy(labels, scores)
-        return scoring.choose_threshold(scoring.candidate_thresholds(scores, CANDIDATES), speed)[0]
+            return scoring.by_balanced_accuracy(labels, scores), max_draft
+        return _fastest(scoring.candidate_thresholds(scores, CANDIDATES), max_draft, speed)
 
     @property
     def sentence(self) -> str:
         """The rule in words."""
         return {
-            "throughput": "the most committed tokens per modelled second on the validation prompts",
-            "fpr": f"the most recall at a false positive rate of at most {self.target:g} on the validation prompts",
-            "balanced": "the highest balanced accuracy on the validation prompts",
+            "throughput": "and longest drafts: the most committed tokens per modelled second on validation prompts",
+            "fpr": f"the most recall at a false positive rate of at most {self.target:g} on validation prompts",
+            "balanced": "the highest balanced accuracy on validation prompts",
         }[self.rule]
+
+
+def _fastest(candidates: Sequence[float], max_draft: int, speed: Speed) -> Choice:
+    """The fastest choice, of equals that with the shorter draft."""
+    best: dict[Choice, float] = {}
+    for longest in range(1, max_draft + 1):
+        threshold, value = scoring.choose_threshold(candidates, partial(speed, longest=longest))
+        best[threshold, longest] = value
+    return max(best, key=best.__getitem__)
 
 
 def parse_operating_point(text: str) -> OperatingPoint:

@@ -48,7 +48,8 @@ def run_training(settings: Settings, dataset: LoadedDataset | None, report: Repo
     device = str(resolve_device(settings.device))
     timing = Timing.of(trace.header, measure_statistics(pair.vocabulary, device))
     experiment = train(settings, split_by_prompt(offsets, settings.seed), timing, report)
-    return _finish(folder, trace, pair, experiment)
+    asked = sum(len(prompt.turns) for prompt in dataset.prompts) if dataset else len(trace)
+    return _finish(folder, trace, pair, experiment, failed=asked - len(trace))
 
 
 def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
@@ -83,12 +84,12 @@ def _dataset_of(trace: TraceFile) -> Fields:
     return trace.header.run.get("dataset") or {"name": trace.path.stem}
 
 
-def _finish(folder: Path, trace: TraceFile, pair: PairIdentity, experiment: Experiment) -> Outcome:
-    """Numbers, plots, report and predictors."""
+def _finish(folder: Path, trace: TraceFile, pair: PairIdentity, experiment: Experiment, failed: int) -> Outcome:
+    """Numbers, plots, report and predictors; `failed` requests did not fit the context and are not in the trace."""
     from specbench_kit.reports.predictor_plots import write_plots
     from specbench_kit.reports.predictor_report import render
 
-    run, summary = _describe(trace, experiment.settings), summarise(experiment)
+    run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
     training = {name: run[name] for name in ("dataset", "trace", "config", "versions")}
     predictors = make_predictors(experiment, summary, pair.hashes, training, run["started_at"])
     saved = save_predictors(predictors, folder, experiment.settings)
@@ -99,7 +100,7 @@ def _finish(folder: Path, trace: TraceFile, pair: PairIdentity, experiment: Expe
     return Outcome(folder, run, summary, saved)
 
 
-def _describe(trace: TraceFile, settings: Settings) -> Fields:
+def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
     """The content of `run.json`."""
     return {
         "command": "train-predictor",
@@ -107,6 +108,7 @@ def _describe(trace: TraceFile, settings: Settings) -> Fields:
         "models": trace.header.run["models"],
         "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
         "config": settings.described(),
+        "requests": {"recorded": len(trace), "failed": failed},
         "time_kind": "modelled",
         **provenance.collect(settings.argv),
     }

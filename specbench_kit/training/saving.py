@@ -26,6 +26,7 @@ def make_predictors(
             scorer=trained.found.scorer,
             features=trained.names,
             threshold=judges[family].threshold,
+            max_draft=judges[family].longest,
             operating_rule=summary["operating_point"],
             pair=pair,
             training={**provenance, "split": summary["split"], **summary["families"][family]},

@@ -32,7 +32,7 @@ def summarise(experiment: Experiment) -> Fields:
         "calibration": {name: _calibration(name, experiment) for name in experiment.trained},
         "theorem_1": evaluation.theorem(),
         "classifier_over_feature": evaluation.speed_ratio(leaders.classifier, leaders.feature),
-        "attainable_throughput": evaluation.attainable(),
+        "attribution": evaluation.attribution(),
         "acceptance_by_feature": acceptance_curves(training),
         "correlations": correlations(training),
     }
@@ -56,7 +56,8 @@ def _contender(one: Contender, experiment: Experiment) -> Fields:
         "kind": one.kind,
         "policy_s": one.policy_s,
         "threshold": one.judge.threshold if one.judge else None,
-        "validation_throughput": experiment.validation_speeds[one.name],
+        "longest": one.judge.longest if one.judge else None,
+        "validation_throughput": experiment.chooser.speed(one),
     }
 
 

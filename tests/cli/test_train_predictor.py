@@ -91,15 +91,19 @@ def test_saved_predictors_are_found_by_pair_and_one_is_recommended(
     found = [load(folder, pair=pair) for folder in find(pair)]
     assert [one.recommended for one in found] == [True, False]
     assert found[0].family == document["summary"]["recommended"]
+    longest = {one["name"]: one["longest"] for one in document["summary"]["contenders"]}
     for one in found:
+        assert one.max_draft == longest[one.family]
         assert one.metrics["classification"]["auc"] == document["summary"]["classification"][one.family]["auc"]
         assert one.training["split"]["test"]["prompts"] == 2
 
 
-def test_wisp_decodes_with_what_was_trained(tiny: TinyPair, home: Path, done: object, tmp_path: Path) -> None:
-    assert done
+def test_wisp_decodes_with_what_was_trained(
+    tiny: TinyPair, home: Path, document: dict[str, Any], tmp_path: Path
+) -> None:
+    longest = next(one["longest"] for one in document["summary"]["contenders"] if one["kind"] == "classifier")
     bench = skit(
-        *("bench", "--method", "wisp:max_draft=4", *tiny.options),
+        *("bench", "--method", f"wisp:max_draft={longest}", *tiny.options),
         *("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path, "--json"),
         env=environment(SKIT_HOME=str(home)),
     )

@@ -22,6 +22,7 @@ RUN: dict[str, Any] = {
     "dataset": {"name": "made", "source": "local", "location": "made.jsonl", "count": 25, "total": 25},
     "models": {"target": {"name": "big", "hash": "a" * 64}, "draft": {"name": "small", "hash": "b" * 64}},
     "config": {"seed": 0},
+    "requests": {"recorded": 25, "failed": 0},
     "time_kind": "modelled",
     "argv": ["skit", "train-predictor"],
 }
@@ -91,6 +92,7 @@ def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> N
     assert "FEW PROMPTS: everything was judged on 5 prompts" in text
     assert "SAMPLE DATA" in text
     assert "SAMPLE DATA" not in render(RUN, summary)
+    assert "FAILED REQUESTS: 2 did not fit" in render({**RUN, "requests": {"recorded": 23, "failed": 2}}, summary)
 
 
 def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_tr
 
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.scoring import NEVER, confusion
-from specbench_kit.training.contenders import SCALES, Contender, feature_score, line_up
+from specbench_kit.training.contenders import SCALES, Chooser, Contender, Judge, feature_score
 from specbench_kit.training.evaluation import labels_and_scores
 from specbench_kit.training.examples import Split, split_by_prompt
 from specbench_kit.training.experiment import Experiment, train
@@ -19,6 +19,7 @@ from specbench_kit.training.settings import Settings
 from specbench_kit.training.timing import Timing
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
+DEFAULT = OperatingPoint()
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +27,14 @@ def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
     return read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
 
 
-def by_kind(contenders: tuple[Contender, ...] | list[Contender], kind: str) -> list[Contender]:
-    return [one for one in contenders if one.kind == kind]
+def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
+    return list(Chooser(offsets, point, timing).line_up([]))
+
+
+def judge_of(contenders: list[Contender], feature: str) -> Judge:
+    (judge,) = [one.judge for one in contenders if one.kind == "feature" and one.name.startswith(feature)]
+    assert judge is not None
+    return judge
 
 
 def test_operating_points_are_read_and_told() -> None:
@@ -38,40 +45,54 @@ def test_operating_points_are_read_and_told() -> None:
             parse_operating_point(text)
 
 
-def test_the_default_rule_takes_the_fastest_threshold_on_the_validation_offsets(offsets: Offsets) -> None:
-    (confidence, *_) = by_kind(list(line_up([], offsets, OperatingPoint(), TIMING)), "feature")
-    assert confidence.judge is not None
+def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_validation_offsets(
+    offsets: Offsets,
+) -> None:
+    judge = judge_of(line_up(offsets), "confidence")
     scores = feature_score(offsets, name="confidence")
-    chosen = TIMING.speed(offsets, until_below(scores, confidence.judge.threshold), confidence.policy_s)
-    for threshold in np.linspace(0, 1, 15):
-        assert TIMING.speed(offsets, until_below(scores, threshold), confidence.policy_s) <= 1.002 * chosen
+
+    def speed(threshold: float, longest: int) -> float:
+        return TIMING.speed(offsets, until_below(scores[:, :longest], threshold), TIMING.statistics_s)
+
+    chosen = speed(judge.threshold, judge.longest)
+    for longest in range(1, MAX_DRAFT + 1):
+        for threshold in np.linspace(0, 1, 15):
+            assert speed(threshold, longest) <= 1.003 * chosen
 
 
-def test_dear_drafts_raise_the_threshold(offsets: Offsets) -> None:
-    thresholds = []
-    for draft_s in (1e-5, 0.004):
-        timing = Timing(draft_s, VERIFY_S, 0.0)
-        (confidence, *_) = by_kind(list(line_up([], offsets, OperatingPoint(), timing)), "feature")
-        assert confidence.judge is not None
-        thresholds.append(confidence.judge.threshold)
-    assert thresholds[0] < thresholds[1]
+def test_no_judge_is_slower_than_the_best_fixed_length_where_deciding_is_free(offsets: Offsets) -> None:
+    """A threshold that all tokens pass is a fixed length, so that the rule can always fall back on it."""
+    chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, 0.0))
+    speeds = {one.name: chooser.speed(one) for one in chooser.line_up([]) if one.kind in ("feature", "fixed")}
+    fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
+    assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
+
+
+def test_sending_the_last_token_is_chosen_for_anew(offsets: Offsets) -> None:
+    chooser = Chooser(offsets, DEFAULT, TIMING)
+    keeping = next(one for one in chooser.line_up([]) if one.kind == "feature")
+    sending = chooser.sending_last(keeping)
+    assert sending.kind == "variant"
+    tuned = next(one for one in chooser.line_up([]) if one.kind == "threshold")
+    assert chooser.speed(sending) == pytest.approx(chooser.speed(tuned), rel=1e-3)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offsets) -> None:
-    tuned = [one for one in line_up([], offsets, OperatingPoint("fpr", rate), TIMING) if one.kind == "feature"]
+    tuned = [one for one in line_up(offsets, OperatingPoint("fpr", rate)) if one.kind == "feature"]
     assert len(tuned) == len(SCALES)
     for one in tuned:
         assert one.judge is not None
         labels, scores = labels_and_scores(offsets, one)
         assert confusion(labels, scores, one.judge.threshold).false_positive_rate <= rate
+        assert one.judge.longest == MAX_DRAFT
 
 
 def test_the_best_length_is_the_fastest_on_the_validation_offsets(offsets: Offsets) -> None:
-    contenders = list(line_up([], offsets, OperatingPoint(), TIMING))
     speeds = {k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)}
     best = max(speeds, key=speeds.__getitem__)
-    assert [one.name for one in by_kind(contenders, "fixed")] == [f"fixed-k:k={k}" for k in sorted({best, MAX_DRAFT})]
+    names = [one.name for one in line_up(offsets) if one.kind == "fixed"]
+    assert names == list(dict.fromkeys(f"fixed-k:k={k}" for k in (best, MAX_DRAFT)))
 
 
 def test_scales_go_up_with_acceptance_and_back(offsets: Offsets) -> None:

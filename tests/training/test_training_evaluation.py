@@ -1,16 +1,18 @@
 """What is said of contenders on the test prompts."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.errors import SkitError
-from specbench_kit.training.contenders import feature_score
+from specbench_kit.training.contenders import Judge, feature_score
 from specbench_kit.training.examples import extract, split_by_prompt
 from specbench_kit.training.experiment import Experiment, train
 from specbench_kit.training.offsets import read_offsets
 from specbench_kit.training.pairing import Paired
-from specbench_kit.training.rounds import play, until_below
+from specbench_kit.training.rounds import play
 from specbench_kit.training.settings import Settings
 from specbench_kit.training.summary import summarise
 from specbench_kit.training.theorem import waste_and_bound
@@ -63,36 +65,47 @@ def test_the_oracle_sends_nothing_that_is_rejected(experiment: Experiment) -> No
 
 def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> None:
     for one in experiment.contenders:
-        if one.kind == "classifier":
+        if one.kind == "variant":
+            assert one.name == f"{experiment.leaders.classifier}, last token sent"
+        elif one.kind == "classifier":
             assert one.policy_s == TIMING.statistics_s + experiment.trained[one.name].latency["median"]
         else:
             assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
 
 
+def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experiment) -> None:
+    decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
+    leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier}, last token sent"
+    assert decoding[leader]["throughput"] < without["deciding_for_free"]
+    assert without["never_wrong"] < decoding["oracle"]["throughput"]
+    assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])
+
+
 def test_classification_counts_every_test_example(experiment: Experiment) -> None:
     labels = extract(experiment.split.test).labels
     found = experiment.evaluation.classification()
-    assert set(found) == {one.name for one in experiment.contenders if one.judge}
+    assert set(found) == {one.name for one in experiment.line_up if one.judge}
     for one in found.values():
         assert sum(one["confusion"].values()) == len(labels)
         assert one["confusion"]["true_positives"] + one["confusion"]["false_negatives"] == labels.sum()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
-def test_theorem_1_bounds_the_measured_waste(threshold: float, experiment: Experiment) -> None:
+@pytest.mark.parametrize("longest", [1, 4, MAX_DRAFT])
+def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, experiment: Experiment) -> None:
     offsets = experiment.split.training
     for name in ("confidence", "entropy", "logit_std"):
-        scores = feature_score(offsets, name=name)
-        found = waste_and_bound(offsets, play(offsets, until_below(scores, threshold)), scores, threshold)
+        judge = Judge(partial(feature_score, name=name), longest, threshold)
+        found = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
         assert 0 <= found["wasted_per_round"] <= found["bound"] + 1e-12
         assert found["bound"] == pytest.approx(sum(term["term"] for term in found["terms"]))
 
 
 def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: Experiment) -> None:
     offsets = experiment.split.training
-    scores = feature_score(offsets, name="confidence")
-    rounds = play(offsets, until_below(scores, 0.0))
-    found = waste_and_bound(offsets, rounds, scores, 0.0)
+    judge = Judge(partial(feature_score, name="confidence"), MAX_DRAFT, 0.0)
+    rounds = play(offsets, judge.plan(offsets))
+    found = waste_and_bound(offsets, rounds, judge)
     rejected = offsets.matched[rounds.offset]
     assert found["wasted_per_round"] == pytest.approx(found["bound"])
     assert found["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
