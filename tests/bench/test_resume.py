@@ -70,6 +70,11 @@ def assert_same_as(whole: Path, out: Path) -> None:
         assert "PARTIAL RUN" not in (run / "report.md").read_text()
 
 
+def hear_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, and so their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start_and_wait(command: list[str], out: Path, requests: int) -> "subprocess.Popen[str]":
     """A benchmark that has recorded so many requests of its first method."""
     process = subprocess.Popen(
@@ -78,6 +83,7 @@ def start_and_wait(command: list[str], out: Path, requests: int) -> "subprocess.
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
+        preexec_fn=hear_ctrl_c,
     )
     deadline = time.monotonic() + PATIENCE_S
     while sum(file.read_bytes().count(b"\n") for file in out.glob(f"*Z-{METHODS[0]}-*/requests.jsonl")) < requests:
@@ -129,6 +135,7 @@ def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             env=hub | {"HF_HOME": str(tmp_path), "no_proxy": "127.0.0.1"},
+            preexec_fn=hear_ctrl_c,
         )
         silent.settimeout(PATIENCE_S)
         connection, _ = silent.accept()

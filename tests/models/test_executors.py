@@ -1,5 +1,6 @@
 """Executors agree with each other, and each model gets one that computes exactly what it computes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,13 @@ def compare(model: Any, vocabulary: int) -> None:
         [tree, Append(1, prompts[2][:2], keep=2), Append(2, prompts[2][7:10], keep=1)],
         [Append(0, prompts[2][6:9], keep=3)],
     ]
-    paths = [[range(40), range(1), range(70)], [[0, 1, 4], range(2), range(0)], [range(3)]]
+    paths: list[list[Sequence[int]]] = [[range(40), range(1), range(70)], [[0, 1, 4], range(2), range(0)], [range(3)]]
     for runner in both:
         assert [runner.acquire() for _ in range(3)] == [0, 1, 2]
     for rows, kept in zip(steps, paths, strict=True):
         fast, plain = (runner.forward(rows) for runner in both)
-        for row in range(len(rows)):
-            torch.testing.assert_close(fast[row], plain[row], atol=1e-4, rtol=1e-4)
+        for place in range(len(rows)):
+            torch.testing.assert_close(fast[place], plain[place], atol=1e-4, rtol=1e-4)
         assert fast.argmax() == plain.argmax()
         for runner in both:
             for row, path in zip(rows, kept, strict=True):
