@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
+from environments import ENVIRONMENT
 from scipy.stats import chisquare
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -23,6 +23,7 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
+from tiny_predictors import confidence_predictor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -39,14 +40,12 @@ from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
-from specbench_kit.predictors.artefact import PairHashes, Predictor, save
-from specbench_kit.predictors.base import FEATURES, Scaler
-from specbench_kit.predictors.dense import Dense
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 VARIANTS = {
+    "adaspec": ["adaspec", "adaspec:initial_confidence=1", "adaspec:elimination=false,max_draft=3,slo_tpot=0.03"],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
     "oracle": ["oracle", "oracle:max_draft=3"],
     "threshold": [
@@ -101,7 +100,6 @@ class _TopTwoPolicy(Policy):
             ]
 
 
-PAIR = PairHashes("target", "draft")
 TREES = {"tree of depth 2": TopTwoTree(2), "tree of depth 3": TopTwoTree(3)}
 SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
 SPECULATIVE = [*(spec for spec in SPECS if spec != "autoregressive"), *TREES]
@@ -112,18 +110,14 @@ every_method = pytest.mark.parametrize("method", ["autoregressive", *SPECULATIVE
 @pytest.fixture(scope="module")
 def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Expects acceptance where the draft model's best token has a probability of 0.15 or more."""
-    scaler = Scaler(np.zeros(4), np.ones(4))
-    scorer = Dense(scaler, [(np.array([[20.0, 0.0, 0.0, 0.0]]), np.array([-3.0]))])
-    folder = tmp_path_factory.mktemp("predictor")
-    save(folder, Predictor("logistic", scorer, FEATURES, 0.5, "by hand", PAIR))
-    return folder
+    return confidence_predictor(tmp_path_factory.mktemp("predictor"), threshold=0.057)
 
 
 @pytest.fixture
 def method(request: pytest.FixtureRequest, predictor: Path) -> Method:
     """The method of a spec, ready for the pair."""
     spec: str = request.param
-    return TREES[spec] if spec in TREES else parse_method(spec.format(predictor=predictor)).prepare(PAIR)
+    return TREES[spec] if spec in TREES else parse_method(spec.format(predictor=predictor)).prepare(ENVIRONMENT)
 
 
 Runners = tuple[Runner, Runner]

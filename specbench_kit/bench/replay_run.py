@@ -10,11 +10,12 @@ from specbench_kit.bench.lanes import BASELINE, Progress
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import PairHashes
-from specbench_kit.traces.replay import replay
+from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -22,7 +23,8 @@ def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], No
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does."""
     trace = TraceFile(path)
     pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
-    methods = {spec: parse_method(spec).prepare(pair) for spec in settings.methods}
+    surroundings = environment(pair, recorded(trace.header))
+    methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
     shared = _describe(settings, trace)
     runs = {spec: RunDirectory.create(settings.out, {"method": spec, **shared}) for spec in methods}
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))

@@ -13,6 +13,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.engine import Engine, live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
@@ -30,7 +31,8 @@ class Benchmark:
         self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
         self.models = self.pair.describe(provenance.hash_model)
         hashes = PairHashes(self.models["target"]["hash"], self.models["draft"]["hash"])
-        self.methods = {spec: parse_method(spec).prepare(hashes) for spec in settings.methods}
+        surroundings = environment(hashes, None)
+        self.methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lane_methods = {BASELINE: parse_method(BASELINE)} if needs_baseline else {}
         self.lane_methods |= self.methods

@@ -50,10 +50,13 @@ class ModelledClock:
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def advance(self, phase: Phase, seconds: float) -> None:
-        """Let a phase take its modelled time."""
-        self._now_s += seconds
+    def charge(self, phase: Phase, seconds: float) -> None:
+        """Count a phase's modelled time, which may run beside another's."""
         self._phases[phase] += seconds
+
+    def wait_until(self, now_s: float) -> None:
+        """Let time pass up to a moment."""
+        self._now_s = max(self._now_s, now_s)
 
     def take(self) -> dict[Phase, float]:
         taken, self._phases = self._phases, defaultdict(float)

@@ -38,7 +38,9 @@ class Draft:
 class Drafter(Protocol):
     """What the loop asks of whatever drafts: a model, or a recorded trace."""
 
-    drafts: list[Draft]
+    @property
+    def drafts(self) -> list[Draft]:
+        """The requests of this round."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""

@@ -3,13 +3,16 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
 from specbench_kit.decoding.drafter import Drafter, ModelDrafter
+from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.verification import ModelVerifier, Verdict, Verifier
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.runner import Runner
 
@@ -128,17 +131,18 @@ def live_engine(
     eos_ids: frozenset[int],
     batch_size: int,
     started_s: float = 0.0,
+    deployment: Deployment | None = None,
 ) -> Engine:
-    """An engine over two models, on this machine's clock."""
-    clock = MeasuringClock(target.device, started_s)
+    """An engine over two models, on this machine's clock or on a deployment's."""
+    measured = MeasuringClock(target.device, started_s)
     capacity = min(target.capacity, draft.capacity)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
-    drafter = ModelDrafter(draft, sampler, clock, sampled_drafts, capacity)
+    drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
     verifier = ModelVerifier(target, sampler, sampled_drafts)
-    policy = method.policy()
-    return Engine(
-        policy, drafter, verifier, clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity
-    )
+    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+    if deployment is None:
+        return make(method.policy(), drafter, verifier, measured)
+    return make(method.policy(), *timed(method, drafter, verifier, deployment, started_s))
 
 
 def _round_record(

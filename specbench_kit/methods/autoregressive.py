@@ -11,6 +11,7 @@ class Autoregressive(Method):
     """No draft: every round verifies an empty tree. The baseline for losslessness and speedup."""
 
     source = "baseline"
+    uses_drafter = False
 
     def policy(self) -> Policy:
         return Policy()

@@ -1,15 +1,16 @@
 """The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.latency import LatencyModel
     from specbench_kit.decoding.verification import Verdict
     from specbench_kit.predictors.artefact import PairHashes
 
@@ -31,6 +32,22 @@ class Policy:
         """Learn from the outcome of one round."""
 
 
+class Latencies(NamedTuple):
+    """How long the forwards of a pair take where the method runs."""
+
+    draft: "LatencyModel"
+    verify: "LatencyModel"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a method may ask of the place where it will run, before it runs."""
+
+    pair: "PairHashes"
+    latencies: Callable[[], Latencies]
+    """Of the deployment, or as profiled for the pair on this machine; without a profile an error that says how."""
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """One way to decode; the fields of a subclass are its options on the command line."""
@@ -41,9 +58,13 @@ class Method(ABC):
     """Under sampling: tokens drawn from the draft model (residual verification) or its most likely ones (match)."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
+    uses_drafter: ClassVar[bool] = True
+    """Whether it drafts; one that does not leaves the whole answer to the verifier, the link crossed once."""
+    learned: ClassVar[bool] = False
+    """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
 
-    def prepare(self, pair: "PairHashes") -> "Method":
-        """The method made ready for a pair of models; one that depends on the pair finds here what it needs."""
+    def prepare(self, environment: Environment) -> "Method":
+        """The method made ready to run; one that depends on the models or on time finds here what it needs."""
         return self
 
     @abstractmethod

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Environment, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -28,15 +28,17 @@ class Wisp(Method):
     operating_point: float | None = None
     force: bool = False
     source = "WISP, Li et al. 2025"
+    learned = True
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"wisp: max_draft must be at least 1, not {self.max_draft}")
         fits = self.operating_point is None or 0 <= self.operating_point <= 1
         require(fits, f"wisp: operating_point must lie in 0..1, not {self.operating_point}")
 
-    def prepare(self, pair: "PairHashes") -> Method:
+    def prepare(self, environment: Environment) -> Method:
         from specbench_kit.predictors.artefact import load
 
+        pair = environment.pair
         predictor = load(self._folder(pair), pair=pair, force=self.force)
         if self.operating_point is not None:
             predictor = replace(predictor, threshold=self.operating_point)
@@ -64,6 +66,7 @@ class Wisp(Method):
 class _PreparedWisp(Method):
     max_draft: int
     predictor: "Predictor"
+    learned = True
 
     def policy(self) -> Policy:
         return _WispPolicy(self)

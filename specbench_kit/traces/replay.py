@@ -4,13 +4,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.latency import TableModel
+from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import DraftForward, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Verdict, walk
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
@@ -33,9 +35,9 @@ class _Recorded:
 class ReplayDrafter:
     """Drafts what the draft model drafted when the trace was recorded."""
 
-    def __init__(self, header: TraceHeader, clock: ModelledClock, traces: dict[str, RequestTrace]) -> None:
+    def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
         self.drafts: list[Draft] = []
-        self._header, self._clock, self._traces = header, clock, traces
+        self._header, self._traces = header, traces
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -57,8 +59,6 @@ class ReplayDrafter:
                 )
             trace = self._traces[draft.request_id]
             draft.tree.add(int(trace.drafted[offset, place]), place, _Recorded(trace, offset), place)
-        if drafts:
-            self._clock.advance("draft", self._header.draft_s)
         return list(drafts)
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -75,8 +75,8 @@ class ReplayDrafter:
 class ReplayVerifier:
     """Answers what the target answered when the trace was recorded."""
 
-    def __init__(self, header: TraceHeader, clock: ModelledClock, traces: dict[str, RequestTrace]) -> None:
-        self._header, self._clock, self._traces = header, clock, traces
+    def __init__(self, traces: dict[str, RequestTrace]) -> None:
+        self._traces = traces
 
     def admit(self, session: Session) -> None:
         """Nothing is cached."""
@@ -89,7 +89,6 @@ class ReplayVerifier:
 
     def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
         """Walk every chain along the recorded answer."""
-        self._clock.advance("verify", self._header.verify_s[max(map(len, chosen))])
         return [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
 
     def _judge(self, draft: Draft, nodes: list[int]) -> Verdict:
@@ -100,20 +99,35 @@ class ReplayVerifier:
         return Verdict(draft, nodes, path, extra, 1 + len(nodes))
 
 
+def recorded(header: TraceHeader) -> Deployment:
+    """The machine that a trace was recorded on: drafts and verifications at their medians, whatever the context.
+
+    Prompts count as cached, since a trace says nothing about the time they take.
+    """
+    device = "the recording machine"
+    drafter = Endpoint(device, TableModel((header.draft_s,)))
+    verifier = Endpoint(device, TableModel(header.verify_s))
+    return Deployment("recorded", drafter, verifier, placement="server", cached_prompts=True)
+
+
 def replay(
-    method: Method, header: TraceHeader, traces: Iterable[RequestTrace], *, batch_size: int = 1, seed: int = 0
+    method: Method,
+    header: TraceHeader,
+    traces: Iterable[RequestTrace],
+    *,
+    deployment: Deployment | None = None,
+    batch_size: int = 1,
+    seed: int = 0,
 ) -> Iterator[RequestRecord]:
     """The records of decoding the traces' requests with a method, as they finish; holds a batch of traces at most.
 
-    Time is modelled: every draft step and verification takes what it took, at the median, on the recording machine.
+    Time is modelled: that of the deployment, or of the recording machine.
     """
     active: dict[str, RequestTrace] = {}
-    clock = ModelledClock()
+    drafter, verifier = ReplayDrafter(header, active), ReplayVerifier(active)
     engine = Engine(
         method.policy(),
-        ReplayDrafter(header, clock, active),
-        ReplayVerifier(header, clock, active),
-        clock,
+        *timed(method, drafter, verifier, deployment or recorded(header)),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,

@@ -73,8 +73,11 @@ def test_modelled_time_passes_only_where_it_is_said() -> None:
     clock = ModelledClock(started_s=1.0)
     with clock.running(), clock.phase("draft"):
         pass_time()
-        clock.advance("draft", 0.25)
-        clock.advance("verify", 0.5)
+        clock.charge("draft", 0.25)
+        clock.charge("verify", 0.5)
+        assert clock.now_s() == 1.0
+        clock.wait_until(1.75)
+        clock.wait_until(1.5)
     assert clock.now_s() == 1.75
     assert dict(clock.take()) == {"draft": 0.25, "verify": 0.5}
     assert clock.take()["draft"] == 0

@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 import numpy as np
 import pyarrow.parquet
 import pytest
+from environments import ENVIRONMENT
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -20,7 +21,7 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
-from tiny_predictors import PAIR, confidence_predictor
+from tiny_predictors import confidence_predictor
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
@@ -43,6 +44,8 @@ CHAIN_METHODS = [
     "threshold:max_draft=5,adaptive=true",
     "oracle:max_draft=6",
     f"wisp:predictor={PREDICTOR},max_draft=6",
+    "adaspec:max_draft=6",
+    "adaspec:max_draft=6,elimination=false,slo_tpot=0.02",
 ]
 
 
@@ -94,7 +97,7 @@ def test_the_trace_is_not_trivial(traces):
 
 @pytest.mark.parametrize("spec", CHAIN_METHODS)
 def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, header, traces):
-    method = parse_method(spec).prepare(PAIR)
+    method = parse_method(spec).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)
     live = decode(method, runners, with_references(requests, answers), eos_ids=EOS)
     replayed = list(replay(method, header, traces))

@@ -8,6 +8,7 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import PairHashes, Predictor, save
 from specbench_kit.predictors.base import FEATURES, families
@@ -71,7 +72,7 @@ def test_a_predictor_is_played_as_wisp_replays_it(
     examples = extract(offsets, names)
     scorer = families.get(family)().fit(examples, examples, {}, seed=0)
     save(tmp_path / "saved", Predictor(family, scorer, names, threshold, "test", PAIR))
-    method = parse_method(f"wisp:predictor={tmp_path / 'saved'},max_draft={MAX_DRAFT}").prepare(PAIR)
+    method = parse_method(f"wisp:predictor={tmp_path / 'saved'},max_draft={MAX_DRAFT}").prepare(environment(PAIR, None))
     scores = scorer.score_many(offsets.features(names).reshape(-1, len(names))).reshape(len(offsets), MAX_DRAFT)
     played = to_records(offsets, play(offsets, until_below(scores, threshold)), TIMING, 0.0)
     assert rounds_of(played) == rounds_of(list(replay(method, trace.header, trace)))

@@ -1,0 +1,216 @@
+"""Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.decoding.verification import Verdict, Verifier
+from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
+from specbench_kit.methods.base import Method
+
+
+@dataclass(slots=True)
+class _Client:
+    """One request: what either model has in KV, and when its next step can begin."""
+
+    random: Random
+    draft_cached: int = 0
+    target_cached: int = 0
+    forwarded: set[int] = field(default_factory=set)
+    """Tree nodes that the draft model forwarded in this round."""
+    ready_s: float = 0.0
+
+
+class Timelines:
+    """When edge, link and server are busy; requests of a batch go in step, so a round ends with its slowest."""
+
+    def __init__(self, deployment: Deployment, method: Method, clock: ModelledClock) -> None:
+        self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
+        self._on_edge = deployment.placement == "edge" and method.uses_drafter
+        self._decision_s = deployment.predictor_s if method.learned else 0.0
+        self._cached_prompts = deployment.cached_prompts
+        self._clock = clock
+        self._clients: dict[str, _Client] = {}
+
+    def admit(self, session: Session) -> None:
+        """Take in a request."""
+        cached = len(session.tokens) - 1 if self._cached_prompts else 0
+        self._clients[session.request.id] = _Client(Random(f"{self._link.seed}/{session.request.id}"), cached, cached)
+
+    def release(self, session: Session) -> None:
+        """Forget a request."""
+        del self._clients[session.request.id]
+
+    def begin(self, drafts: Sequence[Draft]) -> None:
+        """Start a round."""
+        for draft in drafts:
+            client = self._clients[draft.request_id]
+            client.ready_s = self._clock.now_s()
+            client.forwarded.clear()
+
+    def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+        """One batched draft forward of tree nodes, and a decision about what it yields."""
+        clients = [self._clients[draft.request_id] for draft, _ in frontier]
+        self._prefill(frontier)
+        rows = [self._draft_row(draft, nodes) for draft, nodes in frontier]
+        if self._on_edge:
+            seconds = [self._drafter.latency.seconds([row]) for row in rows]
+            self._clock.charge("draft", sum(seconds))
+        else:
+            seconds = [self._drafter.latency.seconds(rows)] * len(rows)
+            self._clock.charge("draft", seconds[0])
+        for client, taken_s in zip(clients, seconds, strict=True):
+            client.ready_s += taken_s + self._decision_s
+        self._clock.charge("policy", self._decision_s * len(clients))
+
+    def verify(self, verdicts: Sequence[Verdict]) -> None:
+        """Up the link, wait for the batch, one verification, down the link."""
+        clients = [self._clients[verdict.draft.request_id] for verdict in verdicts]
+        rows = [
+            (verdict.draft.context_length - client.target_cached + len(verdict.submitted), client.target_cached)
+            for client, verdict in zip(clients, verdicts, strict=True)
+        ]
+        crosses = [self._on_edge or not client.target_cached for client in clients]
+        for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True):
+            if crossing:
+                prompt = 0 if client.target_cached else verdict.draft.context_length
+                client.ready_s += self._cross(client, prompt + len(verdict.submitted), self._link.up_bytes_per_s)
+        start_s = max(client.ready_s for client in clients)
+        self._clock.charge("queue", sum(start_s - client.ready_s for client in clients))
+        verify_s = self._verifier.latency.seconds(rows)
+        self._clock.charge("verify", verify_s)
+        down_s = [
+            self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s) if crossing else 0.0
+            for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True)
+        ]
+        self._clock.wait_until(start_s + verify_s + max(down_s))
+
+    def verified(self, verdict: Verdict) -> None:
+        """The accepted tokens stay in the target's KV; the last token of the output never is."""
+        self._clients[verdict.draft.request_id].target_cached = verdict.draft.context_length - 1
+
+    def drafted(self, draft: Draft, path: Sequence[int]) -> None:
+        """Of the draft model's KV, the accepted nodes that it forwarded stay."""
+        client = self._clients[draft.request_id]
+        if client.forwarded:
+            rejected = sum(node not in path for node in client.forwarded) - 1
+            client.draft_cached -= rejected
+
+    def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+        """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
+        waited_s = 0.0
+        for draft, _ in frontier:
+            client, prefix = self._clients[draft.request_id], draft.context_length - 1
+            if client.draft_cached or not prefix:
+                continue
+            taken_s = self._drafter.latency.seconds([(prefix, 0)])
+            self._clock.charge("prefill", taken_s)
+            client.draft_cached = prefix
+            if self._on_edge:
+                client.ready_s += taken_s
+            waited_s += taken_s
+        if not self._on_edge:
+            for draft, _ in frontier:
+                self._clients[draft.request_id].ready_s += waited_s
+
+    def _draft_row(self, draft: Draft, nodes: Sequence[int]) -> Row:
+        client = self._clients[draft.request_id]
+        new = sum(node > 0 and node not in client.forwarded for node in nodes)
+        if not client.forwarded:
+            new += draft.context_length - client.draft_cached
+        cached = client.draft_cached
+        client.draft_cached += new
+        client.forwarded.update(nodes, (0,))
+        return new, cached
+
+    def _cross(self, client: _Client, tokens: int, bytes_per_s: float) -> float:
+        """Seconds of one message, charged to the link."""
+        seconds = self._link.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+        if self._link.jitter_s:
+            seconds = max(0.0, seconds + self._link.jitter_s * (2 * client.random.random() - 1))
+        self._clock.charge("link", seconds)
+        return seconds
+
+
+class TimedDrafter:
+    """Any drafter, with the time that a deployment's would take."""
+
+    def __init__(self, drafter: Drafter, timelines: Timelines) -> None:
+        self._drafter, self._timelines = drafter, timelines
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return self._drafter.drafts
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        drafts = self._drafter.begin(sessions)
+        self._timelines.begin(drafts)
+        return drafts
+
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take."""
+        return self._drafter.room(draft)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append one token to each chain; returns the drafts that had room for it."""
+        grown = self._drafter.extend(drafts)
+        if grown:
+            self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
+        return grown
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Forward tree nodes."""
+        self._timelines.draft(frontier)
+        return self._drafter.expand(frontier)
+
+    def commit(self, draft: Draft, path: Sequence[int]) -> None:
+        """Take note of the accepted nodes."""
+        self._timelines.drafted(draft, path)
+        self._drafter.commit(draft, path)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._drafter.release(session)
+
+
+class TimedVerifier:
+    """Any verifier, with the time that a deployment's link and verifier would take."""
+
+    def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
+        self._verifier, self._timelines = verifier, timelines
+
+    def admit(self, session: Session) -> None:
+        """Make room for a new request."""
+        self._timelines.admit(session)
+        self._verifier.admit(session)
+
+    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
+        """Judge the chosen nodes of every draft."""
+        verdicts = self._verifier.verify(drafts, chosen)
+        self._timelines.verify(verdicts)
+        return verdicts
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take note of the accepted nodes."""
+        self._timelines.verified(verdict)
+        self._verifier.commit(verdict)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._timelines.release(session)
+        self._verifier.release(session)
+
+
+def timed(
+    method: Method, drafter: Drafter, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
+    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
+    clock = ModelledClock(started_s)
+    timelines = Timelines(deployment, method, clock)
+    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock

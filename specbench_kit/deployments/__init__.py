@@ -1,0 +1,1 @@
+"""Who drafts, who verifies, over what link, at what price."""
