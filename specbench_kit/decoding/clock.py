@@ -1,8 +1,9 @@
 """The one clock: the only place that reads time or waits for a device."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import median
 from time import perf_counter
 from types import TracebackType
 from typing import Literal, Protocol
@@ -31,6 +32,22 @@ class Clock(Protocol):
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
 
+    def typical_s(self, phase: Phase) -> float:
+        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+
+
+class _Recent:
+    """The last few durations of every phase."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Phase, deque[float]] = defaultdict(lambda: deque(maxlen=15))
+
+    def add(self, phase: Phase, seconds: float) -> None:
+        self._seconds[phase].append(seconds)
+
+    def median_s(self, phase: Phase) -> float:
+        return median(self._seconds[phase] or (0.0,))
+
 
 class ModelledClock:
     """Time that passes only where a model says how long something takes."""
@@ -40,6 +57,7 @@ class ModelledClock:
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
         self._phases: defaultdict[Phase, float] = defaultdict(float)
+        self._recent = _Recent()
 
     def running(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -50,9 +68,13 @@ class ModelledClock:
     def phase(self, phase: Phase) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def charge(self, phase: Phase, seconds: float) -> None:
-        """Count a phase's modelled time, which may run beside another's."""
+    def charge(self, phase: Phase, seconds: float, times: int = 1) -> None:
+        """Count a phase's modelled time, which may run beside another's; `times` it was gone through for that."""
         self._phases[phase] += seconds
+        self._recent.add(phase, seconds / times)
+
+    def typical_s(self, phase: Phase) -> float:
+        return self._recent.median_s(phase)
 
     def wait_until(self, now_s: float) -> None:
         """Let time pass up to a moment."""
@@ -73,7 +95,8 @@ class MeasuringClock:
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
-        self._open: list[Phase] = []
+        self._recent = _Recent()
+        self._open: list[tuple[Phase, float]] = []
         self._mark_s = 0.0
 
     @contextmanager
@@ -102,17 +125,22 @@ class MeasuringClock:
     def enter(self, phase: Phase) -> None:
         """Start charging a phase."""
         self._charge()
-        self._open.append(phase)
+        self._open.append((phase, self._mark_s))
 
     def leave(self) -> None:
         """Go back to charging the phase outside."""
         self._charge()
-        self._open.pop()
+        phase, entered_s = self._open.pop()
+        self._recent.add(phase, self._mark_s - entered_s)
+
+    def typical_s(self, phase: Phase) -> float:
+        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+        return self._recent.median_s(phase)
 
     def _charge(self) -> None:
         now_s = self._synchronised_s()
         if self._open:
-            self._phases[self._open[-1]] += now_s - self._mark_s
+            self._phases[self._open[-1][0]] += now_s - self._mark_s
         self._mark_s = now_s
 
     def _synchronised_s(self) -> float:

@@ -35,7 +35,7 @@ class Draft:
         return self.session.request.reference[self.session.produced :]
 
 
-class Drafter(Protocol):
+class DraftSource(Protocol):
     """What the loop asks of whatever drafts: a model, or a recorded trace."""
 
     @property
@@ -43,7 +43,7 @@ class Drafter(Protocol):
         """The requests of this round."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
+        """Start a round with empty trees, or with what was kept of the last."""
 
     def room(self, draft: Draft) -> int:
         """Nodes that the tree can still take."""
@@ -54,11 +54,22 @@ class Drafter(Protocol):
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Forward tree nodes; row i is the distribution after the i-th node, in order."""
 
-    def commit(self, draft: Draft, path: Sequence[int]) -> None:
-        """Take note of the accepted nodes."""
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+        """Take note of the accepted nodes, and of the node that the next round's tree begins at if there is one."""
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
+
+
+class Drafter(DraftSource, Protocol):
+    """What a policy asks: drafts, and the time."""
+
+    @property
+    def clock(self) -> Clock:
+        """The run's clock, for decisions that depend on time."""
+
+    def awaits(self, draft: Draft) -> bool:
+        """Whether the answer to what was sent has not arrived yet."""
 
 
 class ModelDrafter:
@@ -66,14 +77,21 @@ class ModelDrafter:
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
         self.drafts: list[Draft] = []
-        self._runner, self._sampler, self._clock = runner, sampler, clock
+        self.clock = clock
+        self._runner, self._sampler = runner, sampler
         self._capacity = capacity
         self._sample = sample
         self._slots: dict[str, int] = {}
+        self._kept: dict[str, Draft] = {}
+
+    def awaits(self, draft: Draft) -> bool:
+        """Both models share this machine, so nothing arrives before all is drafted."""
+        return True
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
-        self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
+        """Start a round with empty trees, or with what was kept of the last."""
+        fresh = (Draft(session, TokenTree(session.tokens[-1])) for session in sessions)
+        self.drafts = [self._kept.pop(draft.request_id, draft) for draft in fresh]
         return self.drafts
 
     def room(self, draft: Draft) -> int:
@@ -99,23 +117,30 @@ class ModelDrafter:
         """
         return self._forward(frontier)[0]
 
-    def commit(self, draft: Draft, path: Sequence[int]) -> None:
-        """Keep the KV of the root and of the accepted nodes that were forwarded, drop the rest."""
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+        """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
         slot = self._slots.get(draft.request_id)
         if slot is None or not draft.kv_nodes:
             return
         forwarded = [draft.kv_nodes[node] for node in path if node in draft.kv_nodes]
-        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *forwarded])
+        below = [] if kept is None else draft.tree.below(kept)
+        kv_kept = sorted(draft.kv_nodes[node] for node in below if node in draft.kv_nodes)
+        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *forwarded], kv_kept)
+        if kept is not None:
+            kv_place = {node: place for place, node in enumerate(kv_kept)}
+            kv_nodes = {new: kv_place[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
+            self._kept[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(kept), kv_nodes)
 
     def release(self, session: Session) -> None:
         """Free a finished request's slot."""
+        self._kept.pop(session.request.id, None)
         slot = self._slots.pop(session.request.id, None)
         if slot is not None:
             self._runner.release(slot)
 
     def _forward(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> tuple[DraftForward, list[list[int]]]:
         self._prefill([draft for draft, _ in frontier])
-        with self._clock.phase("draft"):
+        with self.clock.phase("draft"):
             logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
             best = logits.argmax()
         return DraftForward([logits[row] for row in range(len(frontier))], self._sampler), best
@@ -125,7 +150,7 @@ class ModelDrafter:
         new = [draft for draft in drafts if draft.request_id not in self._slots]
         if not new:
             return
-        with self._clock.phase("prefill"):
+        with self.clock.phase("prefill"):
             for draft in new:
                 self._slots[draft.request_id] = slot = self._runner.acquire()
                 prefix = draft.session.tokens[:-1]

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
@@ -15,6 +15,16 @@ from specbench_kit.decoding.verification import ModelVerifier, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """One request's round: its verdict, and what came of it."""
+
+    verdict: Verdict
+    committed: int
+    proactive: int
+    aligned: bool
 
 
 class Engine:
@@ -66,27 +76,31 @@ class Engine:
             chosen = self.policy.choose(drafts)
         with self.clock.phase("verify"):
             verdicts = self.verifier.verify(drafts, chosen)
+        sent = [len(draft.tree) for draft in drafts]
+        with self.clock.phase("policy"):
+            self.policy.overlap(self.drafter)
         with self.clock.phase("commit"):
-            committed = [self._commit(verdict) for verdict in verdicts]
+            outcomes = [self._commit(verdict, count) for verdict, count in zip(verdicts, sent, strict=True)]
         with self.clock.phase("policy"):
             self.policy.observe(verdicts)
-        self._record(verdicts, committed)
+        self._record(outcomes)
 
-    def _commit(self, verdict: Verdict) -> int:
-        session = verdict.draft.session
-        committed = session.commit(verdict.tokens)
+    def _commit(self, verdict: Verdict, sent: int) -> _Outcome:
+        draft, kept = verdict.draft, self.policy.keep(verdict)
+        committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
-        self.drafter.commit(verdict.draft, verdict.path)
-        return committed
+        self.drafter.commit(draft, verdict.path, kept)
+        return _Outcome(verdict, committed, proactive=len(draft.tree) - sent, aligned=kept is not None)
 
-    def _record(self, verdicts: Sequence[Verdict], committed: Sequence[int]) -> None:
+    def _record(self, outcomes: Sequence[_Outcome]) -> None:
         """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
         seconds, now_s = self.clock.take(), self.clock.now_s()
-        computed = sum(verdict.weight for verdict in verdicts)
-        drafted = sum(len(verdict.draft.tree) - 1 for verdict in verdicts)
-        for verdict, count in zip(verdicts, committed, strict=True):
-            draft_share = (len(verdict.draft.tree) - 1) / drafted if drafted else 0.0
-            record = _round_record(verdict, count, seconds, draft_share, verdict.weight / computed)
+        computed = sum(outcome.verdict.weight for outcome in outcomes)
+        drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
+        for outcome in outcomes:
+            verdict = outcome.verdict
+            draft_share = verdict.draft.tree.drafted / drafted if drafted else 0.0
+            record = _round_record(outcome, seconds, draft_share, verdict.weight / computed)
             session = verdict.draft.session
             record.end_s = now_s - session.arrival_s
             session.record.rounds.append(record)
@@ -145,14 +159,13 @@ def live_engine(
     return make(method.policy(), *timed(method, drafter, verifier, deployment, started_s))
 
 
-def _round_record(
-    verdict: Verdict, committed: int, seconds: dict[Phase, float], draft_share: float, share: float
-) -> RoundRecord:
+def _round_record(outcome: _Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
+    verdict, tree = outcome.verdict, outcome.verdict.draft.tree
     return RoundRecord(
-        drafted=len(verdict.draft.tree) - 1,
+        drafted=tree.drafted,
         submitted=len(verdict.submitted),
         accepted=len(verdict.path),
-        committed=committed,
+        committed=outcome.committed,
         prefill_s=seconds["prefill"] * share,
         draft_s=seconds["draft"] * draft_share,
         policy_s=seconds["policy"] * share,
@@ -161,6 +174,9 @@ def _round_record(
         verify_s=seconds["verify"] * share,
         commit_s=seconds["commit"] * share,
         end_s=0.0,
+        proactive=outcome.proactive,
+        aligned=outcome.aligned,
+        reused=sum(node <= tree.inherited for node in verdict.path),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
@@ -24,6 +24,9 @@ class _Client:
     forwarded: set[int] = field(default_factory=set)
     """Tree nodes that the draft model forwarded in this round."""
     ready_s: float = 0.0
+    """When its drafting device is free."""
+    answer_s: float = 0.0
+    """When the verdict of this round arrives."""
 
 
 class Timelines:
@@ -34,7 +37,7 @@ class Timelines:
         self._on_edge = deployment.placement == "edge" and method.uses_drafter
         self._decision_s = deployment.predictor_s if method.learned else 0.0
         self._cached_prompts = deployment.cached_prompts
-        self._clock = clock
+        self.clock = clock
         self._clients: dict[str, _Client] = {}
 
     def admit(self, session: Session) -> None:
@@ -50,8 +53,7 @@ class Timelines:
         """Start a round."""
         for draft in drafts:
             client = self._clients[draft.request_id]
-            client.ready_s = self._clock.now_s()
-            client.forwarded.clear()
+            client.ready_s = client.answer_s = self.clock.now_s()
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """One batched draft forward of tree nodes, and a decision about what it yields."""
@@ -60,13 +62,13 @@ class Timelines:
         rows = [self._draft_row(draft, nodes) for draft, nodes in frontier]
         if self._on_edge:
             seconds = [self._drafter.latency.seconds([row]) for row in rows]
-            self._clock.charge("draft", sum(seconds))
+            self.clock.charge("draft", sum(seconds), len(seconds))
         else:
             seconds = [self._drafter.latency.seconds(rows)] * len(rows)
-            self._clock.charge("draft", seconds[0])
+            self.clock.charge("draft", seconds[0])
         for client, taken_s in zip(clients, seconds, strict=True):
             client.ready_s += taken_s + self._decision_s
-        self._clock.charge("policy", self._decision_s * len(clients))
+        self.clock.charge("policy", self._decision_s * len(clients))
 
     def verify(self, verdicts: Sequence[Verdict]) -> None:
         """Up the link, wait for the batch, one verification, down the link."""
@@ -81,25 +83,31 @@ class Timelines:
                 prompt = 0 if client.target_cached else verdict.draft.context_length
                 client.ready_s += self._cross(client, prompt + len(verdict.submitted), self._link.up_bytes_per_s)
         start_s = max(client.ready_s for client in clients)
-        self._clock.charge("queue", sum(start_s - client.ready_s for client in clients))
+        self.clock.charge("queue", sum(start_s - client.ready_s for client in clients))
         verify_s = self._verifier.latency.seconds(rows)
-        self._clock.charge("verify", verify_s)
-        down_s = [
-            self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s) if crossing else 0.0
-            for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True)
-        ]
-        self._clock.wait_until(start_s + verify_s + max(down_s))
+        self.clock.charge("verify", verify_s)
+        for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True):
+            down_s = self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s) if crossing else 0.0
+            client.answer_s = start_s + verify_s + down_s
+
+    def awaits(self, draft: Draft) -> bool:
+        """Whether the drafting device is free before the answer arrives."""
+        client = self._clients[draft.request_id]
+        return client.ready_s < client.answer_s
 
     def verified(self, verdict: Verdict) -> None:
-        """The accepted tokens stay in the target's KV; the last token of the output never is."""
-        self._clients[verdict.draft.request_id].target_cached = verdict.draft.context_length - 1
+        """The answer is there; the last token of the output is never in KV."""
+        client = self._clients[verdict.draft.request_id]
+        client.target_cached = verdict.draft.context_length - 1
+        self.clock.wait_until(max(client.answer_s, client.ready_s))
 
-    def drafted(self, draft: Draft, path: Sequence[int]) -> None:
-        """Of the draft model's KV, the accepted nodes that it forwarded stay."""
+    def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
+        """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`."""
         client = self._clients[draft.request_id]
-        if client.forwarded:
-            rejected = sum(node not in path for node in client.forwarded) - 1
-            client.draft_cached -= rejected
+        below = [] if kept is None else draft.tree.below(kept)
+        staying = {0, *path, *below}
+        client.draft_cached -= sum(node not in staying for node in client.forwarded)
+        client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
     def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
@@ -109,7 +117,7 @@ class Timelines:
             if client.draft_cached or not prefix:
                 continue
             taken_s = self._drafter.latency.seconds([(prefix, 0)])
-            self._clock.charge("prefill", taken_s)
+            self.clock.charge("prefill", taken_s)
             client.draft_cached = prefix
             if self._on_edge:
                 client.ready_s += taken_s
@@ -133,19 +141,27 @@ class Timelines:
         seconds = self._link.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
         if self._link.jitter_s:
             seconds = max(0.0, seconds + self._link.jitter_s * (2 * client.random.random() - 1))
-        self._clock.charge("link", seconds)
+        self.clock.charge("link", seconds)
         return seconds
 
 
 class TimedDrafter:
     """Any drafter, with the time that a deployment's would take."""
 
-    def __init__(self, drafter: Drafter, timelines: Timelines) -> None:
+    def __init__(self, drafter: DraftSource, timelines: Timelines) -> None:
         self._drafter, self._timelines = drafter, timelines
 
     @property
     def drafts(self) -> list[Draft]:
         return self._drafter.drafts
+
+    @property
+    def clock(self) -> ModelledClock:
+        return self._timelines.clock
+
+    def awaits(self, draft: Draft) -> bool:
+        """Whether the drafting device is free before the answer arrives."""
+        return self._timelines.awaits(draft)
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -169,10 +185,10 @@ class TimedDrafter:
         self._timelines.draft(frontier)
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int]) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
         """Take note of the accepted nodes."""
-        self._timelines.drafted(draft, path)
-        self._drafter.commit(draft, path)
+        self._timelines.drafted(draft, path, kept)
+        self._drafter.commit(draft, path, kept)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
@@ -208,7 +224,7 @@ class TimedVerifier:
 
 
 def timed(
-    method: Method, drafter: Drafter, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)

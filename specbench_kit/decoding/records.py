@@ -17,6 +17,10 @@ class RoundRecord:
     this request's share of the batch's phases, so that sums over requests are busy seconds; `prefill_s` is the
     draft model's, the target's lies in `verify_s` of the first round. `end_s` is when the round's tokens were
     committed, since the request's arrival.
+
+    Of the drafted tokens, `proactive` were drafted while the target verified; `aligned`: they began at the very token
+    that the target gave, so the next round goes on from them; `reused` of the accepted tokens came from the round
+    before in this way.
     """
 
     drafted: int
@@ -31,6 +35,9 @@ class RoundRecord:
     verify_s: float
     commit_s: float
     end_s: float
+    proactive: int = 0
+    aligned: bool = False
+    reused: int = 0
 
 
 @dataclass(slots=True)

@@ -83,9 +83,16 @@ class TokenTree:
         self.parents = [-1]
         self._depths = [0]
         self._sources: list[tuple[Distributions, int] | None] = [None]
+        self.inherited = 0
+        """Nodes from 1 to this one were drafted in the round before."""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that this round has drafted."""
+        return self.last - self.inherited
 
     @property
     def last(self) -> int:
@@ -99,6 +106,23 @@ class TokenTree:
         self._depths.append(self._depths[parent] + 1)
         self._sources.append((source, row))
         return self.last
+
+    def below(self, node: int) -> list[int]:
+        """The node and its descendants, parents before children."""
+        found = {node}
+        for child in range(node + 1, len(self.tokens)):
+            if self.parents[child] in found:
+                found.add(child)
+        return sorted(found)
+
+    def rooted_at(self, node: int) -> "TokenTree":
+        """The part below a node as a tree of its own; nodes are numbered in the order of `below`."""
+        tree = TokenTree(self.tokens[node])
+        place = {node: 0}
+        for child in self.below(node)[1:]:
+            place[child] = tree.add(self.tokens[child], place[self.parents[child]], *self.source(child))
+        tree.inherited = tree.last
+        return tree
 
     def depth(self, node: int) -> int:
         """Distance from the root."""

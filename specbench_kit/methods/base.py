@@ -28,6 +28,13 @@ class Policy:
         """For each draft the tree nodes worth verifying, parents before children; by default all of them."""
         return [list(range(1, len(draft.tree))) for draft in drafts]
 
+    def overlap(self, drafter: "Drafter") -> None:
+        """Go on drafting while the target verifies what was chosen; the verdicts are not known yet."""
+
+    def keep(self, verdict: "Verdict") -> int | None:
+        """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
+        return None
+
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         """Learn from the outcome of one round."""
 
@@ -60,6 +67,8 @@ class Method(ABC):
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
     uses_drafter: ClassVar[bool] = True
     """Whether it drafts; one that does not leaves the whole answer to the verifier, the link crossed once."""
+    overlaps: ClassVar[bool] = False
+    """Whether it drafts while the target verifies."""
     learned: ClassVar[bool] = False
     """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
 

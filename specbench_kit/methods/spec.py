@@ -36,8 +36,14 @@ def _parse_value(where: str, text: str, kind: Any) -> Any:
         if text.lower() not in {"true", "false"}:
             raise SkitError(f"{where} must be true or false, not '{text}'")
         return text.lower() == "true"
+    if get_origin(kind) is tuple:
+        return tuple(_parse_value(where, part, get_args(kind)[0]) for part in text.split("-"))
     choices = [k for k in get_args(kind) or (kind,) if k is not NoneType]
     for choice in choices:
+        if get_origin(choice) is Literal:
+            if text in get_args(choice):
+                return text
+            continue
         try:
             return choice(text)
         except ValueError:
@@ -45,5 +51,8 @@ def _parse_value(where: str, text: str, kind: Any) -> Any:
     raise SkitError(f"{where} must be {' or '.join(_words(choice) for choice in choices)}, not '{text}'")
 
 
-def _words(kind: type) -> str:
-    return {"int": "a whole number", "float": "a number", "str": "a text"}.get(kind.__name__, kind.__name__)
+def _words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    name: str = kind.__name__
+    return {"int": "a whole number", "float": "a number", "str": "a text"}.get(name, name)

@@ -136,14 +136,21 @@ class Runner:
             self._forward_group([rows[m] for m in members], members, logits)
         return logits
 
-    def commit(self, slot: int, path: Sequence[int]) -> None:
-        """Keep the provisional nodes `path` (from the prefix down), drop all others."""
-        state = self._slots[slot]
-        moved = next((i for i, node in enumerate(path) if i != node), len(path))
-        if moved < len(path):
-            self.store.move(slot, [state.length + node for node in path[moved:]], state.length + moved)
+    def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the others.
+
+        The nodes `keep`, which hang together below the path's end, stay provisional and are numbered from 0 on.
+        """
+        state, nodes = self._slots[slot], [*path, *keep]
+        moved = next((i for i, node in enumerate(nodes) if i != node), len(nodes))
+        if moved < len(nodes):
+            self.store.move(slot, [state.length + node for node in nodes[moved:]], state.length + moved)
         state.length += len(path)
+        place = {node: i for i, node in enumerate(keep)}
+        parents = [place.get(state.parents[node], -1) for node in keep]
         state.clear()
+        if parents:
+            state.append(Append(slot, [0] * len(parents), parents))
 
     def top2(self, prefix: Sequence[int]) -> tuple[tuple[int, int], float]:
         """The two most likely tokens after a prefix and the margin between their logits; leaves no trace."""

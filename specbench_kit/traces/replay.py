@@ -65,7 +65,7 @@ class ReplayDrafter:
         """A trace holds one chain per offset."""
         raise SkitError("a trace holds chains, so a method that drafts trees cannot be replayed: run it live")
 
-    def commit(self, draft: Draft, path: Sequence[int]) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
         """Nothing is cached."""
 
     def release(self, session: Session) -> None:

@@ -1,0 +1,128 @@
+"""Trees on the edge that go on growing, below a guess of the answer, while the server verifies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING, Literal
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.growth import Growth, expand, grow
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.clock import Clock
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
+
+DECAY = 0.9
+"""Factor on every draft probability (SpecExec)."""
+FIRST_DEPTH = 5
+"""Of the first round, before anything was timed."""
+
+
+@methods.register("specedge")
+@dataclass(frozen=True)
+class SpecEdge(Method):
+    """Draft a tree of the `budget` likeliest tokens, and go on below the likeliest answer while it is verified.
+
+    Each level forwards at most `beams` nodes with `branch` children each. `depth=auto` drafts for as long as a
+    verification takes beyond the round trip. What was drafted meanwhile, for `proactive_depth` levels at most, is kept
+    if the answer is exactly the guess. `tree=chain` drafts and guesses a single line.
+    """
+
+    budget: int = 32
+    beams: int = 32
+    depth: int | Literal["auto"] = "auto"
+    branch: int = 16
+    proactive: bool = True
+    proactive_depth: int = 3
+    tree: Literal["tree", "chain"] = "tree"
+    source = "SpecEdge, Park et al. 2025"
+    proposal = "top"
+    overlaps = True
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "beams", "branch", "proactive_depth"):
+            require(getattr(self, name) >= 1, f"specedge: {name} must be at least 1, not {getattr(self, name)}")
+        require(
+            self.depth == "auto" or self.depth >= 1, f"specedge: depth must be auto or at least 1, not {self.depth}"
+        )
+
+    def policy(self) -> Policy:
+        return _SpecEdgePolicy(self)
+
+
+def calibrated_depth(verify_s: float, rtt_s: float, step_s: float) -> int:
+    """Levels that fill the time in which the server verifies, less the round trip (SpecEdge)."""
+    return max(1, round((verify_s - rtt_s) / step_s))
+
+
+class _SpecEdgePolicy(Policy):
+    def __init__(self, options: SpecEdge) -> None:
+        self.options = options
+        self.beams, self.branch = (1, 1) if options.tree == "chain" else (options.beams, options.branch)
+        self.growths: list[Growth] = []
+        self.guesses: dict[str, Growth] = {}
+        """Trees below a guessed answer, by request."""
+        self.confirmed: dict[str, Growth] = {}
+
+    def draft(self, drafter: "Drafter") -> None:
+        live = self.growths = [self._begin(draft) for draft in drafter.drafts]
+        for _ in range(self._depth(drafter.clock)):
+            live = grow(drafter, live, self.beams, self.branch)
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        return [growth.kept for growth in self.growths]
+
+    def overlap(self, drafter: "Drafter") -> None:
+        if not self.options.proactive:
+            return
+        live = self._guess(drafter)
+        self.guesses = {growth.draft.request_id: growth for growth in live}
+        for _ in range(self.options.proactive_depth):
+            live = grow(drafter, [g for g in live if drafter.awaits(g.draft)], self.beams, self.branch)
+
+    def keep(self, verdict: "Verdict") -> int | None:
+        guess = self.guesses.pop(verdict.draft.request_id, None)
+        if guess is None or not _aligned(guess, verdict):
+            return None
+        self.confirmed[verdict.draft.request_id] = guess
+        return guess.root
+
+    def _begin(self, draft: "Draft") -> Growth:
+        guess = self.confirmed.pop(draft.request_id, None)
+        return Growth(draft, self.options.budget, DECAY) if guess is None else guess.below_root(draft)
+
+    def _depth(self, clock: "Clock") -> int:
+        if self.options.depth != "auto":
+            return int(self.options.depth)
+        verify_s, rtt_s, step_s = (clock.typical_s(phase) for phase in ("verify", "link", "draft"))
+        return calibrated_depth(verify_s, 2 * rtt_s, step_s) if verify_s and step_s else FIRST_DEPTH
+
+    def _guess(self, drafter: "Drafter") -> list[Growth]:
+        """The likeliest token after any leaf becomes the root of a new tree."""
+        trees = [g for g in self.growths if drafter.awaits(g.draft) and drafter.room(g.draft) > 0]
+        frontier = [(growth, [n for n in growth.leaves if n not in growth.forwarded]) for growth in trees]
+        frontier = [(growth, nodes) for growth, nodes in frontier if nodes]
+        if frontier:
+            forward, first_rows = expand(drafter, frontier)
+            for (growth, nodes), first in zip(frontier, first_rows, strict=True):
+                growth.note(nodes, forward, first)
+        return [Growth(growth.draft, self.options.budget, DECAY, root=_best_answer(growth)) for growth in trees]
+
+
+def _best_answer(growth: Growth) -> int:
+    """Append the best pair of a leaf and its next token."""
+    found = []
+    for leaf in growth.leaves:
+        forward, row = growth.forwarded[leaf]
+        best = forward.probabilities[row].max(dim=-1)
+        found.append((growth.scores[leaf] + log(DECAY * best.values.item()), leaf, best.indices.item()))
+    score, leaf, token = max(found)
+    return growth.add(leaf, int(token), score)
+
+
+def _aligned(guess: Growth, verdict: "Verdict") -> bool:
+    """Complete draft alignment: the accepted path ends at the guess's parent, and the extra token is the guess."""
+    tree = guess.draft.tree
+    end = verdict.path[-1] if verdict.path else 0
+    return tree.parents[guess.root] == end and tree.tokens[guess.root] == verdict.extra
