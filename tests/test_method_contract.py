@@ -48,6 +48,13 @@ VARIANTS = {
     "adaspec": ["adaspec", "adaspec:initial_confidence=1", "adaspec:elimination=false,max_draft=3,slo_tpot=0.03"],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
     "oracle": ["oracle", "oracle:max_draft=3"],
+    "specedge": [
+        "specedge:budget=6,beams=3,branch=3,depth=3,proactive_depth=2",
+        "specedge:budget=12,beams=4,branch=2",
+        "specedge:tree=chain,depth=2,budget=4",
+        "specedge:proactive=false,depth=2,budget=5",
+    ],
+    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
     "threshold": [
         "threshold",
         "threshold:schedule=heuristic,max_draft=3",

@@ -169,7 +169,7 @@ def to_records(offsets: Offsets, rounds: Rounds, timing: Timing, policy_s: float
     for request, drafted, submitted, accepted, committed in zip(
         offsets.request[rounds.offset].tolist(), *columns, strict=True
     ):
-        seconds = dict.fromkeys(SECONDS, 0.0)
+        seconds: dict[str, Any] = dict.fromkeys(SECONDS, 0.0)
         seconds |= {"draft_s": drafted * timing.draft_s, "policy_s": drafted * policy_s}
         seconds["verify_s"] = timing.verify_s[submitted]
         records[request].rounds.append(RoundRecord(drafted, submitted, accepted, committed, **seconds))

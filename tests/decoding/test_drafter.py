@@ -104,6 +104,37 @@ def test_trees_get_the_distribution_of_every_path(model: Any, runner: Runner) ->
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompts[0], 4, 6, 20], 3)[0]
 
 
+def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner) -> None:
+    """The kept node is not among the accepted: it is what the target itself said next."""
+    (prompt,) = random_prompts([12], 64)
+    session = open_session("a", prompt)
+    drafter = make_drafter(runner)
+    (draft,) = drafter.begin([session])
+    first = drafter.expand([(draft, [0])])
+    draft.tree.add(3, 0, first, 0)
+    draft.tree.add(4, 0, first, 0)
+    second = drafter.expand([(draft, [1, 2])])
+    draft.tree.add(5, 2, second, 1)
+    third = drafter.expand([(draft, [3])])
+    for token in (6, 7):
+        draft.tree.add(token, 3, third, 0)
+    drafter.expand([(draft, [5])])
+    session.tokens += [4, 5]
+    drafter.commit(draft, [2], kept=3)
+    (draft,) = drafter.begin([session])
+    assert (draft.tree.tokens, draft.tree.parents, draft.tree.inherited) == ([5, 6, 7], [-1, 0, 0], 2)
+    assert draft.tree.drafted == 0
+    draft.tree.add(8, 2, third, 0)
+    forward = drafter.expand([(draft, [3, 1])])
+    wanted = torch.stack([plain_logits(model, [*prompt, 4, 5, *rest])[-1] for rest in ([7, 8], [6])])
+    torch.testing.assert_close(forward.logits, wanted, atol=1e-4, rtol=1e-4)
+    assert draft.tree.drafted == 1
+    session.tokens += [7, 8, 9]
+    drafter.commit(draft, [2, 3])
+    (draft,) = chain(drafter, [session], 3)
+    assert draft.tree.tokens[1:] == plain_greedy(model, [*prompt, 4, 5, 7, 8, 9], 3)[0]
+
+
 def test_nodes_that_no_model_proposed_can_be_expanded(model: Any, runner: Runner) -> None:
     """A graft: the root is forwarded along with it."""
     (prompt,) = random_prompts([12], 64)

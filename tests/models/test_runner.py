@@ -76,11 +76,17 @@ class Mirror:
         self.parents += parents
         return Append(self.slot, tokens, None if chain and dice.random() < 0.5 else parents, dice.randint(1, count))
 
-    def commit(self, dice: random.Random) -> list[int]:
+    def commit(self, dice: random.Random) -> tuple[list[int], list[int]]:
+        """A random path, and now and then what stands below one of its end's children."""
         path = self.path(dice.randrange(-1, len(self.tokens)))
+        end = path[-1] if path else -1
+        children = [node for node, parent in enumerate(self.parents) if parent == end]
+        root = dice.choice([None, *children])
+        kept = [node for node in range(len(self.tokens)) if root in self.path(node)]
         self.committed += [self.tokens[node] for node in path]
-        self.tokens, self.parents = [], []
-        return path
+        self.parents = [kept.index(self.parents[node]) if node != root else -1 for node in kept]
+        self.tokens = [self.tokens[node] for node in kept]
+        return path, kept
 
 
 @pytest.mark.parametrize(
@@ -110,8 +116,9 @@ def test_random_appends_and_commits(make_model: Callable[[], Any], executor: str
         for mirror in list(mirrors):
             assert runner.provisional(mirror.slot) == len(mirror.tokens)
             if dice.random() < 0.6:
-                runner.commit(mirror.slot, mirror.commit(dice))
+                runner.commit(mirror.slot, *mirror.commit(dice))
                 assert runner.length(mirror.slot) == len(mirror.committed)
+                assert runner.provisional(mirror.slot) == len(mirror.tokens)
                 _check_kv(runner, fresh, mirror, tolerance)
             if dice.random() < 0.1 or len(mirror.committed) == CAPACITY:
                 runner.release(mirror.slot)

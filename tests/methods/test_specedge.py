@@ -1,0 +1,107 @@
+"""Trees within their budget, guesses kept exactly where they were right, depths that fill the wait."""
+
+from itertools import pairwise
+
+import pytest
+from environments import DEPLOYMENT
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
+
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.specedge import calibrated_depth
+from specbench_kit.models.runner import Runner
+
+Runners = tuple[Runner, Runner]
+
+
+@pytest.fixture(scope="module")
+def runners() -> Runners:
+    target = tiny_llama(0)
+    return make_runner(target, 3, 260), make_runner(disturbed(target, 0.004), 3, 260)
+
+
+def rounds_of(records: dict[str, RequestRecord]) -> list[RoundRecord]:
+    return [step for record in records.values() for step in record.rounds]
+
+
+@pytest.mark.parametrize(("rtt_s", "depth"), [(0.015, 7), (0.040, 5), (0.050, 4)])
+def test_depth_fills_the_verification_less_the_round_trip(rtt_s: float, depth: int) -> None:
+    assert calibrated_depth(0.0942, rtt_s, 0.011) == depth
+
+
+def test_depth_is_never_below_one() -> None:
+    assert calibrated_depth(0.01, 0.2, 0.011) == 1
+
+
+def test_a_tree_never_exceeds_its_budget_and_beats_a_chain(runners: Runners) -> None:
+    requests = make_requests(random_prompts([3, 9, 30], 64), 60)
+    small = decode(parse_method("specedge:budget=9,beams=4,branch=3,depth=4"), runners, requests, batch_size=3)
+    tree = decode(parse_method("specedge:budget=40,beams=16,branch=4,depth=4"), runners, requests, batch_size=3)
+    chain = decode(parse_method("fixed-k:k=4"), runners, requests, batch_size=3)
+    assert max(step.submitted for step in rounds_of(small)) == 9
+    assert max(step.submitted for step in rounds_of(tree)) == 40
+    assert len(rounds_of(tree)) < len(rounds_of(chain))
+    assert outputs(small) == outputs(tree) == outputs(chain)
+
+
+def test_what_was_drafted_ahead_is_kept_where_the_guess_was_right(runners: Runners) -> None:
+    requests = make_requests(random_prompts([3, 9, 30], 64), 80)
+    records = decode(parse_method("specedge:tree=chain,depth=2"), runners, requests, batch_size=3)
+    assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3))
+    aligned = reused = 0
+    for record in records.values():
+        assert record.rounds[0].reused == 0
+        for before, after in pairwise(record.rounds):
+            assert after.reused <= after.accepted
+            assert not after.reused or before.aligned
+            assert not before.aligned or before.accepted == before.submitted
+            aligned, reused = aligned + before.aligned, reused + after.reused
+    assert aligned > 3
+    assert reused > 3
+
+
+def test_without_proactive_drafting_nothing_is_drafted_ahead(runners: Runners) -> None:
+    requests = make_requests(random_prompts([3, 9], 64), 40)
+    rounds = rounds_of(decode(parse_method("specedge:proactive=false,depth=3"), runners, requests))
+    assert all(step.proactive == step.reused == 0 and not step.aligned for step in rounds)
+
+
+def test_ahead_is_drafted_while_the_answer_is_on_its_way(runners: Runners) -> None:
+    """The deployment's drafter needs about 1 ms a step and its verifier with the link over 20 ms."""
+    requests = make_requests(random_prompts([5], 64), 40)
+    times = {}
+    for proactive in ("true", "false"):
+        method = parse_method(f"specedge:depth=3,budget=8,proactive={proactive}")
+        engine = live_engine(
+            method, *runners, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=1, deployment=DEPLOYMENT
+        )
+        engine.submit(requests[0])
+        records: list[RequestRecord] = []
+        while not engine.idle:
+            records += engine.step()
+        times[proactive] = records[0].rounds[-1].end_s / len(records[0].rounds)
+        assert any(step.proactive for step in records[0].rounds) == (proactive == "true")
+    assert times["true"] == pytest.approx(times["false"], rel=0.05)
+
+
+@pytest.mark.parametrize("option", ["budget=0", "beams=0", "branch=0", "depth=0", "proactive_depth=0"])
+def test_an_option_below_one_is_one_line(option: str) -> None:
+    with pytest.raises(SkitError, match=rf"specedge: {option.split('=')[0]} must be .*at least 1, not 0"):
+        parse_method(f"specedge:{option}")
+
+
+def test_a_depth_that_is_no_number_is_one_line() -> None:
+    with pytest.raises(SkitError, match="specedge: depth must be a whole number or auto, not 'deep'"):
+        parse_method("specedge:depth=deep")
