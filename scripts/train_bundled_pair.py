@@ -36,7 +36,6 @@ VOCAB_SIZE = 4096
 MAX_POSITIONS = 2048
 TOKENS_PER_STEP = 12288
 CONTEXTS = ((0.0, 256), (0.85, 1024))  # from this share of training on, this window length
-ANSWERED = 2500  # training problems with other numbers, whose answers by the target the draft learns from
 HELD_OUT = 200  # last GSM8K training problems, never trained on
 BOS, EOS = "<|begin|>", "<|end|>"
 CHAT_TEMPLATE = (
@@ -95,14 +94,14 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def changed_problems(documents: list[str], rng: random.Random) -> list[str]:
+def changed_problems(documents: list[str], count: int, rng: random.Random) -> list[str]:
     """Some of the training problems up to "Answer:", with other digits."""
-    chosen = rng.sample(documents[:-HELD_OUT], ANSWERED)
+    chosen = rng.sample(documents[:-HELD_OUT], count)
     questions = [document[: document.index("\nAnswer:")] + "\nAnswer:" for document in chosen]
     return [re.sub(r"\d", lambda _: str(rng.randint(1, 9)), question) for question in questions]
 
 
-def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 32) -> list[list[int]]:
+def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 64) -> list[list[int]]:
     """The problems, each with the target's greedy answer."""
     capacity = max(map(len, problems)) + 192
     runner = Runner(make_executor(target), batch_size, capacity, target.device, target.dtype)
@@ -228,6 +227,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--answers", type=int, default=2500, help="of the target, for the draft to learn from")
+    parser.add_argument("--answers-only", action="store_true", help="let the draft learn from nothing else")
     parser.add_argument("--resume", action="store_true", help="go on from the draft in --out, with other problems")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -250,9 +251,13 @@ def main() -> None:
         fit(build(TARGET), data, args)
     else:
         target = load(args.out / "target").eval()
-        problems = changed_problems(math, random.Random(args.seed))
-        data["math"] += target_answers(target, tokenizer(problems, add_special_tokens=False)["input_ids"])
-        print({"math and answers": sum(map(len, data["math"]))}, flush=True)
+        problems = changed_problems(math, args.answers, random.Random(args.seed))
+        answers = target_answers(target, tokenizer(problems, add_special_tokens=False)["input_ids"])
+        print({"answers": sum(map(len, answers))}, flush=True)
+        if args.answers_only:
+            data |= {"math": answers, "prose": []}
+        else:
+            data["math"] += answers
         fit(load(args.out / "draft") if args.resume else build(DRAFT), data, args)
         tokenizer.save_pretrained(args.out / "draft")
 
