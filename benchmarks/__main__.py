@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks import (
+    adaspec_ablation,
     against_transformers,
     bundled_pair,
     forwards,
@@ -25,7 +26,17 @@ from benchmarks import (
 from benchmarks.common import Figure, Outcome, Setting, Skipped
 from specbench_kit.bench import provenance
 
-MODULES = (against_transformers, loop_overhead, speedup, forwards, length, start_up, llama_cpp, bundled_pair)
+MODULES = (
+    against_transformers,
+    loop_overhead,
+    speedup,
+    forwards,
+    length,
+    start_up,
+    llama_cpp,
+    bundled_pair,
+    adaspec_ablation,
+)
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 
 WIDTH = 120

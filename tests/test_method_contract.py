@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 VARIANTS = {
-    "adaspec": ["adaspec", "adaspec:initial_confidence=1", "adaspec:elimination=false,max_draft=3,slo_tpot=0.03"],
+    "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
     "oracle": ["oracle", "oracle:max_draft=3"],
     "specedge": [
@@ -55,6 +55,7 @@ VARIANTS = {
         "specedge:proactive=false,depth=2,budget=5",
     ],
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
+    "specpipe": ["specpipe:stages=2,width=3,children=2", "specpipe:stages=4,width=12,children=4"],
     "threshold": [
         "threshold",
         "threshold:schedule=heuristic,max_draft=3",
@@ -317,7 +318,8 @@ def p_value(records: dict[str, RequestRecord], wanted: dict[tuple[int, ...], flo
 
 def sample(method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler) -> dict[str, RequestRecord]:
     runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
-    requests = make_requests([START] * DRAWS, length)
+    draws = DRAWS // 10 if method.pipeline else DRAWS  # a pipeline takes one request at a time
+    requests = make_requests([START] * draws, length)
     return run(method, runners, requests, sampler=sampler, seed=11, batch_size=400)
 
 

@@ -31,7 +31,8 @@ def commands() -> list[str]:
 
 def example() -> tuple[str, str]:
     """The example method and the entry point that names it."""
-    (method,), (entry,) = blocks("python"), blocks("toml")
+    (method,) = blocks("python")
+    (entry,) = (block for block in blocks("toml") if "entry-points" in block)
     return method, entry
 
 
@@ -42,6 +43,8 @@ def folder(tiny: TinyPair, tmp_path: Path) -> Path:
     shutil.copytree(tiny.draft, tmp_path / "models" / "small")
     (prompts,) = blocks("jsonl")
     (tmp_path / "prompts.jsonl").write_text(prompts)
+    (deployment,) = (block for block in blocks("toml") if "[drafter]" in block)
+    (tmp_path / "board.toml").write_text(deployment)
     install_example(tmp_path / "site")
     return tmp_path
 
@@ -62,13 +65,15 @@ def install_example(site: Path) -> None:
 def test_every_command_runs(line: str, folder: Path) -> None:
     program, command, *arguments = shlex.split(line, comments=True)
     assert program == "skit"
-    small = SMALL if command == "bench" else []
+    small = SMALL if command in ("bench", "sweep") else []
     done = skit(command, *arguments, *small, cwd=folder, env=environment(PYTHONPATH=str(folder / "site")))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     runs = list(folder.glob("results/*"))
-    assert len(runs) == arguments.count("--method") * (command == "bench")
-    for run in runs:
+    assert len(runs) == {"bench": arguments.count("--method"), "sweep": 1}.get(command, 0)
+    if command == "sweep":
+        assert {"run.json", "sweep.csv", "report.md", "plots"} <= {path.name for path in runs[0].iterdir()}
+    for run in runs if command == "bench" else []:
         assert {"run.json", "requests.jsonl", "summary.json", "report.md"} <= {path.name for path in run.iterdir()}
         lossless = read_object(run / "summary.json")["lossless"]
         assert lossless is None or lossless["lossless"]

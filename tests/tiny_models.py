@@ -13,6 +13,7 @@ from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
 from specbench_kit.models.executors.base import make_executor
@@ -73,9 +74,11 @@ def decode(
     seed: int = 0,
     eos_ids: frozenset[int] = frozenset(),
     batch_size: int = 1,
+    deployment: Deployment | None = None,
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
-    engine = live_engine(method, *runners, sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
+    shared: Any = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "batch_size": batch_size}
+    engine = live_engine(method, *runners, deployment=deployment, **shared)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from specbench_kit.predictors.artefact import PairHashes, Predictor, save
+from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import Scaler
 from specbench_kit.predictors.dense import Dense
+from specbench_kit.predictors.library import PairHashes
 
 PAIR = PairHashes("target", "draft")
 

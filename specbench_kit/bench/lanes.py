@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench_kit.bench.conversations import Script
-from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 
 BASELINE = "autoregressive"
@@ -30,7 +30,7 @@ class Lane:
     """
 
     name: str
-    engine: Engine
+    engine: Loop
     script: Script
     decode: Callable[[list[int]], str]
     sinks: Sequence[Sink]

@@ -6,15 +6,19 @@ from typing import Any
 
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.predictors.artefact import PairHashes
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
@@ -23,18 +27,21 @@ def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], No
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does."""
     trace = TraceFile(path)
     pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
-    surroundings = environment(pair, recorded(trace.header))
+    deployment = settings.deployment or recorded(trace.header)
+    surroundings = environment(pair, deployment)
     methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
-    shared = _describe(settings, trace)
+    shared = _describe(settings, trace, deployment)
     runs = {spec: RunDirectory.create(settings.out, {"method": spec, **shared}) for spec in methods}
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
     if settings.baseline:
-        for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE))):
+        for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
             for run in runs.values():
                 run.append_baseline(record)
     for spec, run in runs.items():
-        for record in progress.count(spec, _replay(settings, trace, methods[spec])):
+        exports = Exports(run, settings)
+        for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
             run.append(record)
+        exports.write()
     return conclude(list(runs.values()), _no_divergence, None)
 
 
@@ -53,11 +60,21 @@ class _Counter:
             yield record
 
 
-def _replay(settings: Settings, trace: TraceFile, method: Method) -> Iterator[RequestRecord]:
-    return replay(method, trace.header, trace, batch_size=settings.batch_size, seed=settings.seed)
+def _replay(
+    settings: Settings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
+) -> Iterator[RequestRecord]:
+    return replay(
+        method,
+        trace.header,
+        trace,
+        deployment=deployment,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        timeline=timeline,
+    )
 
 
-def _describe(settings: Settings, trace: TraceFile) -> Mapping[str, Any]:
+def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
     recorded = trace.header.run
     options = ("batch_size", "temperature", "top_p", "top_k", "seed")
     return {
@@ -69,7 +86,7 @@ def _describe(settings: Settings, trace: TraceFile) -> Mapping[str, Any]:
             "baseline": settings.baseline,
             "dtype": recorded["config"]["dtype"],
         },
-        "time_kind": "modelled",
+        **describe_time(deployment),
         "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
         "requests": len(trace),
         **provenance.collect(settings.argv),

@@ -6,19 +6,24 @@ from typing import Any
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
+from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
 from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.engine import Engine, live_engine
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.environment import environment
+from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.predictors.artefact import PairHashes
+from specbench_kit.predictors.library import PairHashes
 
 WARM_UP_TOKENS = 16
 
@@ -31,18 +36,27 @@ class Benchmark:
         self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
         self.models = self.pair.describe(provenance.hash_model)
         hashes = PairHashes(self.models["target"]["hash"], self.models["draft"]["hash"])
-        surroundings = environment(hashes, None)
+        surroundings = environment(hashes, settings.deployment, self.pair.target.model.device)
         self.methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lane_methods = {BASELINE: parse_method(BASELINE)} if needs_baseline else {}
         self.lane_methods |= self.methods
         self.runs = self._open_runs()
+        self.exports = {spec: Exports(run, settings) for spec, run in self.runs.items()}
         self.runners = self._make_runners()
         self.references: dict[str, RequestRecord] = {}
+        self.stages = self._start_stages() if settings.launch == "processes" else None
         self.lanes = [self._make_lane(spec) for spec in self.lane_methods]
 
     def run(self, report: Callable[[Progress], None]) -> None:
         """Decode everything that is missing, the methods in turns."""
+        try:
+            self._run(report)
+        finally:
+            if self.stages is not None:
+                self.stages.close()
+
+    def _run(self, report: Callable[[Progress], None]) -> None:
         self._warm_up()
         planned = self.turns * len(self.lanes)
         done = sum(lane.finished_before for lane in self.lanes)
@@ -52,6 +66,8 @@ class Benchmark:
 
     def conclude(self) -> list[Conclusion]:
         """Summaries and reports of every run, whole or partial."""
+        for exports in self.exports.values():
+            exports.write(self.pair.tokenizer)
         top2 = self.runners[0].top2 if self.settings.temperature == 0 else None
         return conclude(list(self.runs.values()), top2, self.pair.tokenizer.decode)
 
@@ -80,8 +96,9 @@ class Benchmark:
                 "baseline": BASELINE in self.lane_methods,
                 "device": str(target.device),
                 "dtype": str(target.dtype).removeprefix("torch."),
+                **({"launch": settings.launch} if settings.launch != "virtual" else {}),
             },
-            "time_kind": "measured",
+            **describe_time(settings.deployment),
             "requests": self.turns,
             "sample_reason": self.dataset.reason,
             **provenance.collect(settings.argv),
@@ -92,7 +109,18 @@ class Benchmark:
         prompts = self.dataset.prompts
         slots = min(self.settings.batch_size, len(prompts)) * len(self.lane_methods) + 1
         longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
-        return self.pair.runners(slots, longest)
+        in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)
+        return self.pair.runners(slots, longest + in_flight)
+
+    def _start_stages(self) -> ProcessStages:
+        """The processes that all methods with a pipeline share, as they take turns."""
+        counts = {method.pipeline.stages for method in self.methods.values() if method.pipeline}
+        if len(counts) != 1:
+            found = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
+            raise SkitError(f"--launch processes needs methods with one number of stages: {found}")
+        capacity, slots = self.runners[0].capacity, len(self.methods)
+        sizes = {"slots": slots, "capacity": capacity, "vocabulary": self.pair.vocabulary}
+        return ProcessStages(counts.pop(), self.pair.target, sizes)
 
     def _make_lane(self, spec: str) -> Lane:
         method = self.lane_methods[spec]
@@ -101,9 +129,13 @@ class Benchmark:
             self.references.update(finished)
             sinks.append(lambda record: self.references.update({record.request_id: record}))
         started_s = max((record.finished_s or 0.0 for record in finished.values()), default=0.0)
+        engine = self._engine(method, started_s)
+        if spec in self.exports:
+            self.exports[spec].watch(engine)
+            sinks.append(self.exports[spec].keep)
         return Lane(
             name=spec,
-            engine=self._engine(method, started_s),
+            engine=engine,
             script=Script(list(self._conversations()), finished),
             decode=lambda ids: str(self.pair.tokenizer.decode(ids, skip_special_tokens=True)),
             sinks=sinks,
@@ -125,7 +157,7 @@ class Benchmark:
         sinks = [_unless_known(sink, ids) for (sink, _), ids in zip(places, known, strict=True)]
         return sinks, {request_id: record for request_id, record in known[0].items() if request_id in everywhere}
 
-    def _engine(self, method: Method, started_s: float = 0.0) -> Engine:
+    def _engine(self, method: Method, started_s: float = 0.0) -> Loop:
         settings = self.settings
         return live_engine(
             method,
@@ -135,10 +167,14 @@ class Benchmark:
             eos_ids=self.pair.eos_ids,
             batch_size=settings.batch_size,
             started_s=started_s,
+            deployment=settings.deployment,
+            stages=self.stages,
         )
 
     def _warm_up(self) -> None:
         """A few tokens with every method outside the measurement, so that the first request is like any other."""
+        if self.settings.deployment is not None:
+            return
         prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
         request = Conversation(prompt, self.pair.tokenizer, WARM_UP_TOKENS).next_request()
         assert request is not None

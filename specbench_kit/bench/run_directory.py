@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 
@@ -84,6 +85,10 @@ class RunDirectory:
         """Add a finished request of the autoregressive baseline."""
         self._append("baseline.jsonl", record)
 
+    def append_detail(self, detail: RequestDetail) -> None:
+        """Add the trees of a finished request's rounds."""
+        self._append("rounds_detail.jsonl", detail)
+
     def records(self) -> list[RequestRecord]:
         """The method's finished requests, in the order in which they finished."""
         return _read_records(self.path / "requests.jsonl")
@@ -91,6 +96,16 @@ class RunDirectory:
     def baseline_records(self) -> list[RequestRecord]:
         """The baseline's finished requests; none where no baseline was decoded."""
         return _read_records(self.path / "baseline.jsonl")
+
+    def details(self) -> list[RequestDetail]:
+        """The trees of those requests that were recorded with them."""
+        return _read_details(self.path / "rounds_detail.jsonl")
+
+    def folder(self, name: str) -> Path:
+        """A folder in the run's own, made where it is not there."""
+        with self._writing(name):
+            (self.path / name).mkdir(exist_ok=True)
+        return self.path / name
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`; a number that is not finite is a ValueError."""
@@ -101,7 +116,7 @@ class RunDirectory:
         with self._writing(name):
             _replace_text(self.path / name, text)
 
-    def _append(self, name: str, record: RequestRecord) -> None:
+    def _append(self, name: str, record: RequestRecord | RequestDetail) -> None:
         line = _encode(record.to_json() + "\n")
         with self._writing(name), (self.path / name).open("ab+") as file:
             _cut_partial_line(file)
@@ -205,15 +220,29 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _read_records(path: Path) -> list[RequestRecord]:
     """The records of the file's whole lines; a file that is not there has none."""
-    with _reported(f"cannot read {path}", "fix its permissions"):
-        content = path.read_bytes() if path.exists() else b""
     records: dict[str, RequestRecord] = {}
-    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+    for number, line in enumerate(_whole_lines(path), 1):
         record = _read_record(line, f"{path}:{number}")
         if record.request_id in records:
             raise SkitError(f"{path}:{number}: request '{record.request_id}' is recorded twice: remove one line")
         records[record.request_id] = record
     return list(records.values())
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    with _reported(f"cannot read {path}", "fix its permissions"):
+        content = path.read_bytes() if path.exists() else b""
+    return content.split(b"\n")[:-1]
+
+
+def _read_details(path: Path) -> list[RequestDetail]:
+    details = []
+    for number, line in enumerate(_whole_lines(path), 1):
+        try:
+            details.append(RequestDetail.from_dict(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
+    return details
 
 
 def _read_record(line: bytes, place: str) -> RequestRecord:

@@ -3,13 +3,25 @@
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Literal, get_args
 
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
+
+RECORDED_TOGETHER = 8
+"""Requests that the target answers in one batch where a trace is recorded on the way."""
+
+
+Launch = Literal["virtual", "processes"]
+"""Where a pipeline's stages run: all in this process, or each in one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Checked when made: a value that makes no sense is an error of one line."""
+    """Checked when made: a value that makes no sense is an error of one line.
+
+    Without a deployment, time is this machine's, or in a replay that of the machine that recorded the trace.
+    """
 
     methods: tuple[str, ...]
     target: str = "bundled"
@@ -26,6 +38,10 @@ class Settings:
     baseline: bool = True
     out: Path = Path("results")
     resume: bool = False
+    timeline: bool = False
+    token_view: bool = False
+    deployment: Deployment | None = None
+    launch: Launch = "virtual"
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -38,6 +54,10 @@ class Settings:
         _require(temperature_fits, f"--temperature must be a number from 0 up, not {self.temperature}")
         _require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         _require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
+        launches = get_args(Launch)
+        _require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
+        real = self.launch == "virtual" or self.deployment is None
+        _require(real, "--launch processes measures this machine: leave out --deployment, or the processes")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -5,14 +5,15 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from specbench_kit.bench.settings import Settings
+from specbench_kit.bench.settings import Launch, Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
-from specbench_kit.cli.options import DECODING, OUTPUT, RUN
+from specbench_kit.cli.options import DECODING, DEPLOYMENT, OUTPUT, RUN
+from specbench_kit.decoding.processes.place import by_torchrun
 from specbench_kit.errors import SkitError
 
 if TYPE_CHECKING:
@@ -47,6 +48,23 @@ def bench(
     top_p: Annotated[float, typer.Option(help="Nucleus; 1 keeps everything.", rich_help_panel=DECODING)] = 1.0,
     top_k: Annotated[int, typer.Option(help="0 keeps everything.", rich_help_panel=DECODING)] = 0,
     seed: options.SeedOption = 0,
+    deployment: options.DeploymentOption = "local",
+    replaced: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Replace a field of the deployment, as in link.rtt_s=0.04; may be given several times.",
+            rich_help_panel=DEPLOYMENT,
+        ),
+    ] = None,
+    launch: Annotated[
+        str,
+        typer.Option(
+            help="Where the stages of a pipeline run: virtual, all in this process, or processes, one for each. Under "
+            "torchrun they are its processes.",
+            rich_help_panel=RUN,
+        ),
+    ] = "virtual",
     out: options.OutOption = Path("results"),
     resume: Annotated[
         bool,
@@ -54,11 +72,34 @@ def bench(
             "--resume", help="Go on with the newest unfinished run of these settings.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    timeline: Annotated[
+        bool,
+        typer.Option(
+            "--timeline",
+            help="Write when each resource did what: a trace for Perfetto or Chrome, and a picture.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    token_view: Annotated[
+        bool,
+        typer.Option(
+            "--token-view",
+            help="Write an HTML page per request, of the first 100: where each token came from.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Decode a dataset with one or more methods, check losslessness, and write a report."""
     from rich.console import Console
 
+    from specbench_kit.deployments.loading import load
+
+    place = by_torchrun()
+    if place is not None and place.rank:
+        from specbench_kit.decoding.processes.worker import serve
+
+        return serve(place, device)
     settings = Settings(
         methods=tuple(method),
         target=target,
@@ -75,6 +116,10 @@ def bench(
         baseline=baseline,
         out=out,
         resume=resume,
+        timeline=timeline,
+        token_view=token_view,
+        deployment=load(deployment, replaced or ()),
+        launch=cast(Launch, "processes" if place is not None else launch),
         argv=("skit", *sys.argv[1:]),
     )
     console = Console(stderr=as_json)
@@ -109,6 +154,8 @@ def _prepare(settings: Settings, dataset: str, data_dir: Path | None, sample: bo
 def _replay(settings: Settings, path: Path) -> "list[Conclusion]":
     if settings.temperature or settings.resume:
         raise SkitError("--replay runs a recorded greedy trace from its start: leave out --temperature and --resume")
+    if settings.token_view:
+        raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
     from specbench_kit.bench.replay_run import bench_replay
 
     with _progress() as report:

@@ -13,10 +13,13 @@ Entry = dict[str, Any]
 
 
 def list_entries(
-    kind: Annotated[str | None, typer.Argument(help="methods, datasets or models; all of them if left out")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="methods, datasets, models, predictors, profiles or deployments; all of them if left out"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
-    """List methods, datasets or models."""
+    """List methods, datasets, models, predictors, profiles or deployments."""
     if kind is not None and kind not in KINDS:
         raise SkitError(f"nothing to list under '{kind}'; known: {', '.join(KINDS)}")
     chosen = [kind] if kind else list(KINDS)
@@ -60,7 +63,32 @@ def _models() -> list[Entry]:
     ]
 
 
-KINDS: dict[str, Callable[[], list[Entry]]] = {"methods": _methods, "datasets": _datasets, "models": _models}
+def _predictors() -> list[Entry]:
+    from specbench_kit.predictors.library import entries
+
+    return entries()
+
+
+def _profiles() -> list[Entry]:
+    from specbench_kit.profilers.listing import entries
+
+    return entries()
+
+
+def _deployments() -> list[Entry]:
+    from specbench_kit.deployments.listing import entries
+
+    return entries()
+
+
+KINDS: dict[str, Callable[[], list[Entry]]] = {
+    "methods": _methods,
+    "datasets": _datasets,
+    "models": _models,
+    "predictors": _predictors,
+    "profiles": _profiles,
+    "deployments": _deployments,
+}
 
 
 def _print_table(kind: str, rows: list[Entry]) -> None:

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from specbench_kit.cli import bench, listing, record, train_predictor
+from specbench_kit.cli import bench, listing, profile_drafter, profile_verifier, record, sweep, train_predictor
 from specbench_kit.errors import SkitError
 
 INTERRUPTED = 130
@@ -20,6 +20,9 @@ app = typer.Typer(
 app.command("bench")(bench.bench)
 app.command("record")(record.record)
 app.command("train-predictor")(train_predictor.train_predictor)
+app.command("profile-verifier")(profile_verifier.profile_verifier)
+app.command("profile-drafter")(profile_drafter.profile_drafter)
+app.command("sweep")(sweep.sweep)
 app.command("list")(listing.list_entries)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-RUN, MODELS, DECODING, OUTPUT = "What to run", "Models", "Decoding", "Output"
+RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding", "Deployment", "Output"
 
 DatasetOption = Annotated[
     str, typer.Option("--dataset", help="A name from `skit list datasets`, or a .jsonl file.", rich_help_panel=RUN)
@@ -26,6 +26,13 @@ DtypeOption = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest output.", rich_help_panel=DECODING)]
 BatchSizeOption = Annotated[int, typer.Option(help="Requests decoded together.", rich_help_panel=DECODING)]
 SeedOption = Annotated[int, typer.Option(help="Seed of prompts drawn and tokens sampled.", rich_help_panel=DECODING)]
+DeploymentOption = Annotated[
+    str,
+    typer.Option(
+        help="Whose time: a name from `skit list deployments`, or a .toml file. 'local' is measured.",
+        rich_help_panel=DEPLOYMENT,
+    ),
+]
 OutOption = Annotated[Path, typer.Option(help="Folder that run directories are made in.", rich_help_panel=OUTPUT)]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="End stdout with one line of JSON; tables go to stderr.", rich_help_panel=OUTPUT)

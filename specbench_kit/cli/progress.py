@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from specbench_kit.bench import lanes
 
@@ -40,3 +48,18 @@ def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, planned: bar.update(task, completed=done, total=planned)
+
+
+@contextmanager
+def stepping_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar per step: its name, things done of things planned."""
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(step: str, done: int, planned: int) -> None:
+            if step not in tasks:
+                tasks[step] = bar.add_task(step)
+            bar.update(tasks[step], completed=done, total=planned)
+
+        yield report

@@ -54,6 +54,14 @@ def train_predictor(
     seed: Annotated[
         int, typer.Option(help="Seed of prompts drawn, their split, and training.", rich_help_panel=TRAINING)
     ] = 0,
+    deployment: Annotated[
+        str,
+        typer.Option(
+            help="Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
+            "recorded the trace.",
+            rich_help_panel=options.DEPLOYMENT,
+        ),
+    ] = "local",
     name: Annotated[
         str | None,
         typer.Option(help="Save as NAME-FAMILY, beside those that are named after the pair.", rich_help_panel=OUTPUT),
@@ -68,6 +76,7 @@ def train_predictor(
     """Train rejection predictors for `--method wisp` and report whether they are worth it."""
     from rich.console import Console
 
+    from specbench_kit.deployments.loading import load
     from specbench_kit.training.settings import Settings, parse_families, parse_features
 
     settings = Settings(
@@ -84,6 +93,7 @@ def train_predictor(
         trials=trials,
         seed=seed,
         operating_point=operating_point,
+        deployment=load(deployment),
         out=out,
         name=name,
         save_to=save_to,
@@ -105,21 +115,10 @@ def _load(
 
 
 def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
-    """Under a progress bar per step."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
+    from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.training.run import run_training
 
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report(step: str, done: int, planned: int) -> None:
-            if step not in tasks:
-                tasks[step] = bar.add_task(step)
-            bar.update(tasks[step], completed=done, total=planned)
-
+    with stepping_bar() as report:
         return run_training(settings, dataset, report)
 
 

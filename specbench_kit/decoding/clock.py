@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 import torch
 
 from specbench_kit.decoding.records import TimeKind
+from specbench_kit.decoding.timeline import Recording, Timeline
 
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
 
@@ -19,6 +20,13 @@ class Clock(Protocol):
     """What the loop asks of time, measured or modelled."""
 
     time_kind: TimeKind
+    timeline: Timeline | None
+    """Where the run's spans are kept, if they were asked for."""
+    submitted: bool
+    """Whether this round's drafts were sent: what is drafted from then on is proactive."""
+
+    def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
+        """Note what a resource did from one moment of the run's clock to another."""
 
     def running(self) -> AbstractContextManager[None]:
         """Let time pass."""
@@ -49,7 +57,7 @@ class _Recent:
         return median(self._seconds[phase] or (0.0,))
 
 
-class ModelledClock:
+class ModelledClock(Recording):
     """Time that passes only where a model says how long something takes."""
 
     time_kind: TimeKind = "modelled"
@@ -85,7 +93,7 @@ class ModelledClock:
         return taken
 
 
-class MeasuringClock:
+class MeasuringClock(Recording):
     """Time of this machine, which runs only inside `running`; a phase inside a phase stops the outer one."""
 
     time_kind: TimeKind = "measured"
@@ -140,7 +148,12 @@ class MeasuringClock:
     def _charge(self) -> None:
         now_s = self._synchronised_s()
         if self._open:
-            self._phases[self._open[-1][0]] += now_s - self._mark_s
+            phase = self._open[-1][0]
+            self._phases[phase] += now_s - self._mark_s
+            if self.timeline is not None and self._resumed_s is not None:
+                began_s = self._resumed_s - self._elapsed_s
+                label = self.drafting if phase == "draft" else phase
+                self.mark(str(self._device), label, self._mark_s - began_s, now_s - began_s)
         self._mark_s = now_s
 
     def _synchronised_s(self) -> float:

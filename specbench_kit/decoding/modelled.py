@@ -1,7 +1,7 @@
 """Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock
@@ -10,7 +10,7 @@ from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Verdict, Verifier
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
 
 
@@ -18,11 +18,14 @@ from specbench_kit.methods.base import Method
 class _Client:
     """One request: what either model has in KV, and when its next step can begin."""
 
+    name: str
     random: Random
     draft_cached: int = 0
     target_cached: int = 0
     forwarded: set[int] = field(default_factory=set)
     """Tree nodes that the draft model forwarded in this round."""
+    asked: bool = False
+    """Whether the prompt has crossed the link."""
     ready_s: float = 0.0
     """When its drafting device is free."""
     answer_s: float = 0.0
@@ -30,7 +33,11 @@ class _Client:
 
 
 class Timelines:
-    """When edge, link and server are busy; requests of a batch go in step, so a round ends with its slowest."""
+    """When edge, link and server are busy.
+
+    Requests of a batch go in step: a round ends with its slowest. Where only prompt and answer cross the link, those
+    of a request that joins others count in its own latency and hold nobody up.
+    """
 
     def __init__(self, deployment: Deployment, method: Method, clock: ModelledClock) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
@@ -39,11 +46,14 @@ class Timelines:
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
         self._clients: dict[str, _Client] = {}
+        self._shared_free_s = 0.0
+        """When the drafting device that all requests share is free."""
 
     def admit(self, session: Session) -> None:
         """Take in a request."""
         cached = len(session.tokens) - 1 if self._cached_prompts else 0
-        self._clients[session.request.id] = _Client(Random(f"{self._link.seed}/{session.request.id}"), cached, cached)
+        name = session.request.id
+        self._clients[name] = _Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
 
     def release(self, session: Session) -> None:
         """Forget a request."""
@@ -66,29 +76,41 @@ class Timelines:
         else:
             seconds = [self._drafter.latency.seconds(rows)] * len(rows)
             self.clock.charge("draft", seconds[0])
-        for client, taken_s in zip(clients, seconds, strict=True):
-            client.ready_s += taken_s + self._decision_s
+        decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
+        self._work(self.clock.drafting, clients, seconds)
+        self._work("policy", clients, [decided_s] * len(clients))
         self.clock.charge("policy", self._decision_s * len(clients))
 
-    def verify(self, verdicts: Sequence[Verdict]) -> None:
-        """Up the link, wait for the batch, one verification, down the link."""
+    def verify(self, verdicts: Sequence[Verdict]) -> list[Row]:
+        """Up the link, wait for the batch, one verification, down the link; returns what the target computed."""
         clients = [self._clients[verdict.draft.request_id] for verdict in verdicts]
         rows = [
             (verdict.draft.context_length - client.target_cached + len(verdict.submitted), client.target_cached)
             for client, verdict in zip(clients, verdicts, strict=True)
         ]
-        crosses = [self._on_edge or not client.target_cached for client in clients]
-        for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True):
-            if crossing:
-                prompt = 0 if client.target_cached else verdict.draft.context_length
-                client.ready_s += self._cross(client, prompt + len(verdict.submitted), self._link.up_bytes_per_s)
-        start_s = max(client.ready_s for client in clients)
-        self.clock.charge("queue", sum(start_s - client.ready_s for client in clients))
-        verify_s = self._verifier.latency.seconds(rows)
+        pairs = list(zip(clients, verdicts, strict=True))
+        waits = self._on_edge or not any(client.asked for client in clients)
+        arrivals_s = [client.ready_s + (self._send(client, verdict) if waits else 0.0) for client, verdict in pairs]
+        start_s = max(arrivals_s)
+        self.clock.charge("queue", sum(start_s - arrival_s for arrival_s in arrivals_s))
+        verify_s = self._verifier.pass_s(rows)
         self.clock.charge("verify", verify_s)
-        for client, verdict, crossing in zip(clients, verdicts, crosses, strict=True):
-            down_s = self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s) if crossing else 0.0
-            client.answer_s = start_s + verify_s + down_s
+        for client, verdict in pairs:
+            client.answer_s = start_s + verify_s + (self._answer(client, verdict) if waits else 0.0)
+            if not client.asked:
+                self._cross_meanwhile(client, verdict)
+        self._mark_verification(clients, arrivals_s, start_s, start_s + verify_s)
+        return rows
+
+    def _mark_verification(
+        self, clients: Sequence[_Client], arrivals_s: Sequence[float], start_s: float, end_s: float
+    ) -> None:
+        self.clock.mark("server", "verify", start_s, end_s, *(client.name for client in clients))
+        for client, arrival_s in zip(clients, arrivals_s, strict=True):
+            name = client.name
+            self.clock.mark(f"link/{name}", "transfer", client.ready_s, arrival_s, name)
+            self.clock.mark(f"server queue/{name}", "queue", arrival_s, start_s, name)
+            self.clock.mark(f"link/{name}", "transfer", end_s, client.answer_s, name)
 
     def awaits(self, draft: Draft) -> bool:
         """Whether the drafting device is free before the answer arrives."""
@@ -99,6 +121,8 @@ class Timelines:
         """The answer is there; the last token of the output is never in KV."""
         client = self._clients[verdict.draft.request_id]
         client.target_cached = verdict.draft.context_length - 1
+        if self._on_edge:
+            self.clock.mark(f"edge/{client.name}", "stall", client.ready_s, client.answer_s, client.name)
         self.clock.wait_until(max(client.answer_s, client.ready_s))
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
@@ -111,20 +135,30 @@ class Timelines:
 
     def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
-        waited_s = 0.0
-        for draft, _ in frontier:
-            client, prefix = self._clients[draft.request_id], draft.context_length - 1
+        clients = [self._clients[draft.request_id] for draft, _ in frontier]
+        for client, (draft, _) in zip(clients, frontier, strict=True):
+            prefix = draft.context_length - 1
             if client.draft_cached or not prefix:
                 continue
             taken_s = self._drafter.latency.seconds([(prefix, 0)])
             self.clock.charge("prefill", taken_s)
             client.draft_cached = prefix
-            if self._on_edge:
-                client.ready_s += taken_s
-            waited_s += taken_s
-        if not self._on_edge:
-            for draft, _ in frontier:
-                self._clients[draft.request_id].ready_s += waited_s
+            waiting = [client] if self._on_edge else clients
+            self._work("prefill", waiting, [taken_s] * len(waiting))
+
+    def _work(self, label: str, clients: Sequence[_Client], seconds: Sequence[float]) -> None:
+        """Drafting devices are busy for a while: each request's own, or the one that all share."""
+        if self._on_edge:
+            for client, taken_s in zip(clients, seconds, strict=True):
+                end_s = client.ready_s + taken_s
+                self.clock.mark(f"edge/{client.name}", label, client.ready_s, end_s, client.name)
+                client.ready_s = end_s
+            return
+        start_s = max(self._shared_free_s, *(client.ready_s for client in clients))
+        self._shared_free_s = start_s + max(seconds)
+        self.clock.mark("drafter", label, start_s, self._shared_free_s, *(client.name for client in clients))
+        for client in clients:
+            client.ready_s = self._shared_free_s
 
     def _draft_row(self, draft: Draft, nodes: Sequence[int]) -> Row:
         client = self._clients[draft.request_id]
@@ -136,11 +170,27 @@ class Timelines:
         client.forwarded.update(nodes, (0,))
         return new, cached
 
+    def _send(self, client: _Client, verdict: Verdict) -> float:
+        """Seconds of the message up: once the prompt, and from the edge the draft."""
+        prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
+        draft = len(verdict.submitted) if self._on_edge else 0
+        return self._cross(client, prompt + draft, self._link.up_bytes_per_s)
+
+    def _answer(self, client: _Client, verdict: Verdict) -> float:
+        """Seconds of the message down."""
+        return self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s)
+
+    def _cross_meanwhile(self, client: _Client, verdict: Verdict) -> None:
+        """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
+        session, name = verdict.draft.session, client.name
+        up_s, down_s = self._send(client, verdict), self._answer(client, verdict)
+        self.clock.mark(f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name)
+        self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
+        session.arrival_s -= up_s + down_s
+
     def _cross(self, client: _Client, tokens: int, bytes_per_s: float) -> float:
         """Seconds of one message, charged to the link."""
-        seconds = self._link.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
-        if self._link.jitter_s:
-            seconds = max(0.0, seconds + self._link.jitter_s * (2 * client.random.random() - 1))
+        seconds = self._link.message_s(tokens, bytes_per_s, client.random)
         self.clock.charge("link", seconds)
         return seconds
 
@@ -209,8 +259,8 @@ class TimedVerifier:
     def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
         """Judge the chosen nodes of every draft."""
         verdicts = self._verifier.verify(drafts, chosen)
-        self._timelines.verify(verdicts)
-        return verdicts
+        rows = self._timelines.verify(verdicts)
+        return [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
 
     def commit(self, verdict: Verdict) -> None:
         """Take note of the accepted nodes."""

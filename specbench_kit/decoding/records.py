@@ -21,6 +21,9 @@ class RoundRecord:
     Of the drafted tokens, `proactive` were drafted while the target verified; `aligned`: they began at the very token
     that the target gave, so the next round goes on from them; `reused` of the accepted tokens came from the round
     before in this way.
+
+    A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how often
+    every stage worked, and `commits_s` when each token was committed, since the request's arrival.
     """
 
     drafted: int
@@ -38,6 +41,13 @@ class RoundRecord:
     proactive: int = 0
     aligned: bool = False
     reused: int = 0
+    steps: int = 0
+    commits_s: list[float] = field(default_factory=list)
+
+    @property
+    def first_s(self) -> float:
+        """When the round's first token was committed."""
+        return self.commits_s[0] if self.commits_s else self.end_s
 
 
 @dataclass(slots=True)

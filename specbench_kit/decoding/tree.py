@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from math import log, sqrt
+from typing import Any, Protocol
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.decoding.sampling import Sampler
@@ -26,6 +28,16 @@ class NodeStats:
     probability: float
 
 
+class Judge(Protocol):
+    """Scores drafted tokens by their statistics and their place in the draft, 1 for the first."""
+
+    def score(self, stats: NodeStats, place: int) -> float:
+        """Of one token."""
+
+    def score_chain(self, table: NDArray[Any]) -> list[float]:
+        """Of all tokens of a chain [tokens, 5], as `NodeStats` has them."""
+
+
 class Distributions(Protocol):
     """Where nodes get their statistics from: a draft forward, or a recorded trace."""
 
@@ -34,6 +46,9 @@ class Distributions(Protocol):
 
     def probability(self, row: int, token: int) -> float:
         """Probability of `token` in distribution `row`."""
+
+    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+        """What a judge says of `token`, drawn from distribution `row` at that place of its draft."""
 
 
 class DraftForward:
@@ -58,21 +73,48 @@ class DraftForward:
         confidence, entropy, margin, logit_std = self._features[row]
         return NodeStats(confidence, entropy, margin, logit_std, self.probability(row, token))
 
+    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+        return judge.score(self.stats(row, token), place)
+
     def table(self, tokens: Sequence[int]) -> Tensor:
         """`NodeStats` of drawing one token from each row, as [rows, 5]."""
         chosen = torch.tensor(tokens, device=self.logits.device)[:, None]
-        return torch.cat((self._feature_columns(), self.probabilities.gather(1, chosen)), dim=1)
+        features = torch.tensor(self._features, device=self.logits.device)
+        return torch.cat((features, self.probabilities.gather(1, chosen)), dim=1)
 
     @cached_property
     def _features(self) -> list[list[float]]:
-        features: list[list[float]] = self._feature_columns().tolist()
-        return features
+        """Confidence, entropy, margin and logit_std of every row."""
+        logits = self.logits.float()
+        if logits.is_cpu:
+            rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
+            return [features_of_row(*row, self._sampler.temperature or 1.0) for row in rows]
+        return features_of_rows(logits, self.probabilities)
 
-    def _feature_columns(self) -> Tensor:
-        top = self.probabilities.topk(2, dim=-1).values
-        entropy = torch.special.entr(self.probabilities).sum(-1)
-        logit_std = self.logits.float().std(-1, correction=0)
-        return torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1)
+
+def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperature: float) -> list[float]:
+    """Confidence, entropy, margin and logit_std, each [vocabulary]: a policy may ask for them at every drafted token.
+
+    Of p = softmax(logits / temperature), cut to some tokens or not, the entropy is
+    (logit of the best - mean logit under p) / temperature - log p(best), which takes no logarithm of every p.
+    """
+    best = int(probabilities.argmax())
+    confidence = float(probabilities[best])
+    others = probabilities.copy()
+    others[best] = 0.0
+    entropy = float(logits[best] - probabilities.dot(logits)) / temperature - log(confidence)
+    centred = logits - logits.mean()
+    logit_std = sqrt(float(centred.dot(centred)) / len(logits))
+    return [confidence, max(entropy, 0.0), confidence - float(others.max()), logit_std]
+
+
+def features_of_rows(logits: Tensor, probabilities: Tensor) -> list[list[float]]:
+    """The same of [rows, vocabulary], on the device."""
+    top = probabilities.topk(2, dim=-1).values
+    entropy = torch.special.entr(probabilities).sum(-1)
+    logit_std = logits.std(-1, correction=0)
+    features: list[list[float]] = torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1).tolist()
+    return features
 
 
 class TokenTree:
@@ -143,6 +185,11 @@ class TokenTree:
         """Draft probability of a drafted node's token."""
         source, row = self.source(node)
         return source.probability(row, self.tokens[node])
+
+    def judge(self, node: int, judge: Judge) -> float:
+        """What a judge says of a drafted node."""
+        source, row = self.source(node)
+        return source.score(row, self.tokens[node], self._depths[node], judge)
 
     def score(self, node: int) -> float:
         """Cumulative draft probability from the root."""

@@ -1,22 +1,56 @@
 """The deployment contract: a drafter, a verifier and the link between them, or this machine as it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from random import Random
+from typing import Literal, get_args
 
-from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.latency import LatencyModel, Row
 
 TOKEN_BYTES = 4
 """Of one token id on the link."""
+Placement = Literal["edge", "server"]
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """What lies between two stages of a pipeline: a latency, and the hidden states of the tokens over a bandwidth.
+
+    A pass through all stages pays for `per_pass` of them; the others take no time. Where every step prunes what is in
+    flight, `prune_s` is what that takes.
+    """
+
+    latency_s: float = 0.0
+    bytes_per_token: float = 0.0
+    bytes_per_s: float = float("inf")
+    per_pass: int = 1
+    prune_s: float = 0.0
+
+    def seconds(self, tokens: int) -> float:
+        """Of one hand-over."""
+        return self.latency_s + tokens * self.bytes_per_token / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A device that runs one of the models, and its price."""
+    """A device that runs one of the models. `origin` says where its latency model is from.
+
+    A verifier's price counts for the whole run, a drafter's for the time in which it works. `stages` are those of a
+    pipeline that the verifier is cut into, each of which takes its share of `latency`.
+    """
 
     device: str
     latency: LatencyModel
     price_per_hour: float = 0.0
     stages: int = 1
+    origin: str = ""
+    hand_over: HandOver = HandOver()
+
+    def pass_s(self, rows: Sequence[Row]) -> float:
+        """Seconds of one forward, through all stages one after the other."""
+        hand_overs_s = self.hand_over.per_pass * self.hand_over.seconds(sum(new for new, _ in rows))
+        return self.latency.seconds(rows) + hand_overs_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +66,13 @@ class Link:
     down_bytes_per_s: float = float("inf")
     seed: int = 0
 
+    def message_s(self, tokens: int, bytes_per_s: float, random: Random) -> float:
+        """Seconds of one message of token ids."""
+        seconds = self.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+        if self.jitter_s:
+            seconds = max(0.0, seconds + self.jitter_s * (2 * random.random() - 1))
+        return seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -46,6 +87,8 @@ class Deployment:
     drafter: Endpoint
     verifier: Endpoint
     link: Link = Link()
-    placement: Literal["edge", "server"] = "edge"
+    placement: Placement = "edge"
     predictor_s: float = 0.0
     cached_prompts: bool = False
+    description: str = ""
+    source: str = ""

@@ -9,10 +9,32 @@ from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.decoding.latency import LatencyModel
     from specbench_kit.decoding.verification import Verdict
-    from specbench_kit.predictors.artefact import PairHashes
+    from specbench_kit.predictors.library import PairHashes
+
+
+class Child(NamedTuple):
+    """A node of a pipeline's next level: the place of its parent in the last level, and its log-probability so far."""
+
+    parent: int
+    token: int
+    score: float
+
+
+class Pipeline(NamedTuple):
+    """A target cut into stages, which is fed one level of a tree, of at most `width` tokens, per step."""
+
+    stages: int
+    width: int
+
+    @property
+    def nodes(self) -> int:
+        """The most that a tree can come to: a level in every stage, and one that waits."""
+        return self.width * (self.stages + 1)
 
 
 class Policy:
@@ -37,6 +59,14 @@ class Policy:
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         """Learn from the outcome of one round."""
+
+    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
+        """For a pipeline: at most `room` nodes below those of the last level.
+
+        Row i of `probabilities` [nodes, vocabulary] is what the draft model expects after the last level's node i;
+        `scores[i]` is the log-probability of that node.
+        """
+        return []
 
 
 class Latencies(NamedTuple):
@@ -71,6 +101,11 @@ class Method(ABC):
     """Whether it drafts while the target verifies."""
     learned: ClassVar[bool] = False
     """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """The pipeline that it fills, step by step; None where it goes round by round."""
+        return None
 
     def prepare(self, environment: Environment) -> "Method":
         """The method made ready to run; one that depends on the models or on time finds here what it needs."""

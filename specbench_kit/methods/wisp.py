@@ -10,7 +10,8 @@ from specbench_kit.methods.base import Environment, Method, Policy, methods, req
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.predictors.artefact import PairHashes, Predictor
+    from specbench_kit.predictors.artefact import Predictor
+    from specbench_kit.predictors.library import PairHashes
 
 
 @methods.register("wisp")
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
 class Wisp(Method):
     """Stop at the first token that a learned predictor expects the target to reject; that token is not sent.
 
-    `predictor` is a folder that `skit train-predictor` made, a family (mlp, xgboost, ...), or auto for the best
-    one known for the pair. `operating_point` replaces the predictor's own threshold. `force` uses a predictor on
-    a pair that it was not trained for.
+    `predictor` is a folder that `skit train-predictor` made, a name or family that `skit list predictors` shows, or
+    auto for the best one known for the pair. `max_draft` and `operating_point` replace the longest draft and the
+    threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was not trained for.
     """
 
     predictor: str = "auto"
-    max_draft: int = 8
+    max_draft: int | None = None
     operating_point: float | None = None
     force: bool = False
     source = "WISP, Li et al. 2025"
     learned = True
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"wisp: max_draft must be at least 1, not {self.max_draft}")
+        drafts = self.max_draft is None or self.max_draft >= 1
+        require(drafts, f"wisp: max_draft must be at least 1, not {self.max_draft}")
         fits = self.operating_point is None or 0 <= self.operating_point <= 1
         require(fits, f"wisp: operating_point must lie in 0..1, not {self.operating_point}")
 
@@ -40,55 +42,55 @@ class Wisp(Method):
 
         pair = environment.pair
         predictor = load(self._folder(pair), pair=pair, force=self.force)
-        if self.operating_point is not None:
-            predictor = replace(predictor, threshold=self.operating_point)
-        return _PreparedWisp(self.max_draft, predictor)
+        chosen = {"threshold": self.operating_point, "max_draft": self.max_draft}
+        return _PreparedWisp(replace(predictor, **{key: value for key, value in chosen.items() if value is not None}))
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
 
     def _folder(self, pair: "PairHashes") -> Path:
-        from specbench_kit.predictors.artefact import find
+        from specbench_kit.predictors.library import find
 
         if Path(self.predictor).is_dir():
             return Path(self.predictor)
         found = find(pair, None if self.predictor == "auto" else self.predictor)
         if not found:
-            wanted = "" if self.predictor == "auto" else f" '{self.predictor}'"
+            others = ", ".join(folder.name for folder in find(pair))
             raise SkitError(
-                f"wisp: no predictor{wanted} for this pair of models: run skit train-predictor with the same "
-                "--target and --draft, or name a folder with wisp:predictor=PATH"
+                f"wisp: no predictor '{self.predictor}' for this pair of models; known: {others}"
+                if others
+                else "wisp: no predictor for this pair of models: run skit train-predictor with the same --target and "
+                "--draft, or name a folder with wisp:predictor=PATH"
             )
         return found[0]
 
 
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
-    max_draft: int
     predictor: "Predictor"
     learned = True
 
     def policy(self) -> Policy:
-        return _WispPolicy(self)
+        return _WispPolicy(self.predictor)
 
 
 class _WispPolicy(Policy):
-    def __init__(self, options: _PreparedWisp) -> None:
-        self.max_draft, self.accepts = options.max_draft, options.predictor.accepts
+    def __init__(self, predictor: "Predictor") -> None:
+        self.predictor = predictor
         self.probes: set[str] = set()
         """Requests whose newest token is predicted to be rejected."""
 
     def draft(self, drafter: "Drafter") -> None:
         self.probes.clear()
         live = drafter.drafts
-        for _ in range(self.max_draft):
+        for _ in range(self.predictor.max_draft):
             live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
 
     def _goes_on(self, draft: "Draft") -> bool:
-        accepted = self.accepts(draft.tree.stats(draft.tree.last), draft.tree.last)
+        accepted = draft.tree.judge(draft.tree.last, self.predictor) >= self.predictor.threshold
         if not accepted:
             self.probes.add(draft.request_id)
         return accepted

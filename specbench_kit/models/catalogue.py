@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from specbench_kit.errors import SkitError
 from specbench_kit.hub import hub_reachable
@@ -50,3 +50,14 @@ def locate(name: str, role: Role) -> ModelSource:
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise SkitError(f"no {role} model '{name}': give a folder, a hub id like owner/name, or '{BUNDLED}'")
     return ModelSource(name, name, local_only=not hub_reachable())
+
+
+def read_config(source: ModelSource) -> Any:
+    """The transformers configuration of a model, without its weights."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source.location, local_files_only=source.local_only)
+    except Exception as error:  # the loader lets through whatever hub client and parser raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SkitError(f"cannot load model '{source.label}': {reason}") from error

@@ -32,18 +32,11 @@ class MaskBuilder:
     def restrict(self, mask: Tensor, prefix: int, paths: Sequence[Sequence[int]]) -> None:
         """Let row i of a mask [width, length] see the prefix and, of the nodes after it, only `paths[i]`."""
         mask[: len(paths), prefix:] = self.blocked
-        for row, path in enumerate(paths):
-            mask[row, [prefix + node for node in path]] = 0
+        rows = [row for row, path in enumerate(paths) for _ in path]
+        seen = torch.tensor([rows, [node for path in paths for node in path]], device=self.device)
+        mask[seen[0], prefix + seen[1]] = 0
 
     def _additive(self, allowed: Tensor) -> Tensor:
         """0 where attention is allowed, the lowest number where it is not."""
         mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
         return mask.masked_fill_(~allowed, self.blocked)
-
-
-def ancestors(parents: Sequence[int]) -> list[list[int]]:
-    """For each node its path from the top, itself included; a parent of -1 is the committed prefix."""
-    paths: list[list[int]] = []
-    for node, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), node])
-    return paths

@@ -95,6 +95,12 @@ def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "aut
     return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0])
 
 
+def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
+    """Load one model without its tokenizer; a missing one is an error of one line."""
+    place = resolve_device(device)
+    return LoadedModel(_load_model(source, place, resolve_dtype(dtype, place)), source)
+
+
 def resolve_device(name: str) -> torch.device:
     """`auto` is the first CUDA device, or the CPU where there is none."""
     if name == "auto":

@@ -10,7 +10,7 @@ from torch import Tensor
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.base import Executor, ForwardInput
 from specbench_kit.models.kv import KVStore, KVWindow
-from specbench_kit.models.masks import BAND, MaskBuilder, ancestors
+from specbench_kit.models.masks import BAND, MaskBuilder
 
 
 @dataclass(slots=True)
@@ -33,6 +33,7 @@ class _Slot:
     length: int = 0
     parents: list[int] = field(default_factory=list)
     is_chain: bool = True
+    _paths: list[list[int]] = field(default_factory=list)
 
     def append(self, row: Append) -> None:
         before = len(self.parents)
@@ -40,8 +41,16 @@ class _Slot:
         self.parents.extend(row.parents or chain)
         self.is_chain = self.is_chain and (not row.parents or list(row.parents) == list(chain))
 
+    def paths(self) -> list[list[int]]:
+        """For each provisional node its path from the committed prefix, itself included."""
+        for node in range(len(self._paths), len(self.parents)):
+            parent = self.parents[node]
+            self._paths.append([*(self._paths[parent] if parent >= 0 else ()), node])
+        return self._paths
+
     def clear(self) -> None:
         self.parents.clear()
+        self._paths.clear()
         self.is_chain = True
 
 
@@ -190,13 +199,13 @@ class Runner:
         trees = [index for index, state in enumerate(states) if not state.is_chain]
         mask = mask.clone() if trees else mask
         for index in trees:
-            paths = ancestors(states[index].parents)
-            depths = torch.tensor([states[index].length + len(path) - 1 for path in paths], device=self.device)
-            new = paths[len(paths) - len(rows[index].tokens) :]
-            positions[index, : len(new)] = depths[-len(new) :]
-            self.masks.restrict(mask[index, 0], states[index].length, new)
+            state, count = states[index], len(rows[index].tokens)
+            paths = state.paths()
+            self.masks.restrict(mask[index, 0], state.length, paths[-count:])
+            depths = [state.length + len(path) - 1 for path in paths]
+            positions[index, :count] = torch.tensor(depths[-count:], device=self.device)
             if keys is not None:
-                keys[index, states[index].length : states[index].length + len(paths)] = depths
+                keys[index, state.length : state.length + len(paths)] = torch.tensor(depths, device=self.device)
         return ForwardInput(tokens, positions, mask, window, first, keys)
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,13 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, Scorer, Tensors, families
+from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, Tensors, families
+from specbench_kit.predictors.library import AGAIN, HEADER, SCHEMA, WEIGHTS, PairHashes, read_file, read_header
 from specbench_kit.predictors.scoring import NEVER
-
-SCHEMA = 1
-BUNDLED = Path(__file__).parent / "bundled"
-HEADER, WEIGHTS = "predictor.json", "weights.safetensors"
-AGAIN = "train it again with 'skit train-predictor'"
 
 
 class Statistics(Protocol):
@@ -33,19 +28,6 @@ class Statistics(Protocol):
     def margin(self) -> float: ...
     @property
     def logit_std(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PairHashes:
-    """The models that a predictor belongs to, by content hash (hub models: commit)."""
-
-    target: str
-    draft: str
-
-    @property
-    def short(self) -> str:
-        """Part of a folder's name."""
-        return f"{self.target[:12]}-{self.draft[:12]}"
 
 
 def _now() -> str:
@@ -82,18 +64,19 @@ class Predictor:
         if not isinstance(self.max_draft, int) or self.max_draft < 1:
             raise SkitError(f"a predictor's longest draft must be a whole number from 1 up, not {self.max_draft}")
 
-    def accepts(self, stats: Statistics, draft_position: int) -> bool:
-        """Whether the target is predicted to accept the token; position 1 is the first of a draft."""
-        return self.score(stats, draft_position) >= self.threshold
-
-    def score(self, stats: Statistics, draft_position: int) -> float:
-        """Probability that the target accepts the token."""
-        features = [draft_position if name == DRAFT_POSITION else getattr(stats, name) for name in self.features]
+    def score(self, stats: Statistics, place: int) -> float:
+        """Probability that the target accepts the token at that place of its draft, 1 for the first."""
+        features = [place if name == DRAFT_POSITION else getattr(stats, name) for name in self.features]
         return self.scorer.score(features)
 
-    def score_many(self, columns: Mapping[str, "NDArray[Any]"]) -> NDArray[np.float64]:
-        """Probabilities [n] of tokens whose features are columns [n], found by name."""
-        return self.scorer.score_many(np.stack([columns[name] for name in self.features], axis=1).astype(np.float32))
+    def score_chain(self, table: NDArray[Any]) -> list[float]:
+        """Of all tokens of a chain, whose statistics are [tokens, 5] in the order of `NodeStats`."""
+        columns = [
+            np.arange(1, len(table) + 1) if name == DRAFT_POSITION else table[:, FEATURES.index(name)]
+            for name in self.features
+        ]
+        scores: list[float] = self.scorer.score_many(np.stack(columns, axis=1).astype(np.float32)).tolist()
+        return scores
 
 
 def save(folder: Path, predictor: Predictor) -> None:
@@ -102,7 +85,8 @@ def save(folder: Path, predictor: Predictor) -> None:
 
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in predictor.scorer.to_tensors().items()}
     weights = encode(tensors)
-    header = json.dumps(_header(predictor, _digest(weights)), indent=2, ensure_ascii=False, allow_nan=False)
+    fields = _header(predictor, _digest(weights))
+    header = json.dumps({**fields, "sha256": _seal(fields)}, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in ((WEIGHTS, weights), (HEADER, f"{header}\n".encode())):
@@ -116,41 +100,18 @@ def save(folder: Path, predictor: Predictor) -> None:
 def load(folder: Path, *, pair: PairHashes | None = None, force: bool = False) -> Predictor:
     """Read an artefact; one that was trained for another pair than `pair` is refused unless forced."""
     try:
-        header = _read_header(folder)
+        header = read_header(folder)
+        if header.pop("sha256") != _seal(header):
+            raise ValueError(f"{HEADER} was changed (its SHA-256 is not the recorded one); {AGAIN}")
         trained_for = PairHashes(**header["pair"])
         if pair is not None and pair != trained_for and not force:
-            raise ValueError(f"it was trained for another pair of models; {AGAIN}, or force its use")
-        return _predictor(header, _restore(header, _read(folder / WEIGHTS)), trained_for)
+            raise ValueError(f"it was trained for another pair of models; {AGAIN}, or add force=true to use it anyway")
+        return _predictor(header, _restore(header, read_file(folder / WEIGHTS)), trained_for)
     except (KeyError, TypeError) as error:
         reason = f"{HEADER} lacks or garbles a field ({error}); {AGAIN}"
         raise SkitError(f"the predictor {folder} cannot be used: {reason}") from error
     except (SkitError, ValueError) as error:
         raise SkitError(f"the predictor {folder} cannot be used: {error}") from error
-
-
-def find(pair: PairHashes, family: str | None = None) -> list[Path]:
-    """Folders of the predictors for a pair, bundled or in the user's data folder, the best choice first.
-
-    That is the newest, of one training run the recommended one. A folder that is named after the pair but cannot
-    be read comes last, for `load` to say why.
-    """
-    folders = [header.parent for root in (BUNDLED, data_folder()) for header in sorted(root.glob(f"*/{HEADER}"))]
-    ranked = [(rank, folder) for folder in folders if (rank := _rank(folder, pair, family)) is not None]
-    return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
-
-
-def default_folder(pair: PairHashes, family: str) -> Path:
-    """Where a predictor trained for this pair goes unless told otherwise."""
-    return data_folder() / f"{family}-{pair.short}"
-
-
-def data_folder() -> Path:
-    """The user's predictors: below SKIT_HOME, else in the platform's folder for data."""
-    if home := os.environ.get("SKIT_HOME"):
-        return Path(home).expanduser() / "predictors"
-    shared = Path(os.environ.get("XDG_DATA_HOME", ""))
-    root = shared if shared.is_absolute() else Path.home() / ".local/share"
-    return root / "specbench-kit/predictors"
 
 
 def _header(predictor: Predictor, weights_sha256: str) -> dict[str, Any]:
@@ -174,28 +135,6 @@ def _header(predictor: Predictor, weights_sha256: str) -> dict[str, Any]:
 def _scaler(scorer: Scorer) -> dict[str, list[float]] | None:
     scaler = scorer.scaler
     return None if scaler is None else {"mean": scaler.mean.tolist(), "scale": scaler.scale.tolist()}
-
-
-def _read_header(folder: Path) -> dict[str, Any]:
-    """The JSON object of this schema; a ValueError says what is wrong."""
-    try:
-        header = json.loads(_read(folder / HEADER))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{HEADER} is not JSON: it was cut short or changed; {AGAIN}") from error
-    if not isinstance(header, dict) or not isinstance(header.get("schema"), int) or "weights_sha256" not in header:
-        raise ValueError(f"{HEADER} is not a predictor of this kit: name a folder that 'skit train-predictor' wrote")
-    if header["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {header['schema']}, this kit reads {SCHEMA}: update specbench-kit")
-    return header
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ValueError(f"{path.name} is missing; {AGAIN}") from error
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
 
 
 def _restore(header: dict[str, Any], weights: bytes) -> Scorer:
@@ -228,15 +167,9 @@ def _predictor(header: dict[str, Any], scorer: Scorer, pair: PairHashes) -> Pred
     )
 
 
-def _rank(folder: Path, pair: PairHashes, family: str | None) -> tuple[str, bool] | None:
-    """What a folder is sorted by, or None where it is for another pair or family."""
-    try:
-        header = _read_header(folder)
-    except ValueError:
-        named_so = folder.name.endswith(pair.short) and folder.name.startswith(family or "")
-        return ("", False) if named_so else None
-    matches = header.get("pair") == asdict(pair) and family in (None, header.get("family"))
-    return (str(header.get("created")), bool(header.get("recommended"))) if matches else None
+def _seal(fields: Mapping[str, Any]) -> str:
+    """SHA-256 of a header's fields, however they are laid out."""
+    return _digest(json.dumps(fields, sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:

@@ -20,13 +20,13 @@ def count(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that suits it: s, ms or µs."""
+    """A duration in the unit that suits it: s, ms, µs or ns."""
     if value is None:
         return ABSENT
-    for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms")):
+    for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
         if abs(value) >= limit or value == 0:
             return f"{significant(value * scale) if value else 0} {unit}"
-    return f"{significant(value * 1e6)} µs"
+    return f"{significant(value * 1e9)} ns"
 
 
 def share(value: float | None) -> str:

@@ -5,31 +5,60 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import wording
+from specbench_kit.reports import deployment_wording, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.markup import code, fence, folded, table
-from specbench_kit.reports.vocabulary import BASELINE, COLUMNS, DISTRIBUTIONS, LISTS, METRICS, value_with_interval
+from specbench_kit.reports.pipeline import pipeline_section
+from specbench_kit.reports.vocabulary import (
+    BASELINE,
+    COLUMNS,
+    DISTRIBUTIONS,
+    LISTS,
+    METRICS,
+    OVERLAP,
+    value_with_interval,
+)
 
 Fields = dict[str, Any]
 Decode = Callable[[list[int]], str]
 
 CATEGORY_COLUMNS = ("speedup (95%)", "tokens / verify", "acceptance", "draft efficiency", "TPOT mean")
+EXPORTS = {
+    "plots/timeline.png": "![Timeline of the first rounds of one request](plots/timeline.png)",
+    "timeline.json": "Timeline: [`timeline.json`](timeline.json) opens in [Perfetto](https://ui.perfetto.dev) and in "
+    "Chrome (`chrome://tracing`); the picture is also there as [SVG](plots/timeline.svg).",
+    "tokens/index.html": "Tokens: [a page per request](tokens/index.html) shows where each token came from.",
+}
+"""What the report says of each file that may lie beside it."""
 MOST_ROWS = 20
 PROMPT_CHARACTERS = 300
 OUTPUT_CHARACTERS = 600
 
 
-def render(run: Fields, summary: Fields, records: Sequence[RequestRecord], decode: Decode | None = None) -> str:
-    """The report: `run` and `summary` are run.json and summary.json; `decode` turns prompt ids into text."""
+def render(
+    run: Fields,
+    summary: Fields,
+    records: Sequence[RequestRecord],
+    decode: Decode | None = None,
+    exports: Sequence[str] = (),
+) -> str:
+    """The report: `run` and `summary` are run.json and summary.json; `decode` turns prompt ids into text.
+
+    `exports` are the files beside the report that it links to.
+    """
     sections = [
         _title(run, summary),
         _setting(run),
+        deployment_wording.section(run),
         _lossless(run, summary),
         _results(run, summary),
         _latency(run, summary),
         _categories(summary),
         _positions(summary["overall"]),
         _phases(run, summary),
+        pipeline_section(run, summary),
+        _overlap(run, summary),
+        _exports(exports),
         _failures(records),
         _example(records, decode),
         _all_numbers(summary),
@@ -56,12 +85,10 @@ def _setting(run: Fields) -> str:
         *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
         ("sampling", wording.sampling_sentence(config)),
         ("limits", limits),
-        ("time", wording.time_sentence(run.get("time_kind"))),
-        ("device", f"{config.get('device')}, {config.get('dtype')}"),
+        ("time", wording.time_sentence(run)),
+        ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
     ]
-    if run.get("deployment"):
-        rows.append(("deployment", str(run["deployment"])))
     return "## What was run\n\n" + table(["", ""], rows)
 
 
@@ -153,6 +180,21 @@ def _phases(run: Fields, summary: Fields) -> str:
 
 def _phase_cell(overall: Fields, phase: str) -> str:
     return f"{seconds(overall['phase_seconds'][phase])} ({share(overall['phase_share'][phase])})"
+
+
+def _overlap(run: Fields, summary: Fields) -> str:
+    if not summary.get("overlaps"):
+        return ""
+    overall = summary["overall"]
+    shown = [metric for metric in METRICS if metric.name in OVERLAP and metric.name in overall]
+    rows = [(code(metric.name), value_with_interval(metric, overall), metric.definition) for metric in shown]
+    parts = [table(["", "", "meaning"], rows) if rows else "", wording.overlap_note(run)]
+    return "\n\n".join(["## Drafting while the target verifies", *filter(None, parts)])
+
+
+def _exports(exports: Sequence[str]) -> str:
+    parts = [text for name, text in EXPORTS.items() if name in exports]
+    return "\n\n".join(["## Timeline and tokens", *parts]) if parts else ""
 
 
 def _failures(records: Sequence[RequestRecord]) -> str:

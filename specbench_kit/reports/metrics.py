@@ -22,6 +22,8 @@ Metrics = dict[str, Any]
 T = TypeVar("T")
 
 PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
+PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
+"""The same, where anything was drafted while the target verified."""
 RATIOS = {
     "tokens_per_verify": ("committed", "rounds"),
     "acceptance_rate": ("accepted", "submitted"),
@@ -39,10 +41,14 @@ class Rounds:
         self.count = len(rounds)
         self.requests = len(finished)
         self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
+        self.commits_s = [r.commits_s for r in rounds]
         self._columns = {
-            f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64) for f in fields(RoundRecord)
+            f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64)
+            for f in fields(RoundRecord)
+            if f.name != "commits_s"
         }
         self._columns["rounds"] = np.ones(len(rounds))
+        self._columns["proactive_rounds"] = (self["proactive"] > 0).astype(np.float64)
 
     def __getitem__(self, column: str) -> Array:
         return self._columns[column]
@@ -79,24 +85,60 @@ def summarise(
     oracle_throughput: float | None = None,
     slo_tpot_s: float | None = None,
     device_cost: float | None = None,
+    baseline_device_cost: float | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Every metric, as `{"overall": {...}, "categories": {name: {...}}, "baseline": same shape or None}`.
 
-    `goodput` needs `slo_tpot_s`; `cost_efficiency` needs `device_cost`, the sum over devices of price times
+    `goodput` needs `slo_tpot_s`; `cost_efficiency` needs the device costs, sums over devices of price times
     time; `headroom` needs the oracle's throughput on the same requests and a baseline. Metrics per makespan are
     given overall only: categories share the run's time. Intervals are 95% bootstrap intervals over requests.
     """
     _require_one_clock([*records, *(baseline or [])])
     reference = None
     if baseline is not None:
-        reference = summarise(baseline, makespan_s=baseline_makespan_s, slo_tpot_s=slo_tpot_s, seed=seed)
+        reference = summarise(
+            baseline,
+            makespan_s=baseline_makespan_s,
+            slo_tpot_s=slo_tpot_s,
+            device_cost=baseline_device_cost,
+            seed=seed,
+        )
         del reference["baseline"]
     overall = _summarise_group(records, baseline, seed)
     overall |= per_makespan(Group(records), makespan_s, slo_tpot_s)
     overall |= _optional(overall["throughput"], overall["tokens"], reference, oracle_throughput, device_cost)
     categories = {name: _summarise_group(part, baseline, seed) for name, part in by_category(records).items()}
     return {"overall": overall, "categories": categories, "baseline": reference}
+
+
+def summarise_run(
+    records: Sequence[RequestRecord],
+    baseline: Sequence[RequestRecord] | None,
+    deployment: Metrics | None,
+    oracle_throughput: float | None = None,
+) -> dict[str, Any]:
+    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`."""
+    other = baseline or ()
+    found = summarise(
+        records,
+        baseline,
+        makespan_s=makespan_s(records),
+        baseline_makespan_s=makespan_s(other),
+        oracle_throughput=oracle_throughput,
+        device_cost=device_cost(deployment, records) if deployment else None,
+        baseline_device_cost=device_cost(deployment, other) if deployment else None,
+    )
+    if deployment:
+        found["overall"] |= idle_shares(deployment, records)
+    if deployment and found["baseline"]:
+        found["baseline"]["overall"] |= idle_shares(deployment, other)
+    return found
+
+
+def makespan_s(records: Sequence[RequestRecord]) -> float:
+    """When the last request of a run finished."""
+    return max((record.finished_s or 0.0 for record in records), default=0.0)
 
 
 def _require_one_clock(records: Sequence[RequestRecord]) -> None:
@@ -143,21 +185,22 @@ def counts(group: Group) -> Metrics:
 
 def ratios(rounds: Rounds, seed: int = 0) -> Metrics:
     """The pooled ratios with their intervals, and the mean of the requests' own tokens per verify."""
-    values: Metrics = {name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in RATIOS.items()}
+    pairs = RATIOS | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+    values: Metrics = {name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in pairs.items()}
     own_rounds = rounds.per_request("rounds")
     own = rounds.per_request("committed")[own_rounds > 0] / own_rounds[own_rounds > 0]
     values["tokens_per_verify_request_mean"] = float(own.mean()) if len(own) else None
-    values["intervals"] = _ratio_intervals(rounds, seed)
+    values["intervals"] = _ratio_intervals(rounds, pairs, seed)
     return values
 
 
-def _ratio_intervals(rounds: Rounds, seed: int) -> Metrics:
+def _ratio_intervals(rounds: Rounds, pairs: dict[str, tuple[str, str]], seed: int) -> Metrics:
     if rounds.requests < 2:
-        return dict.fromkeys(RATIOS)
-    columns = sorted({column for pair in RATIOS.values() for column in pair})
+        return dict.fromkeys(pairs)
+    columns = sorted({column for pair in pairs.values() for column in pair})
     sums = resampled_sums(np.column_stack([rounds.per_request(column) for column in columns]), seed=seed)
     by_name = dict(zip(columns, sums.T, strict=True))
-    return {name: interval_of_ratio(by_name[top], by_name[base]) for name, (top, base) in RATIOS.items()}
+    return {name: interval_of_ratio(by_name[top], by_name[base]) for name, (top, base) in pairs.items()}
 
 
 def acceptance_by_position(rounds: Rounds) -> Metrics:
@@ -167,6 +210,7 @@ def acceptance_by_position(rounds: Rounds) -> Metrics:
     over the rounds that submitted at least i tokens and accepted all i - 1 before. In a tree, position is depth.
     """
     accepted, submitted = rounds["accepted"], rounds["submitted"]
+    submitted = np.where(rounds["steps"] > 0, accepted, submitted)  # of a pipeline's nodes, many have one position
     positions = range(1, int(submitted.max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
     reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) for i in positions]
@@ -184,10 +228,10 @@ def wasted_time(rounds: Rounds) -> Metrics:
     """
     drafted, accepted, draft_s = rounds["drafted"], rounds["accepted"], rounds["draft_s"]
     per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)
-    wdt = float(per_token @ (drafted - accepted))
+    wdt = float((per_token * (drafted - accepted)).sum())
     return {
         "wdt": wdt,
-        "wdt_paper": float(per_token @ np.maximum(0.0, rounds["submitted"] - accepted)),
+        "wdt_paper": float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum()),
         "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
     }
 
@@ -204,10 +248,18 @@ def latency(group: Group) -> Metrics:
 def inter_token_gaps(rounds: Rounds) -> Array:
     """Gaps between committed tokens: a burst of n tokens, gap seconds after the last, is n gaps of gap / n.
 
-    A request's first burst gives none: the wait for it is ttft, and its tokens arrive together.
+    A request's first burst gives none: the wait for it is ttft, and its tokens arrive together. The tokens of a round
+    that knows when each of them was committed are bursts of one.
     """
-    bursts = rounds["committed"] > 0
-    request, tokens, end_s = rounds.request[bursts], rounds["committed"][bursts], rounds["end_s"][bursts]
+    bursts = [
+        (request, size, end_s)
+        for request, moments_s, committed, round_end_s in zip(
+            rounds.request, rounds.commits_s, rounds["committed"], rounds["end_s"], strict=True
+        )
+        for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(committed, round_end_s)])
+        if size
+    ]
+    request, tokens, end_s = np.array(bursts, dtype=np.float64).reshape(-1, 3).T
     later = request[1:] == request[:-1]
     sizes = tokens[1:][later]
     return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
@@ -257,6 +309,26 @@ def _optional(
     if device_cost is not None:
         metrics["cost_efficiency"] = ratio_of_sums(tokens, device_cost)
     return metrics
+
+
+def device_cost(deployment: Metrics, records: Sequence[RequestRecord]) -> float | None:
+    """What a run costs by the prices per hour in `run.json`: the verifier all along, a drafter while it works."""
+    server, edge = (deployment[role]["price_per_hour"] for role in ("verifier", "drafter"))
+    if not server and not edge:
+        return None
+    rounds = Group(records).rounds
+    busy_s = sum(rounds.sum(f"{phase}_s") for phase in ("prefill", "draft", "policy"))
+    return float(server * makespan_s(records) + edge * busy_s) / 3600
+
+
+def idle_shares(deployment: Metrics, records: Sequence[RequestRecord]) -> Metrics:
+    """Of the verifier over the run, and of the requests' own drafting devices, where they draft, over the requests."""
+    rounds = Group(records).rounds
+    edge_s = sum(rounds.sum(f"{phase}_s") for phase in ("prefill", "draft", "policy"))
+    busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
+    if deployment["placement"] == "edge" and edge_s:
+        busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(_seconds(records).values()))
+    return {name: 1 - share for name, share in busy.items() if share is not None}
 
 
 def headroom(method: float | None, autoregressive: float | None, oracle: float) -> float | None:

@@ -37,30 +37,34 @@ def write_plots(folder: Path, summary: Fields, judged: Mapping[str, Judged], whe
     """All plots; `judged` holds the judges by name, `where` says what was measured on what."""
     folder.mkdir(parents=True, exist_ok=True)
     tested = f"{where}, test prompts"
-    with _plot(folder / "speed.png", (8, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
+    with plot(folder / "speed.png", (8, 0.42 * len(summary["contenders"]) + 1.6)) as axes:
         _speed(axes, summary, f"Modelled speed against the best fixed length\n({tested}; 95% intervals over prompts)")
-    with _plot(folder / "roc.png", (6.4, 6)) as axes:
+    with plot(folder / "roc.png", (6.4, 6)) as axes:
         _roc(axes, judged, f"Telling accepted from rejected tokens\n({tested}; marks: chosen thresholds)")
-    with _plot(folder / "precision_recall.png", (6.4, 6)) as axes:
+    with plot(folder / "precision_recall.png", (6.4, 6)) as axes:
         _precision_recall(
             axes, judged, f"Precision and recall on accepted tokens\n({tested}; marks: chosen thresholds)"
         )
-    with _plot(folder / "calibration.png", (6.4, 6)) as axes:
+    with plot(folder / "calibration.png", (6.4, 6)) as axes:
         _calibration(axes, summary, f"Predicted against observed acceptance\n({tested})")
-    with _plot(folder / "correlations.png", (6.4, 5.6)) as axes:
+    with plot(folder / "correlations.png", (6.4, 5.6)) as axes:
         _correlations(axes, summary["correlations"], f"Correlations of draft statistics\n({where}, training prompts)")
     _acceptance(folder / "acceptance_by_feature.png", summary["acceptance_by_feature"], where)
 
 
 @contextmanager
-def _plot(path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1) -> Iterator[Any]:
+def plot(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, formats: Sequence[str] = ("png",)
+) -> Iterator[Any]:
     """Axes of a figure that is written when the context is left."""
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=size, dpi=130, layout="constrained")
     yield figure.subplots(rows, columns)
     try:
-        figure.savefig(path)
+        for suffix in formats:
+            undated = {"Date": None} if suffix == "svg" else None
+            figure.savefig(path.with_suffix(f".{suffix}"), metadata=undated)
     except OSError as error:
         raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -101,9 +105,11 @@ def _precision_recall(axes: "Axes", judged: Mapping[str, Judged], title: str) ->
         _line(axes, place, curve.recall, curve.precision, name)
         positives = counts.true_positives + counts.false_positives
         _mark(axes, place, counts.recall, counts.true_positives / positives if positives else 1.0)
-    share = next(iter(judged.values())).labels.mean()
+    share = float(next(iter(judged.values())).labels.mean())
     axes.axhline(share, color=GREY, linewidth=1, linestyle=":", label="share of accepted tokens")
     _unit_square(axes, "recall on accepted tokens", "precision", title)
+    # Below the share of accepted tokens there is next to nothing to see.
+    axes.set_ylim(max(-0.02, share - 0.15), 1.02)
 
 
 def _calibration(axes: "Axes", summary: Fields, title: str) -> None:
@@ -128,7 +134,7 @@ def _correlations(axes: "Axes", found: Fields, title: str) -> None:
 
 def _acceptance(path: Path, curves: Mapping[str, Sequence[Fields]], where: str) -> None:
     rows = -(-len(curves) // 2)
-    with _plot(path, (9, 3.1 * rows + 0.6), rows, 2) as grid:
+    with plot(path, (9, 3.1 * rows + 0.6), rows, 2) as grid:
         spare = list(grid.flat)
         for name, points in curves.items():
             axes = spare.pop(0)
@@ -152,8 +158,9 @@ def _line(axes: "Axes", place: int, x: Any, y: Any, label: str, marker: str | No
 
 
 def _mark(axes: "Axes", place: int, x: float, y: float) -> None:
+    """Hollow and of different size, so that marks on one spot can be told apart."""
     colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    axes.plot(x, y, marker, color=colour, markersize=9, markeredgecolor="black")
+    axes.plot(x, y, marker, color=colour, markersize=8 + 2 * place, fillstyle="none", markeredgewidth=2)
 
 
 def _unit_square(axes: "Axes", x: str, y: str, title: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.reports.formatting import interval, rate, seconds, share, significant, times
+from specbench_kit.reports.wording import deployment_name
 
 Fields = Mapping[str, Any]
 
@@ -45,7 +46,18 @@ def where_the_gap_is(summary: Fields) -> str:
         "What there is to gain, as a multiple of the best fixed length: the oracle, never wrong and deciding for free, "
         f"reaches {oracle}. `{leaders['classifier']}` would reach {right} if it were never wrong at its price, {free} "
         f"if it decided for free, and {sent} if it sent the token that it stops at instead of keeping it back. "
-        f"{_prices(summary)}"
+        f"{_stops_nothing(summary)}{_prices(summary)}"
+    )
+
+
+def _stops_nothing(summary: Fields) -> str:
+    name = summary["recommended"]
+    if name not in let_all_pass(summary):
+        return ""
+    longest = contender(summary, name)["longest"]
+    return (
+        f"At these prices it lets every token pass and drafts {longest} in each round: any stop on its scores would "
+        "cost more than it saves. "
     )
 
 
@@ -57,6 +69,31 @@ def _prices(summary: Fields) -> str:
         f"{seconds(timing['statistics_s'])} for its statistics), a plain target step {seconds(timing['verify_s'][0])}, "
         f"verifying {longest} drafted tokens {seconds(timing['verify_s'][longest])}."
     )
+
+
+def time_sentence(run: Fields) -> str:
+    """How the seconds came about."""
+    name = deployment_name(dict(run))
+    if name in (None, "recorded"):
+        return "modelled: medians of the recording machine; a family's score takes what it took when this was trained"
+    return f"modelled: what the deployment '{name}' would take at the trace's mean context; prompts take no time"
+
+
+def to_measure(run: Fields, summary: Fields) -> str:
+    """The command that puts the recommended predictor to the test of a clock."""
+    methods = (f"wisp:predictor={summary['recommended']}", summary["leaders"]["fixed"])
+    command = " ".join(["skit bench", *(f"--method {spec}" for spec in methods)])
+    models = "" if _is_bundled(run) else ", with the same `--target` and `--draft`,"
+    return f"All of these speeds are modelled; `{command}`{models} measures them."
+
+
+def _is_bundled(run: Fields) -> bool:
+    return all(str(model.get("name")).startswith("bundled/") for model in run["models"].values())
+
+
+def let_all_pass(summary: Fields) -> list[str]:
+    """The judges that stop nothing."""
+    return [one["name"] for one in summary["contenders"] if one["threshold"] == 0]
 
 
 def contender(summary: Fields, name: str) -> Fields:

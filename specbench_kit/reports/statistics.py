@@ -23,9 +23,9 @@ def resampled_sums(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int 
     values = np.asarray(columns, dtype=np.float64)
     rows = len(values)
     rng = np.random.default_rng(seed)
-    # One count vector at a time: memory stays at O(rows) for any number of resamples.
-    counts = (np.bincount(rng.integers(rows, size=rows), minlength=rows) for _ in range(resamples))
-    return np.stack([count @ values for count in counts])
+    # One sample at a time: memory stays at O(rows) for any number of resamples. No matrix product: its last bits
+    # differ between processors.
+    return np.stack([values[rng.integers(rows, size=rows)].sum(axis=0) for _ in range(resamples)])
 
 
 def interval_of_ratio(numerator: NDArray[Any], denominator: NDArray[Any], level: float = LEVEL) -> Interval | None:

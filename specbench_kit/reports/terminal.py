@@ -29,7 +29,7 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
 def _setting(run: Fields) -> str:
     config = run.get("config") or {}
     parts = [wording.dataset_sentence(run.get("dataset") or {}), wording.sampling_sentence(config)]
-    parts += [f"batch size {config.get('batch_size')}", f"{run.get('time_kind')} time"]
+    parts += [f"batch size {config.get('batch_size')}", wording.time_kind(run)]
     return " · ".join(parts)
 
 

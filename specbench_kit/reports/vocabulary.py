@@ -40,11 +40,23 @@ METRICS = (
     Metric("goodput", rate, "committed tokens of the requests that met the SLO / makespan"),
     Metric("slo_tpot_s", seconds, "the SLO of goodput: the highest tpot that meets it"),
     Metric("server_tokens_per_busy_second", rate, "committed tokens / seconds that the verifier was busy"),
-    Metric("cost_efficiency", significant, "committed tokens / (price x time, summed over the devices)"),
+    Metric(
+        "cost_efficiency",
+        significant,
+        "committed tokens / (price x time, summed over the devices): the verifier's is paid for the makespan, a "
+        "drafter's while it works",
+    ),
+    Metric("alignment_rate", share, "rounds whose answer was the one drafted ahead for / rounds that drafted ahead"),
+    Metric("proactive_hit_depth", significant, "accepted tokens that were drafted ahead / rounds that were aligned"),
+    Metric("edge_idle_share", share, "1 - seconds that drafting devices worked / seconds that their requests took"),
+    Metric("server_idle_share", share, "1 - seconds that the verifier was busy / makespan"),
     Metric("headroom", share, "share of the throughput gap between autoregressive and oracle that the method closes"),
     Metric("speedup", times, "autoregressive time / method time, end to end, as a ratio of sums over paired requests"),
     Metric("speedup_pairs", count, "requests that finished in both runs, which the speedup is over"),
 )
+
+OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
+"""The metrics that say what drafting while the target verifies brings."""
 
 DISTRIBUTIONS = {
     "ttft": "arrival to first committed token",

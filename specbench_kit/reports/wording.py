@@ -16,7 +16,7 @@ def headline(run: Fields, summary: Fields) -> str:
     lossless = summary.get("lossless") or {}
     if lossless.get("compared"):
         parts.append(f"{lossless['identical']} of {lossless['compared']} outputs identical")
-    parts.append(f"{count(overall['finished'])} requests in {run.get('time_kind', 'unlabelled')} time")
+    parts.append(f"{count(overall['finished'])} requests in {time_kind(run)}")
     return f"{', '.join(part for part in parts if part)}."
 
 
@@ -36,6 +36,14 @@ def speedup_note(run: Fields, summary: Fields) -> str:
     return f"Both sides sampled their own outputs, so the speedup also holds their difference in length ({lengths})."
 
 
+def overlap_note(run: Fields) -> str:
+    """What one device cannot show of a method that drafts while the target verifies."""
+    if run.get("time_kind") == "modelled":
+        return ""
+    turns = "Drafting and verifying took turns on one device, so what was drafted meanwhile cost time like the rest"
+    return f"{turns}: that the two can overlap is only seen under a modelled deployment (`--deployment`)."
+
+
 def setting_cautions(run: Fields) -> list[str]:
     """What in the setting a reader must know before quoting a number."""
     dataset, lines = run.get("dataset") or {}, []
@@ -43,7 +51,8 @@ def setting_cautions(run: Fields) -> list[str]:
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
     if run.get("time_kind") == "modelled":
-        lines.append("MODELLED TIME: durations come from a deployment's latency model, not from a clock.")
+        place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
+        lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
     return lines
 
 
@@ -127,10 +136,24 @@ def parameters(number: float) -> str:
     return f"{significant(number / scale)} {unit}".rstrip()
 
 
-def time_sentence(time_kind: str | None) -> str:
+def time_sentence(run: Fields) -> str:
     """How durations were obtained."""
-    meanings = {"measured": "measured by this machine's clock", "modelled": "modelled by a deployment's latency model"}
-    return meanings.get(time_kind or "", "unlabelled")
+    name = deployment_name(run)
+    under = f": what the deployment '{name}' would take" if name else ""
+    meanings = {"measured": "measured by this machine's clock", "modelled": f"modelled{under}, by latency models"}
+    return meanings.get(run.get("time_kind", ""), "unlabelled")
+
+
+def deployment_name(run: Fields) -> str | None:
+    """Of the deployment that time is modelled on."""
+    name: str | None = (run.get("deployment") or {}).get("name")
+    return name
+
+
+def time_kind(run: Fields) -> str:
+    """`measured`, or `modelled` and where."""
+    name, kind = deployment_name(run), run.get("time_kind", "unlabelled")
+    return f"{kind} time ({name})" if name else f"{kind} time"
 
 
 def hardware_sentence(hardware: Fields) -> str:

@@ -1,6 +1,6 @@
 """Record a dataset's trace with a pair of models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,13 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.traces.recording import Recorder, measure_steps, slot_length
+from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.steps import measure_statistics, measure_steps
 from specbench_kit.traces.trace import TraceHeader, TraceWriter
 
 
@@ -87,9 +89,9 @@ def _draft_runner(pair: Pair, length: int) -> Runner:
 def _header(
     settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
-    request = Conversation(dataset.prompts[0], pair.tokenizer, 1).next_request()
-    assert request is not None
-    draft_s, verify_s = measure_steps(*runners, request.prompt_ids, max_draft)
+    prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
+    draft_s, verify_s = measure_steps(*runners, prefix, max_draft)
+    statistics_s = measure_statistics(pair.vocabulary, str(pair.draft.model.device))
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),
@@ -97,4 +99,13 @@ def _header(
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),
     }
-    return TraceHeader(max_draft, draft_s, verify_s, run)
+    return TraceHeader(max_draft, draft_s, verify_s, run, statistics_s)
+
+
+def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:
+    """The first prompt of less than `room` tokens."""
+    requests = (Conversation(prompt, pair.tokenizer, 1).next_request() for prompt in dataset.prompts)
+    fitting = (request.prompt_ids for request in requests if request and 0 < len(request.prompt_ids) < room)
+    if prompt := next(fitting, None):
+        return prompt
+    raise SkitError(f"no prompt of {dataset.name} fits the context, which has room for {room - 1} tokens of prompt")

@@ -1,8 +1,6 @@
 """Record a trace: the target's greedy answer and, at every offset, the draft model's greedy continuation."""
 
 from collections.abc import Sequence
-from statistics import median
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +10,6 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.trace import STATISTICS, RequestTrace
-
-TIMED_STEPS = 30
 
 
 class Recorder:
@@ -73,25 +69,3 @@ class Recorder:
 def slot_length(prompt: int, output: int, max_draft: int) -> int:
     """Tokens that the recorder's draft slot holds for a request of that size."""
     return prompt + output * (max_draft + 1)
-
-
-def measure_steps(
-    target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int
-) -> tuple[float, tuple[float, ...]]:
-    """Median seconds of one draft step, and of verifying 0, 1, ..., max_draft tokens, after `prefix`."""
-    draft_s = _measure(draft, prefix, 1)
-    return draft_s, tuple(_measure(target, prefix, 1 + count) for count in range(max_draft + 1))
-
-
-def _measure(runner: Runner, prefix: Sequence[int], count: int) -> float:
-    slot = runner.acquire()
-    runner.forward([Append(slot, prefix)])
-    runner.commit(slot, range(len(prefix)))
-    seconds = []
-    for _ in range(TIMED_STEPS):
-        started_s = perf_counter()
-        runner.forward([Append(slot, list(prefix[:count]), keep=count)]).argmax()
-        seconds.append(perf_counter() - started_s)
-        runner.commit(slot, [])
-    runner.release(slot)
-    return median(seconds)

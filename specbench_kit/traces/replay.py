@@ -1,7 +1,6 @@
 """Run a greedy chain method on a trace: no model, the same rounds as live."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from specbench_kit.decoding.drafter import Draft
@@ -10,7 +9,8 @@ from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.decoding.tree import DraftForward, NodeStats, TokenTree
+from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Verdict, walk
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.errors import SkitError
@@ -18,18 +18,25 @@ from specbench_kit.methods.base import Method
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 
-@dataclass(frozen=True, slots=True)
 class _Recorded:
-    """The recorded draft statistics of one request at one offset; row i belongs to the i-th drafted token."""
+    """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
 
-    trace: RequestTrace
-    offset: int
+    def __init__(self, trace: RequestTrace, offset: int) -> None:
+        self.tokens: list[int] = trace.drafted[offset].tolist()
+        self._table = trace.statistics[offset]
+        self._scores: list[float] = []
 
     def stats(self, row: int, token: int) -> NodeStats:
-        return NodeStats(*self.trace.statistics[self.offset, row].tolist())
+        return NodeStats(*self._table[row].tolist())
 
     def probability(self, row: int, token: int) -> float:
-        return float(self.trace.statistics[self.offset, row, -1])
+        return float(self._table[row, -1])
+
+    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+        """All tokens are scored at once, which costs little more than one; a run has one judge."""
+        if not self._scores:
+            self._scores = judge.score_chain(self._table)
+        return self._scores[row]
 
 
 class ReplayDrafter:
@@ -38,10 +45,12 @@ class ReplayDrafter:
     def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
         self.drafts: list[Draft] = []
         self._header, self._traces = header, traces
+        self._recorded: dict[str, _Recorded] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]
+        self._recorded.clear()
         return self.drafts
 
     def room(self, draft: Draft) -> int:
@@ -51,15 +60,20 @@ class ReplayDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append the recorded next token to each chain."""
         for draft in drafts:
-            place, offset = draft.tree.last, draft.session.produced
-            if self.room(draft) < 1:
+            place = draft.tree.last
+            if place >= self._header.max_draft:
                 raise SkitError(
                     f"the trace holds drafts of {self._header.max_draft} tokens and the method wants more: "
                     "record it with a larger --max-draft, or lower the method's"
                 )
-            trace = self._traces[draft.request_id]
-            draft.tree.add(int(trace.drafted[offset, place]), place, _Recorded(trace, offset), place)
+            source = self._recorded.get(draft.request_id) or self._look_up(draft)
+            draft.tree.add(source.tokens[place], place, source, place)
         return list(drafts)
+
+    def _look_up(self, draft: Draft) -> _Recorded:
+        found = _Recorded(self._traces[draft.request_id], draft.session.produced)
+        self._recorded[draft.request_id] = found
+        return found
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """A trace holds one chain per offset."""
@@ -100,14 +114,17 @@ class ReplayVerifier:
 
 
 def recorded(header: TraceHeader) -> Deployment:
-    """The machine that a trace was recorded on: drafts and verifications at their medians, whatever the context.
-
-    Prompts count as cached, since a trace says nothing about the time they take.
-    """
-    device = "the recording machine"
-    drafter = Endpoint(device, TableModel((header.draft_s,)))
-    verifier = Endpoint(device, TableModel(header.verify_s))
-    return Deployment("recorded", drafter, verifier, placement="server", cached_prompts=True)
+    """The machine that a trace was recorded on; a trace says nothing about the time that prompts take."""
+    device, origin = "the recording machine", "medians in the trace, whatever the context"
+    return Deployment(
+        "recorded",
+        drafter=Endpoint(device, TableModel((header.draft_s,)), origin=origin),
+        verifier=Endpoint(device, TableModel(header.verify_s), origin=origin),
+        placement="server",
+        predictor_s=header.statistics_s,
+        cached_prompts=True,
+        description="The machine that recorded the trace; prompts take no time.",
+    )
 
 
 def replay(
@@ -118,11 +135,14 @@ def replay(
     deployment: Deployment | None = None,
     batch_size: int = 1,
     seed: int = 0,
+    timeline: Timeline | None = None,
 ) -> Iterator[RequestRecord]:
     """The records of decoding the traces' requests with a method, as they finish; holds a batch of traces at most.
 
     Time is modelled: that of the deployment, or of the recording machine.
     """
+    if method.pipeline is not None:
+        raise SkitError("a trace holds chains, so a method that fills a pipeline cannot be replayed: run it live")
     active: dict[str, RequestTrace] = {}
     drafter, verifier = ReplayDrafter(header, active), ReplayVerifier(active)
     engine = Engine(
@@ -133,6 +153,7 @@ def replay(
         batch_size=batch_size,
         capacity=1 << 40,
     )
+    engine.clock.timeline = timeline
     waiting = iter(traces)
     while True:
         for trace in islice(waiting, batch_size - len(active)):

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from specbench_kit.errors import SkitError
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
 """Recorded per drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
@@ -44,12 +45,17 @@ class RequestTrace:
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """What a trace file says about itself: `run` is provenance in the form of `run.json`."""
+    """What a trace file says about itself: `run` is provenance in the form of `run.json`.
+
+    On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and the draft
+    statistics of a token `statistics_s`, each at the median.
+    """
 
     max_draft: int
     draft_s: float
     verify_s: tuple[float, ...]
     run: dict[str, Any]
+    statistics_s: float = 0.0
 
 
 class TraceWriter:
@@ -58,15 +64,14 @@ class TraceWriter:
     def __init__(self, path: Path, header: TraceHeader) -> None:
         import pyarrow.parquet
 
-        self._header = header
         self._path, self._temporary = path, path.with_name(f".{path.name}.partial")
         self._schema = _schema(header)
         self._rows: list[RequestTrace] = []
-        try:
+        with self._reported():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pyarrow.parquet.ParquetWriter(self._temporary, self._schema, compression="zstd")
-        except OSError as error:
-            raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._temporary, self._schema, compression="zstd", write_page_checksum=True
+            )
 
     def __enter__(self) -> "TraceWriter":
         return self
@@ -74,12 +79,15 @@ class TraceWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
-        if kind is None:
-            self._temporary.replace(self._path)
-        else:
+        try:
+            if kind is None:
+                self._flush()
+                with self._reported():
+                    self._writer.close()
+                    self._temporary.replace(self._path)
+        finally:
+            with suppress(OSError):
+                self._writer.close()
             self._temporary.unlink(missing_ok=True)
 
     def append(self, trace: RequestTrace) -> None:
@@ -97,11 +105,16 @@ class TraceWriter:
         columns["drafted"] = [row.drafted.ravel() for row in self._rows]
         for index, name in enumerate(STATISTICS):
             columns[name] = [row.statistics[..., index].ravel() for row in self._rows]
-        try:
+        with self._reported():
             self._writer.write_table(pyarrow.table(columns, schema=self._schema))
+        self._rows.clear()
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise SkitError(f"cannot write {self._path}: {error.strerror or error}") from error
-        self._rows.clear()
 
 
 class TraceFile:
@@ -113,11 +126,11 @@ class TraceFile:
 
         self.path = path
         try:
-            self._file = pyarrow.parquet.ParquetFile(path)
+            self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
         except (OSError, pyarrow.ArrowException) as error:
             reason = str(error).splitlines()[0]
             raise SkitError(f"cannot read the trace {path}: {reason}; record it with skit record") from error
-        self.header = _read_header(path, self._file.schema_arrow.metadata or {})
+        self.header = _read_header(path, self._file.schema_arrow)
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -127,16 +140,15 @@ class TraceFile:
 
         try:
             for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
-                for index in range(batch.num_rows):
-                    yield self._row(batch, index)
-        except (OSError, pyarrow.ArrowException) as error:
+                yield from (self._row(batch, index) for index in range(batch.num_rows))
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(
                 f"the trace {self.path} is damaged: {str(error).splitlines()[0]}; record it again"
             ) from error
 
     def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
         plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}
-        shape = (-1, self.header.max_draft)
+        shape = (len(plain["output_ids"]), self.header.max_draft)
         statistics = [_values(batch, name, index).reshape(shape) for name in STATISTICS]
         drafted = _values(batch, "drafted", index).reshape(shape)
         return RequestTrace(**plain, drafted=drafted, statistics=np.stack(statistics, axis=-1))
@@ -151,26 +163,37 @@ def _values(batch: "pyarrow.RecordBatch", name: str, index: int) -> NDArray[Any]
 
 
 def _schema(header: TraceHeader) -> "pyarrow.Schema":
+    content = {"schema_version": SCHEMA_VERSION, **asdict(header)}
+    return _columns().with_metadata({_METADATA: json.dumps(content).encode()})
+
+
+def _columns() -> "pyarrow.Schema":
     import pyarrow
 
     tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
     fields = [(name, pyarrow.string()) for name in ("request_id", "category", "finish_reason")]
     fields += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
     fields += [(name, numbers) for name in STATISTICS]
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "max_draft": header.max_draft,
-        "draft_s": header.draft_s,
-        "verify_s": header.verify_s,
-        "run": header.run,
-    }
-    return pyarrow.schema(fields, metadata={_METADATA: json.dumps(content).encode()})
+    return pyarrow.schema(fields)
 
 
-def _read_header(path: Path, metadata: dict[bytes, bytes]) -> TraceHeader:
+def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
+    metadata = schema.metadata or {}
     if _METADATA not in metadata:
         raise SkitError(f"{path} is a Parquet file but not a trace: record one with skit record")
-    content = json.loads(metadata[_METADATA])
-    if content["schema_version"] > SCHEMA_VERSION:
-        raise SkitError(f"{path} was written by a newer specbench-kit: upgrade specbench-kit")
-    return TraceHeader(content["max_draft"], content["draft_s"], tuple(content["verify_s"]), content["run"])
+    try:
+        content = json.loads(metadata[_METADATA])
+        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
+            raise SkitError(_other_version(path, version))
+        header = TraceHeader(**content | {"verify_s": tuple(content["verify_s"])})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkitError(f"the trace {path} is damaged: its header cannot be read; record it again") from error
+    if not schema.remove_metadata().equals(_columns()):
+        raise SkitError(f"the trace {path} is damaged: its columns are not those of a trace; record it again")
+    return header
+
+
+def _other_version(path: Path, version: Any) -> str:
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        return f"{path} was written by a newer specbench-kit: upgrade specbench-kit"
+    return f"{path} was written by an older specbench-kit: record it again"

@@ -7,12 +7,13 @@ from math import inf, log
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench_kit.predictors.scoring import NEVER
 from specbench_kit.predictors.search import Found
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.operating_point import OperatingPoint
-from specbench_kit.training.rounds import Plan, Scores, fixed_length, until_below, until_rejection
+from specbench_kit.training.rounds import Plan, Rounds, Scores, fixed_length, play, until_below, until_rejection
 from specbench_kit.training.timing import Timing
 
 Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle", "variant"]
@@ -49,6 +50,10 @@ class Contender:
     def judging(cls, name: str, kind: Kind, policy_s: float, judge: Judge) -> "Contender":
         """One that decides token by token."""
         return cls(name, kind, policy_s, judge.plan, judge)
+
+    def seconds(self, rounds: Rounds, timing: Timing) -> NDArray[np.float64]:
+        """Of each of its rounds."""
+        return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.policy_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +122,11 @@ class Chooser:
 
     def speed(self, contender: Contender) -> float:
         """Tokens per second on the validation offsets."""
-        return self.timing.speed(self.validation, contender.plan(self.validation), contender.policy_s)
+        rounds = play(self.validation, contender.plan(self.validation))
+        return float(rounds.committed.sum() / contender.seconds(rounds, self.timing).sum())
 
     def _classifier(self, trained: Trained) -> Contender:
-        policy_s = self.timing.statistics_s + trained.latency["median"]
+        policy_s = self.timing.statistics_s + (trained.latency["median"] if self.timing.adds_scores else 0.0)
         judge = self._tuned(Judge(trained.score, self.validation.max_draft), policy_s)
         return Contender.judging(trained.family, "classifier", policy_s, judge)
 

@@ -33,7 +33,7 @@ class Played:
     @classmethod
     def on(cls, offsets: Offsets, contender: Contender, timing: Timing) -> "Played":
         rounds = play(offsets, contender.plan(offsets))
-        return cls(contender, rounds, timing.seconds(rounds, contender.policy_s))
+        return cls(contender, rounds, contender.seconds(rounds, timing))
 
     @property
     def speed(self) -> float:
@@ -172,5 +172,6 @@ def to_records(offsets: Offsets, rounds: Rounds, timing: Timing, policy_s: float
         seconds: dict[str, Any] = dict.fromkeys(SECONDS, 0.0)
         seconds |= {"draft_s": drafted * timing.draft_s, "policy_s": drafted * policy_s}
         seconds["verify_s"] = timing.verify_s[submitted]
+        seconds["link_s"] = timing.link_s[submitted] if timing.link_s else 0.0
         records[request].rounds.append(RoundRecord(drafted, submitted, accepted, committed, **seconds))
     return list(records.values())

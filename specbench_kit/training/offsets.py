@@ -22,13 +22,15 @@ NOTHING = -1
 class Offsets:
     """The offsets of all requests, in order.
 
-    Per offset [n]: `conversation` and `request` are indices, `remaining` is the output's tokens from here on,
-    `matched` the leading drafted tokens that the target says too, `judged` the drafted tokens that it is known to say
-    or not to say. `statistics` is [n, max_draft, 5], as a trace has them.
+    Per offset [n]: `conversation` and `request` are indices, `context` is the tokens up to here, those of the prompt
+    included, `remaining` the output's tokens from here on, `matched` the leading drafted tokens that the target says
+    too, `judged` the drafted tokens that it is known to say or not to say. `statistics` is [n, max_draft, 5], as a
+    trace has them.
     """
 
     conversation: Integers
     request: Integers
+    context: Integers
     remaining: Integers
     matched: Integers
     judged: Integers
@@ -89,6 +91,7 @@ def _of_request(number: int, conversation: int, trace: RequestTrace) -> Offsets:
     return Offsets(
         conversation=np.full(count, conversation),
         request=np.full(count, number),
+        context=len(trace.prompt_ids) + place,
         remaining=count - place,
         matched=(trace.drafted == said).cumprod(axis=1).sum(axis=1),
         judged=np.minimum(known - place, max_draft),

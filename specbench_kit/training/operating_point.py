@@ -47,10 +47,10 @@ class OperatingPoint:
     def sentence(self) -> str:
         """The rule in words."""
         return {
-            "throughput": "and longest drafts: the most committed tokens per modelled second on validation prompts",
-            "fpr": f"the most recall at a false positive rate of at most {self.target:g} on validation prompts",
-            "balanced": "the highest balanced accuracy on validation prompts",
-        }[self.rule]
+            "throughput": "thresholds and longest drafts by the most committed tokens per modelled second",
+            "fpr": f"thresholds by the most recall at a false positive rate of at most {self.target:g}",
+            "balanced": "thresholds by the highest balanced accuracy",
+        }[self.rule] + ", on the validation prompts"
 
 
 def _fastest(candidates: Sequence[float], max_draft: int, speed: Speed) -> Choice:

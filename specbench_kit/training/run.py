@@ -1,6 +1,5 @@
 """One training run: from prompts or a trace to saved predictors and a report on what they are worth."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,19 +7,21 @@ from typing import Any
 
 from specbench_kit.bench import provenance
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
-from specbench_kit.models.pair import resolve_device
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.run_folder import to_json, unused_folder, write_text
 from specbench_kit.traces.record_run import record
+from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
 from specbench_kit.training.examples import split_by_prompt
 from specbench_kit.training.experiment import Experiment, Report, train
-from specbench_kit.training.folder import unused_folder
 from specbench_kit.training.offsets import Offsets, read_offsets
-from specbench_kit.training.pair import PairIdentity, identify, require_same_pair
+from specbench_kit.training.pair import identify, require_same_pair
 from specbench_kit.training.saving import make_predictors, save_predictors
 from specbench_kit.training.settings import MAX_DRAFT, Settings
 from specbench_kit.training.summary import summarise
-from specbench_kit.training.timing import Timing, measure_statistics
+from specbench_kit.training.timing import Timing
 
 Fields = dict[str, Any]
 
@@ -45,8 +46,7 @@ def run_training(settings: Settings, dataset: LoadedDataset | None, report: Repo
         trace = _open(settings, pair)
         folder = _folder(settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path))
     offsets = _cut(read_offsets(trace), settings, trace)
-    device = str(resolve_device(settings.device))
-    timing = Timing.of(trace.header, measure_statistics(pair.vocabulary, device))
+    timing = Timing.of(trace.header, settings.deployment, round(float(offsets.context.mean())))
     experiment = train(settings, split_by_prompt(offsets, settings.seed), timing, report)
     asked = sum(len(prompt.turns) for prompt in dataset.prompts) if dataset else len(trace)
     return _finish(folder, trace, pair, experiment, failed=asked - len(trace))
@@ -58,10 +58,10 @@ def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Repo
     return TraceFile(path)
 
 
-def _open(settings: Settings, pair: PairIdentity) -> TraceFile:
+def _open(settings: Settings, pair: PairHashes) -> TraceFile:
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
-    require_same_pair(trace, pair.hashes)
+    require_same_pair(trace, pair)
     return trace
 
 
@@ -75,28 +75,28 @@ def _cut(offsets: Offsets, settings: Settings, trace: TraceFile) -> Offsets:
     return offsets.cut(wanted)
 
 
-def _folder(settings: Settings, pair: PairIdentity, dataset: str, digest: str) -> Path:
-    defining = {**settings.described(), "pair": pair.hashes.short, "digest": digest}
-    return unused_folder(settings.out, dataset, defining)
+def _folder(settings: Settings, pair: PairHashes, dataset: str, digest: str) -> Path:
+    defining = {**settings.described(), "pair": pair.short, "digest": digest}
+    return unused_folder(settings.out, "train-predictor", dataset, defining)
 
 
 def _dataset_of(trace: TraceFile) -> Fields:
     return trace.header.run.get("dataset") or {"name": trace.path.stem}
 
 
-def _finish(folder: Path, trace: TraceFile, pair: PairIdentity, experiment: Experiment, failed: int) -> Outcome:
+def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experiment, failed: int) -> Outcome:
     """Numbers, plots, report and predictors; `failed` requests did not fit the context and are not in the trace."""
     from specbench_kit.reports.predictor_plots import write_plots
     from specbench_kit.reports.predictor_report import render
 
     run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
-    training = {name: run[name] for name in ("dataset", "trace", "config", "versions")}
-    predictors = make_predictors(experiment, summary, pair.hashes, training, run["started_at"])
+    training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
+    predictors = make_predictors(experiment, summary, pair, training, run["started_at"])
     saved = save_predictors(predictors, folder, experiment.settings)
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
-    _write(folder / "report.md", render(run, summary))
-    _write(folder / "run.json", _to_json(run))
-    _write(folder / "summary.json", _to_json(summary))
+    write_text(folder / "report.md", render(run, summary))
+    write_text(folder / "run.json", to_json(run))
+    write_text(folder / "summary.json", to_json(summary))
     return Outcome(folder, run, summary, saved)
 
 
@@ -109,20 +109,6 @@ def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
         "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
-        "time_kind": "modelled",
+        **describe_time(settings.deployment or recorded(trace.header)),
         **provenance.collect(settings.argv),
     }
-
-
-def _to_json(content: Fields) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise SkitError(f"cannot write {path}: {error.strerror or error}; make room or choose another --out") from error

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.predictors import artefact
-from specbench_kit.predictors.artefact import PairHashes, Predictor
+from specbench_kit.predictors import artefact, library
+from specbench_kit.predictors.artefact import Predictor
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.training.experiment import Experiment
 from specbench_kit.training.settings import Settings
 
@@ -63,5 +64,5 @@ def _place(predictor: Predictor, settings: Settings) -> Path | None:
     if settings.save_to is not None:
         return settings.save_to if predictor.recommended else None
     if settings.name is not None:
-        return artefact.data_folder() / f"{settings.name}-{predictor.family}"
-    return artefact.default_folder(predictor.pair, predictor.family)
+        return library.data_folder() / f"{settings.name}-{predictor.family}"
+    return library.default_folder(predictor.pair, predictor.family)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench_kit.bench.settings import RECORDED_TOGETHER
 from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
 from specbench_kit.predictors.search import Budget
@@ -11,13 +13,12 @@ from specbench_kit.training.operating_point import OperatingPoint, parse_operati
 
 MAX_DRAFT = 8
 """Of WISP; recorded where nothing else is asked for."""
-RECORDED_TOGETHER = 8
-"""Requests that the target answers in one batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Checked when made. `trace` stands in for recording; without `max_draft` its own is used.
+    """Checked when made. `trace` stands in for recording; without `max_draft` its own is used. Without a deployment,
+    time is that of the machine that recorded the trace.
 
     Predictors go to the user's folder for the pair, or to `name-family` there; `save_to` is one folder for the
     recommended predictor, and then no other is written.
@@ -36,6 +37,7 @@ class Settings:
     trials: int = 12
     seed: int = 0
     operating_point: str = "throughput"
+    deployment: Deployment | None = None
     out: Path = Path("results")
     name: str | None = None
     save_to: Path | None = None
@@ -81,6 +83,7 @@ class Settings:
             "seed": self.seed,
             "limit": self.limit,
             "operating_point": self.operating_point,
+            "deployment": self.deployment.name if self.deployment else None,
             "device": self.device,
             "dtype": self.dtype,
         }

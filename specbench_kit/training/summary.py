@@ -1,8 +1,10 @@
 """The numbers of an experiment, ready for JSON."""
 
 from dataclasses import asdict
+from math import prod
 from typing import Any
 
+from specbench_kit.predictors.base import families
 from specbench_kit.predictors.scoring import calibration
 from specbench_kit.training.contenders import Contender, Trained
 from specbench_kit.training.description import acceptance_curves, correlations, describe_split
@@ -46,6 +48,7 @@ def _trained(trained: Trained) -> Fields:
         "validation_loss": found.best.loss,
         "default_loss": found.trials[0].loss,
         "trials": len(found.trials),
+        "grid": prod(map(len, families.get(trained.family)().space.values())),
         "latency": dict(trained.latency),
     }
 

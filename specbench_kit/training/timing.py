@@ -1,36 +1,55 @@
-"""Modelled time of rounds: the recorded seconds of draft and verification, and what deciding costs."""
+"""Modelled time of rounds: what drafting, the link, verification and deciding take where the predictor will run."""
 
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.predictors.latency import stopwatch
+from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Link
+from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceHeader
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.rounds import Plan, Rounds, play
 
-TRIALS = 200
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one draft step, of verifying 0, 1, ... tokens, and of a token's draft statistics."""
+    """Seconds of one draft step, of verifying n = 0, 1, ... tokens, and of sending them and hearing back.
+
+    `statistics_s` is what judging a drafted token takes; where `adds_scores`, a classifier's score comes on top.
+    """
 
     draft_s: float
     verify_s: tuple[float, ...]
     statistics_s: float
+    link_s: tuple[float, ...] = ()
+    adds_scores: bool = True
 
     @classmethod
-    def of(cls, header: TraceHeader, statistics_s: float) -> "Timing":
-        """The timing of the machine that a trace was recorded on."""
-        return cls(header.draft_s, header.verify_s, statistics_s)
+    def of(cls, header: TraceHeader, deployment: Deployment | None, context: int) -> "Timing":
+        """Of a deployment, or of the machine that the trace was recorded on, for requests one after another.
+
+        Latency models are straight lines in the cached tokens: one context, the mean, stands for all. Prompts take
+        no time. A deployment's own price of a predicted token includes the score.
+        """
+        place, lengths = deployment or recorded(header), range(header.max_draft + 1)
+        return cls(
+            draft_s=place.drafter.latency.seconds([(1, context)]),
+            verify_s=tuple(place.verifier.latency.seconds([(1 + count, context)]) for count in lengths),
+            statistics_s=place.predictor_s,
+            link_s=tuple(_round_trip_s(place.link, count) for count in lengths) if place.placement == "edge" else (),
+            adds_scores=deployment is None,
+        )
+
+    @property
+    def without_link(self) -> "Timing":
+        """Of a method that leaves the whole answer to the verifier."""
+        return replace(self, link_s=())
 
     def seconds(self, rounds: Rounds, policy_s: float) -> NDArray[np.float64]:
         """Of each round, when deciding costs `policy_s` per drafted token."""
-        verify_s = np.asarray(self.verify_s, np.float64)[rounds.submitted]
-        seconds: NDArray[np.float64] = rounds.drafted * (self.draft_s + policy_s) + verify_s
+        answer_s = np.sum([self.verify_s, self.link_s] if self.link_s else [self.verify_s], axis=0)[rounds.submitted]
+        seconds: NDArray[np.float64] = rounds.drafted * (self.draft_s + policy_s) + answer_s
         return seconds
 
     def speed(self, offsets: Offsets, plan: Plan, policy_s: float) -> float:
@@ -39,17 +58,6 @@ class Timing:
         return float(rounds.committed.sum() / self.seconds(rounds, policy_s).sum())
 
 
-def measure_statistics(vocabulary: int, device: str) -> float:
-    """Median seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
-    import torch
-
-    from specbench_kit.decoding.sampling import Sampler
-    from specbench_kit.decoding.tree import DraftForward
-
-    logits = torch.randn(1, vocabulary, device=device)
-    seconds = []
-    for _ in range(TRIALS):
-        elapsed_s = stopwatch()
-        DraftForward([logits], Sampler()).stats(0, 0)
-        seconds.append(elapsed_s())
-    return median(seconds)
+def _round_trip_s(link: Link, count: int) -> float:
+    """Of `count` tokens and of the answer to them, all accepted."""
+    return link.rtt_s + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)

@@ -34,7 +34,7 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--method", "fixd-k"], "unknown method 'fixd-k' (did you mean 'fixed-k'?); known: autoregressive, "),
+        (["--method", "fixd-k"], "unknown method 'fixd-k' (did you mean 'fixed-k'?); known: "),
         (["--method", "fixed-k:q=1"], "fixed-k: unknown option 'q'; known: k"),
         (["--method", "fixed-k:k"], "fixed-k: option 'k' needs a value, as in k=..."),
         (["--method", "fixed-k:k=two"], "fixed-k: k must be a whole number, not 'two'"),

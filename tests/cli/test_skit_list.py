@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from command_line import environment, error_line, skit, skit_here
 
+from specbench_kit.cli.listing import KINDS
 from specbench_kit.datasets.base import datasets
 from specbench_kit.methods.base import methods
 
@@ -48,7 +49,7 @@ def test_models_are_listed_with_folders_that_hold_models() -> None:
 
 def test_without_a_kind_everything_is_listed() -> None:
     everything = listed()
-    assert everything == {kind: listed(kind) for kind in ("methods", "datasets", "models")}
+    assert everything == {kind: listed(kind) for kind in KINDS}
     table = skit("list").stdout
     names = [entry["name"] for entries in everything.values() for entry in entries]
     lines = table.splitlines()
@@ -63,7 +64,7 @@ def test_a_narrow_terminal_cuts_nothing_off() -> None:
 
 def test_an_unknown_kind_is_refused() -> None:
     line = error_line(skit("list", "modelz"))
-    assert line == "nothing to list under 'modelz'; known: methods, datasets, models"
+    assert line == f"nothing to list under 'modelz'; known: {', '.join(KINDS)}"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["list"], ["list", "--json"]])

@@ -11,7 +11,8 @@ import pytest
 from command_line import TinyPair, environment, error_line, read_object, skit, skit_here
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.predictors.artefact import PairHashes, find, load
+from specbench_kit.predictors.artefact import load
+from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.training.pair import identify
 
 PROMPTS, NEW_TOKENS = 12, 16
@@ -54,7 +55,7 @@ def folder(document: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(tiny: TinyPair) -> PairHashes:
-    return identify(str(tiny.target), str(tiny.draft)).hashes
+    return identify(str(tiny.target), str(tiny.draft))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import DraftForward, TokenTree, features_of_row, features_of_rows
 
 LOGITS = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)) * 2
 
@@ -52,6 +52,16 @@ def test_statistics_equal_a_direct_computation(sampler: Sampler) -> None:
         assert stats.probability == tree.probability(node) == pytest.approx(p[token], abs=1e-6)
         listed = [stats.confidence, stats.entropy, stats.margin, stats.logit_std, stats.probability]
         assert table[node - 1] == pytest.approx(listed)
+
+
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.5, 0.8), Sampler(2.0, 1.0, 3)])
+def test_statistics_on_a_device_are_those_of_the_cpu(sampler: Sampler) -> None:
+    logits = torch.cat((LOGITS, 60 * LOGITS[:2] + 200))
+    probabilities = sampler.probabilities(logits)
+    together = features_of_rows(logits, probabilities)
+    for row, features in enumerate(together):
+        alone = features_of_row(logits[row].numpy(), probabilities[row].numpy(), sampler.temperature or 1.0)
+        assert alone == pytest.approx(features, rel=1e-4, abs=1e-4)
 
 
 def test_score_is_the_product_along_the_path() -> None:

@@ -16,19 +16,9 @@ from safetensors.numpy import save as encode
 
 from specbench_kit.decoding.tree import NodeStats
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors import artefact
-from specbench_kit.predictors.artefact import (
-    HEADER,
-    WEIGHTS,
-    PairHashes,
-    Predictor,
-    data_folder,
-    default_folder,
-    find,
-    load,
-    save,
-)
-from specbench_kit.predictors.base import FEATURES, families
+from specbench_kit.predictors.artefact import Predictor, load, save
+from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
+from specbench_kit.predictors.library import HEADER, WEIGHTS, PairHashes
 
 PAIR = PairHashes("a" * 64, "b" * 64)
 TRAIN, VALID = synthetic(800, seed=1), synthetic(300, seed=2)
@@ -52,13 +42,15 @@ def folder(tmp_path: Path, predictors: dict[str, Predictor]) -> Path:
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
-    """Change fields of the header."""
-    header = json.loads((folder / HEADER).read_text())
-    (folder / HEADER).write_text(json.dumps(header | changes))
+    """Change fields of the header and seal it anew, as a forger would."""
+    header = json.loads((folder / HEADER).read_text()) | changes
+    del header["sha256"]
+    seal = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    (folder / HEADER).write_text(json.dumps({**header, "sha256": seal}))
 
 
 def reweigh(folder: Path, content: bytes) -> None:
-    """Replace the weights and record their hash, as a forger would."""
+    """Replace the weights and record their hash."""
     (folder / WEIGHTS).write_bytes(content)
     rewrite(folder, weights_sha256=hashlib.sha256(content).hexdigest())
 
@@ -69,19 +61,19 @@ def test_what_is_loaded_scores_as_what_was_saved(name: str, tmp_path: Path, pred
     save(tmp_path / name, saved)
     loaded = load(tmp_path / name, pair=PAIR)
     assert replace(loaded, scorer=saved.scorer) == saved
-    columns = dict(zip(FEATURES, VALID.features.T, strict=True))
-    np.testing.assert_array_equal(loaded.score_many(columns), saved.score_many(columns))
+    np.testing.assert_array_equal(loaded.scorer.score_many(VALID.features), saved.scorer.score_many(VALID.features))
     assert sorted(path.name for path in (tmp_path / name).iterdir()) == [HEADER, WEIGHTS]
 
 
-def test_a_token_is_accepted_from_the_threshold_on() -> None:
-    predictor = trained(features=("confidence", "margin", "draft_position"))
-    token = NodeStats(confidence=0.7, entropy=1.0, margin=0.4, logit_std=2.0, probability=0.7)
-    score = predictor.score(token, draft_position=3)
-    assert score == predictor.scorer.score((0.7, 0.4, 3))
-    assert replace(predictor, threshold=score).accepts(token, 3)
-    assert not replace(predictor, threshold=math.nextafter(score, 1)).accepts(token, 3)
-    assert not replace(predictor, threshold=0.0).accepts(NodeStats(0.7, 1.0, math.nan, 2.0, 0.7), 3)
+@pytest.mark.parametrize("features", [FEATURES, ("confidence", "margin", "draft_position")])
+def test_a_chain_is_scored_as_its_tokens_are(features: tuple[str, ...]) -> None:
+    predictor = trained("xgboost", features)
+    table = np.column_stack([VALID.features[:6], VALID.features[:6, 0]])
+    tokens = [NodeStats(*row) for row in table.tolist()]
+    chain = predictor.score_chain(table)
+    assert chain == pytest.approx([predictor.score(token, place) for place, token in enumerate(tokens, 1)], abs=1e-12)
+    columns = dict(zip(ALL_FEATURES, [*table[2, :4], 3], strict=True))
+    assert predictor.score(tokens[2], 3) == predictor.scorer.score([columns[name] for name in features])
 
 
 def test_scoring_a_saved_predictor_needs_no_training_library(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
@@ -127,6 +119,12 @@ def cut(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-40]) and None
 
 
+def nudge(folder: Path) -> None:
+    """Change the threshold and nothing else."""
+    text = (folder / HEADER).read_text()
+    (folder / HEADER).write_text(text.replace('"threshold": 0.5', '"threshold": 0.6'))
+
+
 def flip(folder: Path) -> None:
     content = bytearray((folder / WEIGHTS).read_bytes())
     content[-3] ^= 1
@@ -137,6 +135,8 @@ def drop(*fields: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         header = json.loads((folder / HEADER).read_text())
         (folder / HEADER).write_text(json.dumps({k: v for k, v in header.items() if k not in fields}))
+        if "sha256" not in fields:
+            rewrite(folder)
 
     return edit
 
@@ -153,6 +153,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "header is a folder": (lambda f: ((f / HEADER).unlink(), (f / HEADER).mkdir()), "predictor.json cannot be read"),
     "other JSON": (lambda f: (f / HEADER).write_text('{"model_type": "llama"}'), "not a predictor of this kit"),
     "a JSON list": (lambda f: (f / HEADER).write_text("[1, 2]"), "not a predictor of this kit"),
+    "changed threshold": (nudge, "predictor.json was changed"),
+    "no seal": (drop("sha256"), "lacks or garbles a field .'sha256'"),
     "newer schema": (lambda f: rewrite(f, schema=2), "schema 2, this kit reads 1: update specbench-kit"),
     "unknown family": (lambda f: rewrite(f, family="oracle"), "unknown predictor family 'oracle'"),
     "other family": (lambda f: rewrite(f, family="xgboost"), "unexpected tensors"),
@@ -250,54 +252,3 @@ def test_saving_where_nothing_can_be_written_gives_one_clear_line(
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SkitError, match="cannot write the predictor to"):
         save(tmp_path / "file" / "predictor", predictors["logistic"])
-
-
-def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SKIT_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for value in ("relative/path", ""):
-        monkeypatch.setenv("XDG_DATA_HOME", value)
-        assert data_folder() == tmp_path / "home/.local/share/specbench-kit/predictors"
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    assert data_folder() == tmp_path / "data/specbench-kit/predictors"
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "kit"))
-    assert data_folder() == tmp_path / "kit/predictors"
-    assert default_folder(PAIR, "mlp") == tmp_path / "kit/predictors" / f"mlp-{'a' * 12}-{'b' * 12}"
-
-
-@pytest.fixture
-def kit_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(artefact, "BUNDLED", tmp_path / "bundled")
-    return tmp_path
-
-
-def test_find_puts_the_newest_run_first_and_its_recommended_family_before_the_others(
-    kit_home: Path, predictors: dict[str, Predictor]
-) -> None:
-    old, new = "2025-01-01T00:00:00+00:00", "2025-06-01T00:00:00+00:00"
-    bundled = kit_home / "bundled/default-logistic"
-    save(bundled, replace(predictors["logistic"], created=old))
-    save(default_folder(PAIR, "mlp"), replace(predictors["mlp"], created=new))
-    save(default_folder(PAIR, "xgboost"), replace(predictors["xgboost"], created=new, recommended=True))
-    other = PairHashes("c" * 64, "b" * 64)
-    save(default_folder(other, "mlp"), replace(predictors["mlp"], pair=other))
-    assert find(PAIR) == [default_folder(PAIR, "xgboost"), default_folder(PAIR, "mlp"), bundled]
-    assert find(PAIR, "mlp") == [default_folder(PAIR, "mlp")]
-    assert find(PAIR, "random_forest") == []
-    assert find(other) == [default_folder(other, "mlp")]
-
-
-def test_find_passes_over_strangers_and_puts_damaged_folders_last(
-    kit_home: Path, predictors: dict[str, Predictor]
-) -> None:
-    assert find(PAIR) == []
-    save(default_folder(PAIR, "mlp"), predictors["mlp"])
-    damaged, stranger = default_folder(PAIR, "logistic"), kit_home / "home/predictors/notes"
-    for folder in (damaged, stranger):
-        folder.mkdir()
-        (folder / HEADER).write_text('{"schema": 1,')
-    assert find(PAIR) == [default_folder(PAIR, "mlp"), damaged]
-    assert find(PAIR, "mlp") == [default_folder(PAIR, "mlp")]
-    with pytest.raises(SkitError, match=r"predictor.json is not JSON"):
-        load(damaged)

@@ -1,6 +1,8 @@
 """Traces: written, read, and replayed to exactly the rounds of a live run."""
 
 import json
+import resource
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +29,10 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.traces.recording import Recorder, measure_steps, slot_length
-from specbench_kit.traces.replay import replay
-from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader, TraceWriter
+from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.replay import recorded, replay
+from specbench_kit.traces.steps import measure_statistics, measure_steps
+from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader, TraceWriter
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
@@ -47,6 +50,7 @@ CHAIN_METHODS = [
     "adaspec:max_draft=6",
     "adaspec:max_draft=6,elimination=false,slo_tpot=0.02",
 ]
+TREE_METHODS = ["specedge", "specinfer", "specpipe"]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,7 @@ def answers(models, requests) -> dict[str, RequestRecord]:
 def header(models) -> TraceHeader:
     runners = (make_runner(models[0], 1, 96), make_runner(models[1], 1, 96))
     draft_s, verify_s = measure_steps(*runners, [1, 2, 3, 4], MAX_DRAFT)
-    return TraceHeader(MAX_DRAFT, draft_s, verify_s, {"models": {}})
+    return TraceHeader(MAX_DRAFT, draft_s, verify_s, {"models": {}}, measure_statistics(64, "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +110,14 @@ def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, head
     assert {r.request_id: r.finish_reason for r in replayed} == {r.request_id: r.finish_reason for r in live.values()}
 
 
-def test_every_registered_chain_method_is_replayed_here():
-    assert {spec.partition(":")[0] for spec in CHAIN_METHODS} >= set(methods.all())
+def test_every_registered_method_is_tried_here():
+    assert {spec.partition(":")[0] for spec in [*CHAIN_METHODS, *TREE_METHODS]} >= set(methods.all())
+
+
+@pytest.mark.parametrize("spec", TREE_METHODS)
+def test_a_method_that_drafts_trees_is_refused(spec, header, traces):
+    with pytest.raises(SkitError, match="cannot be replayed"):
+        list(replay(parse_method(spec).prepare(ENVIRONMENT), header, traces))
 
 
 def test_replay_of_a_batch_has_the_same_rounds(header, traces):
@@ -123,6 +133,17 @@ def test_replayed_time_is_steps_times_their_recorded_seconds(header, traces):
     assert sum(r.draft_s for r in record.rounds) == pytest.approx(count * 2 * header.draft_s)
 
 
+def test_a_replayed_predictor_is_charged_for_its_decisions(header, traces):
+    method = parse_method(f"wisp:predictor={PREDICTOR},max_draft=6").prepare(ENVIRONMENT)
+    records = list(replay(method, header, traces))
+    for step in (step for record in records for step in record.rounds):
+        assert step.policy_s == pytest.approx(step.drafted * header.statistics_s)
+        assert step.draft_s == pytest.approx(step.drafted * header.draft_s)
+    seconds = sum(r.draft_s + r.policy_s + r.verify_s for r in records[0].rounds)
+    assert records[0].e2e_s == pytest.approx(seconds)
+    assert recorded(header).predictor_s == header.statistics_s > 0
+
+
 def test_file_round_trip(tmp_path: Path, header, traces):
     path = tmp_path / "a" / "trace.parquet"
     many = [replace(trace, request_id=f"{i}-{trace.request_id}") for i in range(40) for trace in traces]
@@ -131,10 +152,7 @@ def test_file_round_trip(tmp_path: Path, header, traces):
             writer.append(trace)
     file = TraceFile(path)
     assert (len(file), file.header) == (200, header)
-    for wrote, read in zip(many, file, strict=True):
-        assert replace(read, drafted=wrote.drafted, statistics=wrote.statistics) == wrote
-        assert np.array_equal(read.drafted, wrote.drafted)
-        assert np.array_equal(read.statistics, wrote.statistics)
+    same_traces(file, many)
     assert pyarrow.parquet.ParquetFile(path).num_row_groups == 4
 
 
@@ -167,13 +185,98 @@ def test_foreign_truncated_and_missing_files(tmp_path: Path, header, traces):
         assert "\n" not in str(error.value)
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path, header, traces):
-    table = pyarrow.parquet.read_table(write(tmp_path / "t.parquet", header, traces))
-    content = json.loads(table.schema.metadata[b"specbench_kit"])
-    metadata = {b"specbench_kit": json.dumps(content | {"schema_version": 99}).encode()}
-    pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), tmp_path / "newer.parquet")
-    with pytest.raises(SkitError, match="newer"):
-        TraceFile(tmp_path / "newer.parquet")
+def with_header(path: Path, **changes: object) -> Path:
+    """The trace at `path` with other fields in its header."""
+    table = pyarrow.parquet.read_table(path)
+    content = json.loads(table.schema.metadata[b"specbench_kit"]) | changes
+    changed = table.replace_schema_metadata({b"specbench_kit": json.dumps(content).encode()})
+    pyarrow.parquet.write_table(changed, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
+        ({"schema_version": None}, "written by an older specbench-kit: record it again"),
+        ({"verify_s": None}, "damaged: its header cannot be read"),
+        ({"colour": "blue"}, "damaged: its header cannot be read"),
+    ],
+)
+def test_a_header_of_another_form_is_refused(changes, reason, tmp_path: Path, header, traces):
+    with pytest.raises(SkitError, match=reason):
+        TraceFile(with_header(write(tmp_path / "t.parquet", header, traces), **changes))
+
+
+def test_other_columns_are_refused(tmp_path: Path, header, traces):
+    path = write(tmp_path / "t.parquet", header, traces)
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.drop_columns(["margin"]), path)
+    with pytest.raises(SkitError, match="damaged: its columns are not those of a trace"):
+        TraceFile(path)
+
+
+def test_rows_that_do_not_fit_the_header_are_refused(tmp_path: Path, header, traces):
+    path = with_header(write(tmp_path / "t.parquet", header, traces), max_draft=MAX_DRAFT - 1)
+    with pytest.raises(SkitError, match="is damaged: cannot reshape"):
+        list(TraceFile(path))
+
+
+def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
+    """Each page has a checksum: a flipped bit anywhere in the data is an error of one line, never another number."""
+    path = write(tmp_path / "t.parquet", header, traces)
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    damaged = 0
+    for place in np.random.default_rng(0).integers(4, footer, 60):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        try:
+            same_traces(TraceFile(path), traces)
+        except SkitError as error:
+            damaged += "is damaged: " in str(error) and "\n" not in str(error)
+    assert damaged > 40
+
+
+def same_traces(read: Iterable[RequestTrace], wrote: Iterable[RequestTrace]) -> None:
+    for one, other in zip(read, wrote, strict=True):
+        assert replace(one, drafted=other.drafted, statistics=other.statistics) == other
+        assert np.array_equal(one.drafted, other.drafted)
+        assert np.array_equal(one.statistics, other.statistics)
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, header, traces):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(SkitError, match=r"cannot write .*File too large"):
+            write(tmp_path / "t.parquet", header, traces)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
+    """Memory does not grow with the trace: what a group needs is what any number of groups needs."""
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        write(tmp_path / "t.parquet", header, (replace(traces[0], request_id=str(i)) for i in range(count)))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(ROWS_PER_GROUP)
+    assert peak(10 * ROWS_PER_GROUP) < 1.5 * peak(ROWS_PER_GROUP)
+
+
+def test_steps_are_timed_for_every_length_and_leave_the_runners_as_they_were(models):
+    runners = make_runner(models[0], 1, 96), make_runner(models[1], 1, 96)
+    for prefix in ([5], list(range(1, 60))):
+        draft_s, verify_s = measure_steps(*runners, prefix, MAX_DRAFT)
+        assert len(verify_s) == MAX_DRAFT + 1
+        assert min(draft_s, *verify_s) > 0
+    assert [runner.length(runner.acquire()) for runner in runners] == [0, 0]
 
 
 def test_a_method_that_wants_longer_drafts_than_recorded_is_refused(header, traces):

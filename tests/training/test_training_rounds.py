@@ -10,8 +10,9 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_tr
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.predictors.artefact import PairHashes, Predictor, save
+from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import FEATURES, families
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports import metrics
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile

@@ -14,7 +14,7 @@ MASKED_BY_US = {"full_attention", "sliding_attention", "global"}
 """Kinds of layer that an explicit mask describes; others keep a state, or a mask, of their own."""
 
 
-class _WindowCache(Cache):
+class WindowCache(Cache):
     """Hands a transformers model the slots of a KV window instead of growing tensors."""
 
     def __init__(self, window: KVWindow) -> None:
@@ -63,7 +63,7 @@ class TransformersExecutor(Executor):
             input_ids=batch.tokens,
             position_ids=batch.positions,
             attention_mask=self._mask(batch),
-            past_key_values=_WindowCache(batch.kv),
+            past_key_values=WindowCache(batch.kv),
             use_cache=True,
             logits_to_keep=batch.tokens.shape[1] - batch.first,
         )

@@ -1,0 +1,79 @@
+"""The trees of a request's rounds, for those who want to see what was drafted and what came of it."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.engine import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDetail:
+    """One round's tree and its verdict; a node is a place in `tokens` and `parents`, and node 0 was committed before.
+
+    `probabilities` are the draft model's, of each token at its place; `path` are the accepted of the `submitted` nodes,
+    `extra` the target's own next token, and the first `committed` of both joined the output. Nodes from 1 to
+    `inherited` were drafted in the round before, the newest `proactive` ones while the target verified.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    probabilities: list[float]
+    submitted: list[int]
+    path: list[int]
+    extra: int
+    committed: int
+    inherited: int
+    proactive: int
+
+    @classmethod
+    def of(cls, outcome: "Outcome") -> "RoundDetail":
+        """What a round has left behind."""
+        verdict, tree = outcome.verdict, outcome.verdict.draft.tree
+        return cls(
+            tokens=list(tree.tokens),
+            parents=list(tree.parents),
+            probabilities=[1.0, *(round(tree.probability(node), 4) for node in range(1, len(tree)))],
+            submitted=list(verdict.submitted),
+            path=list(verdict.path),
+            extra=verdict.extra,
+            committed=outcome.committed,
+            inherited=tree.inherited,
+            proactive=outcome.proactive,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDetail:
+    """One finished request's rounds: a line of `rounds_detail.jsonl`."""
+
+    request_id: str
+    rounds: list[RoundDetail]
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "RequestDetail":
+        """What `to_json` wrote."""
+        return cls(fields["request_id"], [RoundDetail(**found) for found in fields["rounds"]])
+
+
+class Details:
+    """Gathers the rounds of requests on their way; `note` is for `Engine.on_round`."""
+
+    def __init__(self) -> None:
+        self._rounds: defaultdict[str, list[RoundDetail]] = defaultdict(list)
+
+    def note(self, outcomes: "Sequence[Outcome]") -> None:
+        """Take in a round of every request of the batch."""
+        for outcome in outcomes:
+            self._rounds[outcome.verdict.draft.request_id].append(RoundDetail.of(outcome))
+
+    def take(self, request_id: str) -> RequestDetail:
+        """A finished request's rounds, once."""
+        return RequestDetail(request_id, self._rounds.pop(request_id, []))

@@ -1,0 +1,113 @@
+"""Which nodes of a tree are in which stage of a pipeline."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Prune(NamedTuple):
+    """What happens to a flight: the places `path` join the committed prefix, those in `keep` stay, the others go."""
+
+    path: Sequence[int]
+    keep: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Nodes that enter the first stage together.
+
+    A parent is a place in the flight, or -1 for the committed prefix. The tokens of `prefix` go ahead of the nodes and
+    join the committed prefix at once. An id stays with its node; no two nodes of a request have the same.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    prefix: Sequence[int] = ()
+
+    @property
+    def weight(self) -> int:
+        """Tokens that a stage has to compute."""
+        return len(self.prefix) + len(self.tokens)
+
+    def pick(self, rows: Sequence[int], kept: Sequence[int]) -> "Level":
+        """Some of its nodes, on their own, after all but the places `kept` have gone from the flight."""
+        new = {place: index for index, place in enumerate(kept)}
+        parents = [new.get(self.parents[row], -1) for row in rows]
+        return Level([self.ids[row] for row in rows], [self.tokens[row] for row in rows], parents)
+
+
+class Flight:
+    """The tree in a pipeline: its nodes in the order in which they were fed, the root first, level by level."""
+
+    def __init__(self, stages: int) -> None:
+        self.ids: list[int] = []
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.scores: list[float] = []
+        self.sizes = deque([0] * stages)
+        """Nodes in each stage, the first stage's first."""
+        self.prefix = 0
+        """Tokens that go through the stages together with the root."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def bottom(self) -> range:
+        """Places of the level that was fed last."""
+        last = next((size for size in self.sizes if size), 0)
+        return range(len(self) - last, len(self))
+
+    @property
+    def answers(self) -> bool:
+        """Whether the root is in the last stage, which gives the token after it."""
+        return self.sizes[-1] > 0
+
+    @property
+    def holds(self) -> list[tuple[int, list[int]]]:
+        """Every stage that works, counted from 1, and the ids of the nodes that it works on."""
+        found, end = [], len(self)
+        for stage, size in enumerate(self.sizes, 1):
+            if size:
+                found.append((stage, self.ids[end - size : end]))
+            end -= size
+        return found
+
+    def enter(self, level: Level, scores: Sequence[float]) -> None:
+        """All stages hand on what they hold, and the first one takes in a level."""
+        self.ids += level.ids
+        self.tokens += level.tokens
+        self.parents += level.parents
+        self.scores += scores
+        self.prefix = self.prefix or len(level.prefix)
+        self.sizes.pop()
+        self.sizes.appendleft(len(level.tokens))
+
+    def child(self, token: int) -> int | None:
+        """The place of the root's child with that token."""
+        places = range(1, len(self))
+        return next((place for place in places if not self.parents[place] and self.tokens[place] == token), None)
+
+    def below(self, place: int) -> list[int]:
+        """A node and its descendants."""
+        inside = [False] * len(self)
+        inside[place] = True
+        for node in range(place + 1, len(self)):
+            inside[node] = inside[self.parents[node]]
+        return [node for node in range(place, len(self)) if inside[node]]
+
+    def keep(self, places: Sequence[int]) -> None:
+        """The root joins the committed prefix; of the others these nodes stay."""
+        self.prefix = 0
+        new = {place: index for index, place in enumerate(places)}
+        end = len(self)
+        for stage, size in enumerate(self.sizes):
+            self.sizes[stage] = bisect_left(places, end) - bisect_left(places, end - size)
+            end -= size
+        self.ids, self.tokens, self.scores = (
+            [column[place] for place in places] for column in (self.ids, self.tokens, self.scores)
+        )
+        self.parents = [new.get(self.parents[place], -1) for place in places]

@@ -1,0 +1,233 @@
+"""The pipeline loop: every step feeds one level of a tree, and yields a token where the true one is in flight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, get_args
+
+from torch import Tensor
+
+from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock, Phase
+from specbench_kit.decoding.flight import Flight, Level, Prune
+from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.pipeline_time import PipelineTime
+from specbench_kit.decoding.records import RoundRecord
+from specbench_kit.decoding.sampling import Sampler, draw
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.stages import Stages, TreeModel
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Child, Method, Pipeline, Policy
+from specbench_kit.models.runner import Runner, refuse_nan
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.engine import Outcome
+
+Hold = tuple[int, int, list[int]]
+"""A step, a stage, and the ids of the nodes that it worked on."""
+
+
+class LevelDrafter:
+    """The draft model of a pipeline: it forwards every level that is fed, and says what it expects after it."""
+
+    def __init__(self, runner: Runner, sampler: Sampler, clock: Clock) -> None:
+        self._runner, self._sampler, self._clock = runner, sampler, clock
+        self._tree: TreeModel | None = None
+
+    def step(self, level: Level, prune: Prune | None, bottom: Sequence[int]) -> Tensor:
+        """Distributions [nodes, vocabulary] after the last level, which lies at `bottom` of the flight."""
+        with self._clock.phase("prefill" if self._tree is None else "draft"):
+            self._tree = self._tree or TreeModel(self._runner)
+            self._tree.step(level, prune)
+            return self._sampler.probabilities(self._tree.answers(bottom))
+
+    def release(self) -> None:
+        """Forget the request."""
+        if self._tree is not None:
+            self._tree.release()
+            self._tree = None
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What happened since the pipeline was last filled."""
+
+    drafted: int = 0
+    submitted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    commits_s: list[float] = field(default_factory=list)
+
+
+class PipelineEngine(Loop):
+    """Decodes requests one after the other, a tree level per step; what is in flight is a tree below the last token.
+
+    A batch would share the stages: here its requests wait for each other. A round lasts from filling the pipeline to
+    the next time that the true token is not in flight.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        drafter: LevelDrafter,
+        stages: Stages,
+        clock: Clock,
+        *,
+        sampler: Sampler,
+        depth: int,
+        seed: int,
+        eos_ids: frozenset[int],
+        capacity: int,
+        time: PipelineTime | None = None,
+    ) -> None:
+        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=1, capacity=capacity)
+        self.policy, self.drafter, self.stages = policy, drafter, stages
+        self.trace: list[Hold] | None = None
+        """Is filled with what every stage works on, where it was given a list."""
+        self._sampler, self._depth, self._time = sampler, depth, time
+        self._steps = 0
+
+    def _admit(self, session: Session) -> None:
+        self._slot = self.stages.acquire()
+        if self._time is not None:
+            self._time.admit(session)
+        self._ids = 0
+        *prompt, root = session.tokens
+        self._fill(root, prompt)
+        self._prune: Prune | None = None
+
+    def _release(self, session: Session) -> None:
+        self.stages.release(self._slot)
+        self.drafter.release()
+
+    def _fill(self, root: int, prefix: Sequence[int] = ()) -> None:
+        """Begin anew with the last committed token alone."""
+        self._flight, self._tally = Flight(self._depth), _Tally()
+        self._fed, self._scores = self._level([root], [-1], prefix), [0.0]
+
+    def _level(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
+        first, self._ids = self._ids, self._ids + len(tokens)
+        return Level(list(range(first, self._ids)), tokens, parents, prefix)
+
+    def _round(self) -> "Sequence[Outcome]":
+        """One step: all stages and the drafter work on the tree as it is; then it is pruned, and a level is fed."""
+        (session,) = self.sessions
+        with self.clock.phase("verify"):
+            self.stages.step(self._slot, self._fed, self._prune)
+        self._flight.enter(self._fed, self._scores)
+        self._note_step()
+        with self.clock.phase("policy"):
+            children = self._draft(session)
+        if self._time is not None:
+            self._time.step(session, self._flight, self._fed)
+        if self._flight.answers:
+            token = self._answer(session)
+            with self.clock.phase("commit"):
+                missed = self._commit(session, token, children)
+            if missed or session.finish_reason:
+                self._record(session)
+            if missed:
+                self._fill(token)
+        else:
+            self._prune = None
+            self._feed(children, range(len(self._flight)))
+        return ()
+
+    def _draft(self, session: Session) -> list[Child]:
+        flight = self._flight
+        probabilities = self.drafter.step(self._fed, self._prune, flight.bottom)
+        room = self._capacity - len(session.tokens) + 1 - len(flight)
+        if room < 1:
+            return []
+        return self.policy.next_level(probabilities, [flight.scores[place] for place in flight.bottom], room)
+
+    def _answer(self, session: Session) -> int:
+        """The token after the root: the likeliest, or one drawn as plain decoding would draw it."""
+        with self.clock.phase("verify"):
+            logits = self.stages.answer(self._slot)
+            refuse_nan(logits.max())
+            if self._sampler.greedy:
+                return int(logits.argmax())
+            return draw(self._sampler.probabilities(logits)[None], [session.random.uniform("target")])[0]
+
+    def _commit(self, session: Session, token: int, children: Sequence[Child]) -> bool:
+        """Go on below the new root; returns whether it was not in flight."""
+        session.commit([token])
+        self._tally.commits_s.append(self.clock.now_s() - session.arrival_s)
+        root = self._flight.child(token)
+        kept = [] if root is None else self._flight.below(root)
+        self._prune = Prune([0], kept)
+        if root is not None:
+            self._tally.accepted += 1
+            self._feed(children, kept)
+            self._flight.keep(kept)
+        return root is None
+
+    def _feed(self, children: Sequence[Child], kept: Sequence[int]) -> None:
+        """The next level: of the drafted nodes those whose parents are kept."""
+        bottom, places = self._flight.bottom, {place: index for index, place in enumerate(kept)}
+        parents = [places.get(bottom[child.parent]) for child in children]
+        fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
+        self._fed = self._level([child.token for _, child in fed], [parent for parent, _ in fed])
+        self._scores = [child.score for _, child in fed]
+        self._tally.drafted += len(children)
+        self._tally.submitted += len(fed)
+
+    def _note_step(self) -> None:
+        self._steps += 1
+        self._tally.steps += 1
+        if self.trace is not None:
+            self.trace += [(self._steps, stage, ids) for stage, ids in self._flight.holds]
+
+    def _record(self, session: Session) -> None:
+        tally, seconds = self._tally, self.clock.take()
+        phases = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
+        record = RoundRecord(
+            drafted=tally.drafted,
+            submitted=tally.submitted,
+            accepted=tally.accepted,
+            committed=len(tally.commits_s),
+            end_s=tally.commits_s[-1],
+            steps=tally.steps,
+            commits_s=tally.commits_s,
+            **phases,
+        )
+        session.record.rounds.append(record)
+        mark_round(self.clock, session)
+
+
+def pipeline_engine(
+    method: Method,
+    pipeline: Pipeline,
+    stages: Stages,
+    draft: Runner,
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    capacity: int,
+    started_s: float = 0.0,
+    deployment: Deployment | None = None,
+) -> PipelineEngine:
+    """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
+    clock = MeasuringClock(draft.device, started_s)
+    make = partial(
+        PipelineEngine,
+        method.policy(),
+        LevelDrafter(draft, sampler, clock),
+        stages,
+        sampler=sampler,
+        depth=pipeline.stages,
+        seed=seed,
+        eos_ids=eos_ids,
+        capacity=capacity,
+    )
+    if deployment is None:
+        return make(clock)
+    if deployment.verifier.stages != pipeline.stages:
+        raise SkitError(
+            f"the method has {pipeline.stages} stages, the verifier of deployment {deployment.name} has "
+            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
+        )
+    modelled = ModelledClock(started_s)
+    return make(modelled, time=PipelineTime(deployment, modelled))

@@ -1,0 +1,71 @@
+"""How long the steps of a pipeline take under a deployment."""
+
+from random import Random
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.flight import Flight, Level
+from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.session import Session
+from specbench_kit.deployments.base import Deployment
+
+
+def expected_steps(stages: int, hit_rate: float) -> float:
+    """Steps per token where the true one is in flight with that probability, independently each time.
+
+    A hit yields its own successor one step later, a miss fills all stages anew.
+    """
+    return 1 + (1 - hit_rate) * (stages - 1)
+
+
+def published_steps(stages: int, hit_rate: float) -> float:
+    """The same by SpecPipe's Eq. 2, which counts the step of a miss twice."""
+    return 1 + (1 - hit_rate) * stages
+
+
+class PipelineTime:
+    """Stages and drafter work side by side; a step takes as long as the slowest, then pruning and the hand-over."""
+
+    def __init__(self, deployment: Deployment, clock: ModelledClock) -> None:
+        self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
+        self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts
+        self._clock = clock
+        self._random = Random()
+        self._asked = False
+
+    def admit(self, session: Session) -> None:
+        """Begin with a new request."""
+        self._random, self._asked = Random(f"{self._link.seed}/{session.request.id}"), False
+
+    def step(self, session: Session, flight: Flight, level: Level) -> None:
+        """Let the time of one step pass, in which the drafter forwards the level that was fed."""
+        start_s, rows = self._clock.now_s(), self._rows(session, flight)
+        stage_s = {stage: self._verifier.latency.seconds([row]) / len(flight.sizes) for stage, row in rows.items()}
+        draft_s = self._drafter.latency.seconds([rows[1]]) if level.tokens else 0.0
+        hand_over = self._verifier.hand_over
+        link_s = hand_over.seconds(max(new for new, _ in rows.values())) + self._messages_s(session, level)
+        self._clock.charge("prefill" if level.prefix else "draft", draft_s)
+        self._clock.charge("verify", max(stage_s.values()))
+        self._clock.charge("link", link_s)
+        self._clock.charge("commit", hand_over.prune_s)
+        busy = {"drafter": draft_s} | {f"stage {stage}": seconds for stage, seconds in stage_s.items()}
+        for resource, seconds in busy.items():
+            self._clock.mark(resource, "level", start_s, start_s + seconds, session.request.id)
+        self._clock.wait_until(start_s + max(busy.values()) + hand_over.prune_s + link_s)
+
+    def _rows(self, session: Session, flight: Flight) -> dict[int, Row]:
+        """What every stage that works computes, and the tokens that it has in KV before that."""
+        rows, end, context = {}, len(flight), len(session.tokens) - 1
+        prefix = 0 if self._cached_prompts else flight.prefix
+        for stage, size in enumerate(flight.sizes, 1):
+            end -= size
+            if size:
+                rows[stage] = (size, context + end) if end else (size + prefix, context - prefix)
+        return rows
+
+    def _messages_s(self, session: Session, level: Level) -> float:
+        """What crosses the link: prompt and first answer, or with the drafter on the edge every level and answer."""
+        if self._asked and not self._on_edge:
+            return 0.0
+        tokens, self._asked = len(level.tokens) if self._asked else len(session.tokens), True
+        up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)
+        return up_s + self._link.message_s(1, self._link.down_bytes_per_s, self._random)

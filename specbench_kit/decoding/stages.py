@@ -1,0 +1,132 @@
+"""The stages of a pipeline, as the loop sees them, and one runner that stands for all of them."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.models.runner import Append, Runner
+
+
+class Stages(Protocol):
+    """What the loop asks of a target that is cut into stages; a slot is one request's."""
+
+    def acquire(self) -> int:
+        """An empty slot."""
+
+    def release(self, slot: int) -> None:
+        """Give a slot back, with all that is in flight."""
+
+    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
+        """Prune what is in flight; then every stage takes what the one before it holds, the first a level, and works."""
+
+    def answer(self, slot: int) -> Tensor:
+        """Logits [vocabulary] after the root, which is in the last stage."""
+
+
+class TreeSlot:
+    """One request's slot of a runner, which has computed the first nodes of a flight, in the flight's order.
+
+    What was pruned stays in KV, where nothing attends to it, until there is more of it than of what is in flight.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._slot = runner, runner.acquire()
+        self._nodes: list[int] = []
+        """The runner's provisional node at each place of the flight."""
+        self._joined: list[int] = []
+        """Provisional nodes that have joined the committed prefix since the slot was last compacted."""
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def index(self) -> int:
+        """The runner's slot."""
+        return self._slot
+
+    def append(self, level: Level, keep: int | None = None) -> Tensor:
+        """Compute a level; returns what the runner gives for its last `keep` tokens, or for its nodes."""
+        self._make_room(level.weight)
+        base = self._runner.provisional(self._slot)
+        first = base + len(level.prefix)
+        top = self._joined[-1] if self._joined else -1
+        places = [*self._nodes, *range(first, first + len(level.tokens))]
+        end = first - 1 if level.prefix else top
+        parents = [top, *range(base, first - 1)] if level.prefix else []
+        parents += [places[parent] if parent >= 0 else end for parent in level.parents]
+        tokens = [*level.prefix, *level.tokens]
+        found = self._runner.forward([Append(self._slot, tokens, parents, keep=keep or len(level.tokens))])[0]
+        self._nodes = places
+        self._joined += range(base, first)
+        return found
+
+    def prune(self, prune: Prune) -> list[int]:
+        """Let go of nodes; returns the places of those that stay, as far as they were computed."""
+        self._joined += [self._nodes[place] for place in prune.path]
+        kept = [place for place in prune.keep if place < len(self._nodes)]
+        self._nodes = [self._nodes[place] for place in kept]
+        return kept
+
+    def compact(self) -> None:
+        """Bring the committed prefix and the nodes in flight together, over what was pruned."""
+        self._runner.commit(self._slot, self._joined, self._nodes)
+        self._nodes, self._joined = list(range(len(self._nodes))), []
+
+    def release(self) -> None:
+        """Give the slot back."""
+        self._runner.release(self._slot)
+
+    def _make_room(self, tokens: int) -> None:
+        held = self._runner.provisional(self._slot)
+        full = self._runner.length(self._slot) + held + tokens > self._runner.capacity
+        if full or held > 2 * len(self._nodes):
+            self.compact()
+
+
+class TreeModel(TreeSlot):
+    """A slot that remembers what its runner gave for every node in flight."""
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self._answers: list[tuple[Tensor, int]] = []
+
+    def step(self, level: Level, prune: Prune | None) -> None:
+        """Prune, and compute a level."""
+        if prune is not None:
+            self._answers = [self._answers[place] for place in self.prune(prune)]
+        if level.tokens:
+            found = self.append(level)
+            self._answers += [(found, row) for row in range(len(found))]
+
+    def answers(self, places: Sequence[int]) -> Tensor:
+        """[nodes, vocabulary] of nodes that were computed together."""
+        found, rows = self._answers[places[0]][0], [self._answers[place][1] for place in places]
+        return found if len(rows) == len(found) else found[rows]
+
+
+class VirtualStages:
+    """All stages in one runner: a level passes through the whole model as it is fed, and its answers wait."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._trees: dict[int, TreeModel] = {}
+
+    def acquire(self) -> int:
+        """An empty slot."""
+        tree = TreeModel(self._runner)
+        self._trees[tree.index] = tree
+        return tree.index
+
+    def release(self, slot: int) -> None:
+        """Give a slot back."""
+        self._trees.pop(slot).release()
+
+    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
+        """Prune, and compute a level."""
+        self._trees[slot].step(level, prune)
+
+    def answer(self, slot: int) -> Tensor:
+        """Logits [vocabulary] after the root."""
+        return self._trees[slot].answers([0])[0]

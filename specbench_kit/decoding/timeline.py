@@ -1,0 +1,55 @@
+"""Who did what when: spans on the run's clock, kept only where they were asked for."""
+
+from dataclasses import dataclass
+
+REQUESTS = "requests"
+"""Not a resource: the rounds of every request."""
+MOST_SPANS = 200_000
+"""Later ones are only counted: a trace viewer gets slow, and the first rounds show the pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A resource's work, or its wait, on the run's clock; `edge/q1` is request q1's part of the resource `edge`."""
+
+    resource: str
+    label: str
+    start_s: float
+    end_s: float
+    request_ids: tuple[str, ...] = ()
+
+
+class Timeline:
+    """The spans of one run, in the order in which they became known."""
+
+    def __init__(self, most: int = MOST_SPANS) -> None:
+        self.spans: list[Span] = []
+        self.left_out = 0
+        self._most = most
+
+    def add(self, span: Span) -> None:
+        """Keep a span that has any length."""
+        if span.end_s <= span.start_s:
+            return
+        if len(self.spans) < self._most:
+            self.spans.append(span)
+        else:
+            self.left_out += 1
+
+
+class Recording:
+    """The part of a clock that keeps spans, once it was given a timeline."""
+
+    timeline: Timeline | None = None
+    submitted = False
+    """Whether this round's drafts were sent: what is drafted from then on is proactive."""
+
+    def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
+        """Note what a resource did from one moment of the run's clock to another."""
+        if self.timeline is not None:
+            self.timeline.add(Span(resource, label, start_s, end_s, request_ids))
+
+    @property
+    def drafting(self) -> str:
+        """What drafting is called at this point of the round."""
+        return "proactive" if self.submitted else "draft"

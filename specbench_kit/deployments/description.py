@@ -1,0 +1,51 @@
+"""A deployment as `run.json` holds it: every number that decides its time and its price."""
+
+from dataclasses import asdict
+from math import isinf
+from typing import Any
+
+from specbench_kit.decoding.latency import TableModel
+from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
+from specbench_kit.profilers.base import MODELS
+
+Fields = dict[str, Any]
+
+_FORMS: dict[type, str] = {model: form for form, model in MODELS.items()} | {TableModel: "table"}
+
+
+def describe(deployment: Deployment) -> Fields:
+    """The content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
+    return {
+        "name": deployment.name,
+        "description": deployment.description,
+        "source": deployment.source,
+        "placement": deployment.placement,
+        "predictor_s": deployment.predictor_s,
+        "cached_prompts": deployment.cached_prompts,
+        "drafter": _endpoint(deployment.drafter),
+        "verifier": _endpoint(deployment.verifier),
+        "link": _finite(deployment.link),
+    }
+
+
+def describe_time(deployment: Deployment | None) -> Fields:
+    """What `run.json` says of time: this machine's, or a deployment's."""
+    if deployment is None:
+        return {"time_kind": "measured"}
+    return {"time_kind": "modelled", "deployment": describe(deployment)}
+
+
+def _endpoint(endpoint: Endpoint) -> Fields:
+    latency: Any = endpoint.latency
+    return {
+        "device": endpoint.device,
+        "price_per_hour": endpoint.price_per_hour,
+        "stages": endpoint.stages,
+        "origin": endpoint.origin,
+        "latency": {"form": _FORMS[type(latency)], **asdict(latency)},
+        "hand_over": _finite(endpoint.hand_over),
+    }
+
+
+def _finite(record: Link | HandOver) -> Fields:
+    return {name: None if isinf(value) else value for name, value in asdict(record).items()}

@@ -1,0 +1,28 @@
+"""The latency profiles that deployments name."""
+
+from pathlib import Path
+
+from specbench_kit.errors import SkitError
+from specbench_kit.profilers import cards, loading
+from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.roofline import judge
+
+
+def find_profile(name: str, folder: Path, place: str) -> Profile:
+    """The profile of that name, or in a .toml file whose path starts at the deployment's own folder."""
+    try:
+        return loading.load(str(folder / name) if cards.names_a_file(name) else name)
+    except SkitError as error:
+        raise SkitError(f"{place}: {error}") from error
+
+
+def origin(profile: Profile) -> str:
+    """Where a profile's numbers come from, and whether they can be."""
+    parts = [f"profile {profile.name}, {profile.source}"]
+    if profile.reference:
+        parts.append(profile.reference)
+    if profile.not_given:
+        parts.append(f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}")
+    if judge(profile).kind == "impossible":
+        parts.append("IMPOSSIBLE: faster than its device can be")
+    return "; ".join(parts)

@@ -1,0 +1,150 @@
+"""Draft while the batch's expected throughput grows, then verify only the tokens that pay for themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Environment, Latencies, Method, Policy, methods, require
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.latency import Row
+
+
+@methods.register("adaspec")
+@dataclass(frozen=True)
+class AdaSpec(Method):
+    """Draft together while the batch's expected tokens per second grow, then drop the tokens that slow it down.
+
+    Draft probabilities say what to expect, and a latency model of both models what it takes; `initial_confidence`
+    stands for a next token's probability until one was seen. Drafting stops before a round would last longer than
+    `slo_tpot` seconds. `elimination=false` sends all that was drafted (the paper's AdaSpec-).
+    """
+
+    max_draft: int = 8
+    slo_tpot: float | None = None
+    initial_confidence: float = 0.6
+    elimination: bool = True
+    source = "AdaSpec, 2025"
+    proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
+
+    def __post_init__(self) -> None:
+        require(self.max_draft >= 1, f"adaspec: max_draft must be at least 1, not {self.max_draft}")
+        positive = self.slo_tpot is None or self.slo_tpot > 0
+        require(positive, f"adaspec: slo_tpot must be a number of seconds above 0, not {self.slo_tpot}")
+        fits = 0 <= self.initial_confidence <= 1
+        require(fits, f"adaspec: initial_confidence must lie in 0..1, not {self.initial_confidence}")
+
+    def prepare(self, environment: Environment) -> Method:
+        return _PreparedAdaSpec(self, environment.latencies())
+
+    def policy(self) -> Policy:
+        raise SkitError("adaspec needs the latencies of the pair: call prepare first")
+
+
+@dataclass(frozen=True)
+class _PreparedAdaSpec(Method):
+    options: AdaSpec
+    latencies: Latencies
+    proposal = AdaSpec.proposal
+
+    def policy(self) -> Policy:
+        return _AdaSpecPolicy(self.options, self.latencies)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """`scores`, root first: how likely the target is to accept everything down to each node."""
+
+    draft: "Draft"
+    cached: int
+    """Tokens in KV: all before the root, which the next forward of either model computes."""
+    scores: list[float]
+    confidence: float = 1.0
+    """Of the newest token."""
+
+
+class _AdaSpecPolicy(Policy):
+    def __init__(self, options: AdaSpec, latencies: Latencies) -> None:
+        self.options, self.latencies = options, latencies
+        self.slo_s = inf if options.slo_tpot is None else options.slo_tpot
+        self.confidence, self.seen = options.initial_confidence, 0
+        self.chains: list[_Chain] = []
+        self.expected, self.draft_s = 0.0, 0.0
+
+    def draft(self, drafter: "Drafter") -> None:
+        live = self.chains = [_Chain(draft, draft.context_length - 1, [1.0]) for draft in drafter.drafts]
+        self.expected, self.draft_s = float(len(live)), 0.0
+        reached = self._throughput(self.expected, self.draft_s, self._rows())
+        for drafted in range(self.options.max_draft):
+            predicted = self._predict(live, drafted)
+            if predicted < reached or (drafted == 0 and predicted == reached):
+                return
+            live = self._extend(drafter, live)
+            before, reached = reached, self._throughput(self.expected, self.draft_s, self._rows())
+            if not live or reached < before:
+                return
+            self._learn(live)
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        rows = self._rows()
+        if self.options.elimination:
+            self._eliminate(rows)
+        return [list(range(1, new)) for new, _ in rows]
+
+    def _throughput(self, expected: float, draft_s: float, rows: "Sequence[Row]") -> float:
+        """Expected tokens per second of a round, or -1 where a round with drafts takes longer than the SLO allows."""
+        seconds = draft_s + self.latencies.verify.seconds(rows)
+        if seconds > self.slo_s and any(new > 1 for new, _ in rows):
+            return -1.0
+        return expected / seconds
+
+    def _rows(self) -> "list[Row]":
+        """A verification of everything drafted so far."""
+        return [(len(chain.scores), chain.cached) for chain in self.chains]
+
+    def _draft_seconds(self, live: list[_Chain]) -> float:
+        return self.latencies.draft.seconds([(1, chain.cached + len(chain.scores) - 1) for chain in live])
+
+    def _predict(self, live: list[_Chain], drafted: int) -> float:
+        """Throughput with one more token per live chain, each as likely as those seen so far."""
+        expected = self.expected + self.confidence * sum(chain.scores[-1] for chain in live)
+        rows = [(new + (new > drafted), cached) for new, cached in self._rows()]
+        return self._throughput(expected, self.draft_s + self._draft_seconds(live), rows)
+
+    def _extend(self, drafter: "Drafter", live: list[_Chain]) -> list[_Chain]:
+        """Draft one more token per chain; returns the chains that had room for it."""
+        drafter.extend([chain.draft for chain in live])
+        grown = [chain for chain in live if len(chain.draft.tree) > len(chain.scores)]
+        if grown:
+            self.draft_s += self._draft_seconds(grown)
+        for chain in grown:
+            chain.confidence = chain.draft.tree.probability(chain.draft.tree.last)
+            chain.scores.append(chain.scores[-1] * chain.confidence)
+            self.expected += chain.scores[-1]
+        return grown
+
+    def _learn(self, live: list[_Chain]) -> None:
+        """Take the newest tokens into the historic average."""
+        self.seen += len(live)
+        self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.seen
+
+    def _eliminate(self, rows: "list[Row]") -> None:
+        """Shorten rows by the least likely token while that makes the batch faster."""
+        # A token is never likelier than the ones before it; of equal ones the deeper goes first.
+        tokens = sorted(
+            (score, -place, row)
+            for row, chain in enumerate(self.chains)
+            for place, score in enumerate(chain.scores)
+            if place
+        )
+        expected, reached = self.expected, self._throughput(self.expected, self.draft_s, rows)
+        for score, _, row in tokens:
+            new, cached = rows[row]
+            rows[row], expected = (new - 1, cached), expected - score
+            before, reached = reached, self._throughput(expected, self.draft_s, rows)
+            if reached <= before:
+                rows[row] = new, cached
+                return

@@ -1,0 +1,57 @@
+"""A tree that fills a pipeline: one more level per step, while the stages work on the levels before."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import inf
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import Child, Method, Pipeline, Policy, methods, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@methods.register("specpipe")
+@dataclass(frozen=True)
+class SpecPipe(Method):
+    """Feed a target of `stages` pipeline stages one tree level per step: the likeliest `width` tokens.
+
+    Each node of the last level offers its `children` likeliest tokens; what counts is the probability from the root
+    on. The tree is cut back to what follows each token that the last stage yields, and a token that it does not hold
+    empties the pipeline.
+    """
+
+    stages: int = 8
+    width: int = 64
+    children: int = 16
+    source = "SpecPipe, Yin et al. 2025"
+    proposal = "top"
+
+    def __post_init__(self) -> None:
+        for name in (field.name for field in fields(self)):
+            require(getattr(self, name) >= 1, f"specpipe: {name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self.stages, self.width)
+
+    def policy(self) -> Policy:
+        return _SpecPipePolicy(self.width, self.children)
+
+
+@dataclass
+class _SpecPipePolicy(Policy):
+    width: int
+    children: int
+
+    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
+        best = probabilities.topk(min(self.children, probabilities.shape[-1]))
+        totals = best.values.log() + best.values.new_tensor(scores)[:, None]
+        chosen = totals.flatten().topk(min(self.width, room, totals.numel()))
+        tokens = best.indices.flatten()[chosen.indices].tolist()
+        offered = best.indices.shape[-1]
+        return [
+            Child(place // offered, token, score)
+            for place, token, score in zip(chosen.indices.tolist(), tokens, chosen.values.tolist(), strict=True)
+            if score > -inf
+        ]

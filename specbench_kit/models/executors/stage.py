@@ -1,0 +1,65 @@
+"""A slice of a model's layers: one stage of a pipeline."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Identity, ModuleList
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.executors.base import ForwardInput
+from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
+
+ABLE = ("llama", "mistral", "qwen2", "qwen3")
+"""Kinds of model that do nothing but embed, go through their layers, normalise and project."""
+
+
+class StageExecutor(TransformersExecutor):
+    """Stage `stage` of `stages`, counted from 1: takes tokens or hidden states, gives hidden states or logits.
+
+    The model is cut in place: it keeps nothing but what this stage needs.
+    """
+
+    def __init__(self, model: Any, stage: int, stages: int) -> None:
+        require_cuttable(model, stages)
+        self.first, self.last = stage == 1, stage == stages
+        self.received: Tensor | None = None
+        """Hidden states [rows, width, hidden] of the stage before, to be set ahead of a forward."""
+        _cut(model, stage, stages)
+        super().__init__(model)
+
+    def forward(self, batch: ForwardInput) -> Tensor:
+        source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self.received}
+        output = self.model.model(
+            **source,
+            position_ids=batch.positions,
+            attention_mask=self._mask(batch),
+            past_key_values=WindowCache(batch.kv),
+            use_cache=True,
+        )
+        hidden: Tensor = output.last_hidden_state[:, batch.first :]
+        return self.model.lm_head(hidden) if self.last else hidden
+
+
+def require_cuttable(model: Any, stages: int) -> None:
+    """Refuse a model that cannot be cut into that many stages."""
+    kind, layers = model.config.model_type, model.config.num_hidden_layers
+    if kind not in ABLE:
+        raise SkitError(f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can")
+    if stages > layers:
+        raise SkitError(f"a model of {layers} layers cannot be cut into {stages} stages: choose stages={layers} or less")
+
+
+def _cut(model: Any, stage: int, stages: int) -> None:
+    decoder, config = model.model, model.config
+    layers = len(decoder.layers)
+    first, end = layers * (stage - 1) // stages, layers * stage // stages
+    decoder.layers = ModuleList(decoder.layers[first:end])
+    for index, layer in enumerate(decoder.layers):
+        layer.self_attn.layer_idx = index
+    config.num_hidden_layers = end - first
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[first:end]
+    if stage > 1:
+        decoder.embed_tokens = Identity()
+    if stage < stages:
+        decoder.norm = model.lm_head = Identity()

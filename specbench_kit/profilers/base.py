@@ -1,0 +1,82 @@
+"""The profile contract: how long a model's forwards take on a device, and where that is known from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel, Row
+from specbench_kit.profilers.architectures import Architecture
+from specbench_kit.profilers.devices import Device
+
+Form = Literal["interactions", "context"]
+Role = Literal["verifier", "drafter"]
+Source = Literal["measured", "published", "roofline"]
+
+MODELS: Mapping[str, type[InteractionModel] | type[ContextModel]] = {
+    "interactions": InteractionModel,
+    "context": ContextModel,
+}
+COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
+    "interactions": ("a_s", "b_compute_s", "b_read_s", "c_s"),
+    "context": ("alpha_s", "gamma_s", "delta_s"),
+}
+"""Seconds per unit of the feature at the same place; the last is per forward."""
+ROLES: tuple[Role, ...] = ("verifier", "drafter")
+SOURCES: tuple[Source, ...] = ("measured", "published", "roofline")
+
+
+def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
+    """What each coefficient of a form is multiplied by for a batch."""
+    new = sum(n for n, _ in rows)
+    if form == "context":
+        return sum(n * cached + n * (n - 1) / 2 for n, cached in rows), new, 1
+    return new, sum(n * (cached + n) for n, cached in rows), sum(cached for _, cached in rows), 1
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One TOML file. `device` and `model` name cards where there are such; a card of one's own comes along.
+
+    `coefficients` lacks those that a publication does not give. `model_hash` is set where real weights were
+    measured, `cores` where a CPU was, `samples` is the CSV file beside it with every timing. `policy` holds the
+    seconds per drafted token that a stop rule costs on a drafter.
+    """
+
+    name: str
+    role: Role
+    device: str
+    model: str
+    dtype: str
+    source: Source
+    form: Form
+    coefficients: Mapping[str, float]
+    reference: str = ""
+    date: str = ""
+    hardware: str = ""
+    note: str = ""
+    model_hash: str | None = None
+    cores: int = 1
+    samples: str | None = None
+    fit: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    architecture: Architecture | None = None
+    device_card: Device | None = None
+
+    def latency(self) -> LatencyModel:
+        """The latency model."""
+        return MODELS[self.form](**self.latency_fields())
+
+    def latency_fields(self) -> dict[str, float]:
+        """Its coefficients; one that a publication does not give counts as no time."""
+        return {name: self.coefficients.get(name, 0.0) for name in COEFFICIENTS[self.form]}
+
+    @property
+    def not_given(self) -> tuple[str, ...]:
+        """Coefficients that the publication does not give."""
+        return tuple(name for name in COEFFICIENTS[self.form] if name not in self.coefficients)
+
+    @property
+    def test_r2(self) -> float | None:
+        """R2 on configurations that the coefficients were not fitted to, where the source says."""
+        found = self.fit.get("test", {}).get("r2")
+        return None if found is None else float(found)

@@ -1,0 +1,151 @@
+"""The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specbench_kit.decoding.latency import Row
+from specbench_kit.profilers import workload
+from specbench_kit.profilers.architectures import Architecture, bundled_architectures
+from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
+from specbench_kit.profilers.devices import BYTES, Device, known_device
+from specbench_kit.profilers.workload import Configuration, kept_logits
+
+TOLERANCE = 0.05
+"""By which a prediction may fall short of the limit."""
+LAUNCHES_PER_LAYER, LAUNCH_S = 10, 2.5e-6
+"""Assumed for a derived profile: kernels of a fused implementation, and the gap that each leaves."""
+DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
+"""New tokens per request in the steps that a context-form profile is fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """What a device needs at least for a model's forwards; as a latency model, its data-sheet estimate."""
+
+    device: Device
+    architecture: Architecture
+    dtype: str
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights."""
+        return self.architecture.parameters * BYTES[self.dtype]
+
+    @property
+    def per_forward_s(self) -> float:
+        """Reading the weights once."""
+        weights = self.architecture.layer_parameters + self.architecture.head_parameters
+        return weights * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
+
+    @property
+    def per_token_s(self) -> float:
+        """A multiplication and an addition with each weight, the output layer included."""
+        return 2 * (self.architecture.layer_parameters + self.architecture.head_parameters) / self._peak
+
+    def compute_s(self, rows: Sequence[Row]) -> float:
+        """All operations at peak."""
+        shapes = self.architecture
+        flops = 0
+        for new, cached in rows:
+            flops += 2 * (shapes.layer_parameters * new + shapes.head_parameters * kept_logits((new, cached)))
+            flops += shapes.attention_flops * (new * cached + new * (new + 1) // 2)
+        return flops / self._peak
+
+    def traffic_s(self, rows: Sequence[Row]) -> float:
+        """Weights, and the KV that is read and written, at full bandwidth."""
+        tokens = sum(new + cached for new, cached in rows)
+        return self.per_forward_s + tokens * self._kv_s
+
+    def floor_s(self, rows: Sequence[Row]) -> float:
+        """Seconds that no implementation undercuts."""
+        return max(self.compute_s(rows), self.traffic_s(rows))
+
+    def seconds(self, rows: Sequence[Row]) -> float:
+        """Estimate: compute and traffic one after the other, and gaps between kernels."""
+        gaps_s = self.architecture.layers * LAUNCHES_PER_LAYER * LAUNCH_S
+        return gaps_s + self.compute_s(rows) + self.traffic_s(rows)
+
+    def bounds(self, form: Form) -> dict[str, float]:
+        """The least that each coefficient can be where the others are at theirs.
+
+        An interaction counts half: a prompt's tokens attend to what is before them.
+        """
+        per_token_s = 2 * self.architecture.layer_parameters / self._peak
+        per_pair_s = self.architecture.attention_flops / self._peak
+        limits = {
+            "interactions": (per_token_s, per_pair_s / 2, self._kv_s, self.per_forward_s),
+            "context": (per_pair_s, per_token_s, self.per_forward_s),
+        }
+        return dict(zip(COEFFICIENTS[form], limits[form], strict=True))
+
+    @property
+    def _peak(self) -> float:
+        return self.device.peak(self.dtype)
+
+    @property
+    def _kv_s(self) -> float:
+        return self.architecture.kv_numbers * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a device can be as fast as a profile says.
+
+    `impossible`: in some regime the predictions fall short of the limit by more than the tolerance on average.
+    `doubtful`: only single ones do, as a straight line through a bent law can. `regimes` are mean prediction over
+    mean limit, `short` the share of configurations that fall short, `coefficients` those below their own bounds,
+    with these.
+    """
+
+    kind: Literal["possible", "doubtful", "impossible", "unchecked"]
+    reason: str = ""
+    regimes: Mapping[str, float] = field(default_factory=dict)
+    short: float = 0.0
+    coefficients: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def roofline_of(profile: Profile) -> Roofline | str:
+    """The limit of a profile's device and model, or why there is none."""
+    device = profile.device_card or known_device(profile.device)
+    shapes = profile.architecture or bundled_architectures().get(profile.model)
+    if shapes is None:
+        return f"no architecture card for {profile.model}" if profile.model else "the source names no model"
+    if device is None:
+        return f"no device card for {profile.device}" if profile.device else "the source names no device"
+    if profile.dtype not in device.peak_flops:
+        return f"no peak of {device.name} for {profile.dtype}" if profile.dtype else "the source names no dtype"
+    return Roofline(device.of_cores(profile.cores), shapes, profile.dtype)
+
+
+def domain(profile: Profile) -> tuple[Configuration, ...]:
+    """The configurations that a profile is meant to predict."""
+    if profile.form == "interactions":
+        return workload.verification()
+    return workload.steps(DRAFT_STEP if profile.role == "drafter" else VERIFY_STEP)
+
+
+def judge(profile: Profile) -> Verdict:
+    """Compare a profile with its physical limit; a coefficient that was not given is taken to be at its bound."""
+    roofline = roofline_of(profile)
+    if isinstance(roofline, str):
+        return Verdict("unchecked", roofline)
+    bounds = roofline.bounds(profile.form)
+    given = {**bounds, **profile.coefficients}
+    predicted: dict[str, list[tuple[float, float]]] = {}
+    for one in domain(profile):
+        found = zip(given.values(), features(profile.form, one.rows), strict=True)
+        seconds = sum(coefficient * feature for coefficient, feature in found)
+        predicted.setdefault(one.regime, []).append((seconds, roofline.floor_s(one.rows)))
+    regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
+    ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
+    short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)
+    if not short:
+        return Verdict("possible", regimes=regimes)
+    low = {
+        name: (value, bounds[name])
+        for name, value in profile.coefficients.items()
+        if value < (1 - TOLERANCE) * bounds[name]
+    }
+    impossible = min(regimes.values()) < 1 - TOLERANCE
+    return Verdict("impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low)

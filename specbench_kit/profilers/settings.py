@@ -1,0 +1,46 @@
+"""What a profiling run is asked to do, as the command line gives it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench_kit.errors import SkitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Checked when made.
+
+    `gpu` names a device card, `device` one of torch's; `draft` is set where a pair is profiled. Profiles go to the
+    user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`.
+    """
+
+    target: str = "bundled"
+    draft: str | None = None
+    gpu: str | None = None
+    require_measured: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+    budget_s: float = 420.0
+    seed: int = 0
+    resume: bool = False
+    out: Path = Path("results")
+    name: str | None = None
+    save_to: Path | None = None
+    argv: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.budget_s > 0:
+            raise SkitError(f"--budget must be a number of seconds above 0, not {self.budget_s:g}")
+        if self.seed < 0:
+            raise SkitError(f"--seed must not be negative, but is {self.seed}")
+        if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
+            raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
+        if self.gpu is not None and self.device != "auto":
+            raise SkitError("--gpu and --device both say where to run: give one of them")
+        if self.draft is None and self.save_to is not None and self.save_to.suffix != ".toml":
+            raise SkitError(f"--save-to must name a .toml file, not {self.save_to}")
+
+    @property
+    def command(self) -> str:
+        """The sub-command that these settings are of."""
+        return "profile-verifier" if self.draft is None else "profile-drafter"

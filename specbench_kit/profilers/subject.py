@@ -1,0 +1,84 @@
+"""What is profiled: a model's real weights, or a card's shapes with random ones."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
+from specbench_kit.profilers import cards
+from specbench_kit.profilers.architectures import Architecture, bundled_architectures, of_config, read_architecture
+
+if TYPE_CHECKING:
+    import torch
+
+    from specbench_kit.models.pair import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Either `source` is set, for real weights, or only `architecture`.
+
+    `architecture` is None for model types whose work their shapes do not tell.
+    """
+
+    name: str
+    architecture: Architecture | None
+    source: ModelSource | None = None
+
+    @property
+    def is_card(self) -> bool:
+        """Whether a bundled card of this name has these shapes."""
+        return bundled_architectures().get(self.name) == self.architecture
+
+    def load(self, device: "torch.device", dtype: str) -> "LoadedModel":
+        """The model in memory."""
+        from specbench_kit.models.pair import load_model
+
+        if self.source is None:
+            return self._random(device, dtype)
+        return load_model(self.source, device=str(device), dtype=dtype)
+
+    def describe(self, loaded: "LoadedModel") -> dict[str, Any]:
+        """The model, as a run records it."""
+        from specbench_kit.bench.provenance import hash_model
+
+        if self.source is not None:
+            return loaded.describe(hash_model)
+        return {"name": self.name, "parameters": loaded.model.num_parameters(), "weights": "random"}
+
+    def _random(self, device: "torch.device", dtype: str) -> "LoadedModel":
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        from specbench_kit.models.pair import LoadedModel, resolve_dtype
+
+        assert self.architecture is not None
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(self.architecture.config(), dtype=resolve_dtype(dtype, device))
+        return LoadedModel(model.eval().requires_grad_(False), ModelSource("", self.name, local_only=True))
+
+
+def find_subject(name: str, role: Role) -> Subject:
+    """`bundled`, a folder, a hub id, an architecture card's name, or a TOML file with a card of one's own."""
+    if cards.names_a_file(name):
+        path = Path(name).expanduser()
+        return Subject(path.stem, read_architecture(path))
+    if name != BUNDLED and not Path(name).expanduser().is_dir():
+        if card := bundled_architectures().get(name.lower()):
+            return Subject(name.lower(), card)
+        if "/" not in name:
+            hint = f"; or '{BUNDLED}', a folder, a hub id like owner/name, or a .toml file with a card of your own"
+            raise cards.unknown("architecture", name, bundled_architectures(), hint)
+    source = locate(name, role)
+    return Subject(source.label, of_config(read_config(source)), source)
+
+
+def require_architecture(subject: Subject) -> Architecture:
+    """The shapes, without which nothing can be derived."""
+    if subject.architecture is None:
+        raise SkitError(
+            f"no profile of {subject.name} can be derived: the work of its model type is not known; "
+            "measure it on the device, or describe it by an architecture card"
+        )
+    return subject.architecture

@@ -1,0 +1,67 @@
+"""Plots of a sweep, as PNG and SVG files that need no colour to be read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.bench.lanes import BASELINE
+from specbench_kit.reports.predictor_plots import COLOURS, GREY, LINES, MARKERS, plot
+from specbench_kit.sweeps.axes import Axis
+from specbench_kit.sweeps.summary import Line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Fields = Mapping[str, Any]
+
+FORMATS = ("png", "svg")
+LOGARITHMIC_SPAN = 20
+"""Of an axis whose largest value is so many times its smallest."""
+
+
+def write_plots(folder: Path, lines: Sequence[Line], axis: Axis, found: Sequence[Fields], where: str) -> None:
+    """Speedup with its break-even points, and throughput, both along the first axis."""
+    import matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "skit"}):
+        with plot(folder / "speedup.png", (8, 5), formats=FORMATS) as axes:
+            for place, line in enumerate(one for one in lines if one.series != BASELINE):
+                _line(axes, place, line, axis, "speedup", interval=True)
+            _break_even(axes, found)
+            _frame(axes, axis, "speedup over centralised autoregressive serving", f"Speedup, modelled\n({where})")
+        with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
+            for place, line in enumerate(lines):
+                _line(axes, place, line, axis, "throughput", interval=False)
+            _frame(axes, axis, "committed tokens per second", f"Throughput, modelled\n({where})")
+
+
+def _line(axes: "Axes", place: int, line: Line, axis: Axis, metric: str, *, interval: bool) -> None:
+    x: Sequence[Any] = axis.numbers or [str(value) for value in axis.values]
+    y = [row.overall[metric] for row in line.points.values()]
+    colour, style, marker = COLOURS[place % len(COLOURS)], LINES[place % len(LINES)], MARKERS[place % len(MARKERS)]
+    axes.plot(x, y, color=colour, linestyle=style, marker=marker, markersize=5, label=line.label)
+    bounds = [row.overall["intervals"].get(metric) for row in line.points.values()]
+    if interval and all(bounds):
+        low, high = zip(*bounds, strict=True)
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _break_even(axes: "Axes", found: Sequence[Fields]) -> None:
+    axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+    places = [crossing["at"] for one in found for crossing in one["crossings"]]
+    if places:
+        ones = [1.0] * len(places)
+        axes.scatter(places, ones, 90, facecolors="none", edgecolors="black", zorder=3, label="break-even")
+
+
+def _frame(axes: "Axes", axis: Axis, metric: str, title: str) -> None:
+    values = axis.numbers
+    if values and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
+        axes.set_xscale("log")
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.minorticks_off()
+    axes.set(xlabel=axis.key, ylabel=metric, title=title)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize=9)

@@ -1,0 +1,92 @@
+"""One sweep: from a trace, recorded first where there is none, to a table, plots and break-even points."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.bench import provenance
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.deployments.description import describe
+from specbench_kit.errors import SkitError
+from specbench_kit.run_folder import to_json, unused_folder, write_text
+from specbench_kit.sweeps.grid import Row, replay_grid
+from specbench_kit.sweeps.settings import Point, Settings
+from specbench_kit.sweeps.summary import lines, summarise, to_csv
+from specbench_kit.traces.record_run import record
+from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.trace import TraceFile
+
+Fields = dict[str, Any]
+Report = Callable[[str, int, int], None]
+"""Told the step, and how much of it is done of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a sweep leaves: its folder, what was run, and its numbers."""
+
+    folder: Path
+    run: Fields
+    summary: Fields
+
+
+def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
+    """Record or read, replay, write. `dataset` is recorded where the settings name no trace."""
+    points = settings.points()
+    if dataset is not None:
+        folder = _folder(settings, points, dataset.digest)
+        trace = _record(settings, dataset, folder / "trace.parquet", report)
+    else:
+        assert settings.trace is not None
+        trace = TraceFile(settings.trace)
+        folder = _folder(settings, points, provenance.hash_file(trace.path))
+    if not len(trace):
+        raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
+    rows = replay_grid(settings, points, trace, lambda done, planned: report("replaying", done, planned))
+    return _finish(folder, settings, trace, points, rows)
+
+
+def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
+    record(settings.recording, dataset, path, settings.max_draft, lambda *progress: report("recording", *progress))
+    return TraceFile(path)
+
+
+def _folder(settings: Settings, points: Sequence[Point], digest: str) -> Path:
+    deployments = [describe(point.deployment) if point.deployment else None for point in points]
+    defining = {**settings.described(), "deployments": deployments, "digest": digest}
+    return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
+
+
+def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence[Point], rows: list[Row]) -> Outcome:
+    from specbench_kit.reports.sweep_plots import write_plots
+    from specbench_kit.reports.sweep_report import render
+
+    axes = settings.axes()
+    run, summary = _describe(settings, trace, points), summarise(rows, axes)
+    write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], _where(run))
+    write_text(folder / "sweep.csv", to_csv(summary["rows"]))
+    write_text(folder / "report.md", render(run, summary))
+    write_text(folder / "run.json", to_json(run))
+    write_text(folder / "summary.json", to_json(summary))
+    return Outcome(folder, run, summary)
+
+
+def _describe(settings: Settings, trace: TraceFile, points: Sequence[Point]) -> Fields:
+    """The content of `run.json`; `deployment` is that of the first point."""
+    made = trace.header.run
+    return {
+        "command": "sweep",
+        "dataset": made.get("dataset") or {"name": trace.path.stem},
+        "models": made["models"],
+        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "config": {**settings.described(), "dtype": made["config"]["dtype"]},
+        "requests": len(trace),
+        "time_kind": "modelled",
+        "deployment": describe(points[0].deployment or recorded(trace.header)),
+        **provenance.collect(settings.argv),
+    }
+
+
+def _where(run: Fields) -> str:
+    return f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"

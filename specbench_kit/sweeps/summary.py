@@ -1,0 +1,104 @@
+"""From a grid's rows to lines along its first axis, their break-even points, and a table for other programs."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from io import StringIO
+from typing import Any
+
+from specbench_kit.bench.lanes import BASELINE
+from specbench_kit.deployments.fields import Value
+from specbench_kit.sweeps.axes import Axis, with_options
+from specbench_kit.sweeps.break_even import break_even
+from specbench_kit.sweeps.grid import Row
+
+Fields = dict[str, Any]
+
+PLAIN = (
+    "finished",
+    "tokens",
+    "rounds",
+    "tokens_per_verify",
+    "acceptance_rate",
+    "draft_efficiency",
+    "makespan_s",
+    "throughput",
+    "speedup",
+    "server_tokens_per_busy_second",
+    "cost_efficiency",
+    "wdt_share",
+)
+"""Metrics of a row that are one number; cost efficiency only where the deployment has prices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One method along the first axis, other axes held."""
+
+    label: str
+    series: str
+    points: Mapping[Value, Row]
+
+
+def lines(rows: Sequence[Row], axes: Sequence[Axis]) -> list[Line]:
+    """In the order of the rows."""
+    along, held = axes[0], axes[1:]
+    found: dict[str, Line] = {}
+    for row in rows:
+        label = _label(row, held)
+        found.setdefault(label, Line(label, row.series, {}))
+        found[label] = Line(label, row.series, {**found[label].points, row.values[along.key]: row})
+    return list(found.values())
+
+
+def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
+    """The content of `summary.json`."""
+    return {
+        "axes": {axis.key: list(axis.values) for axis in axes},
+        "break_even": [_break_even(line, axes[0]) for line in lines(rows, axes) if line.series != BASELINE],
+        "rows": [_flat(row) for row in rows],
+    }
+
+
+def to_csv(rows: Sequence[Fields]) -> str:
+    """The rows of a summary as a table; what has no value is left empty."""
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _label(row: Row, held: Sequence[Axis]) -> str:
+    values = {axis.key: row.values[axis.key] for axis in held if len(axis.values) > 1}
+    spec = with_options(row.series, values)
+    fields = [f"{axis.key}={values[axis.key]}" for axis in held if axis.key in values and axis.method is None]
+    return ", ".join([spec, *fields])
+
+
+def _break_even(line: Line, axis: Axis) -> Fields:
+    """Where the line passes a speedup of 1; values that are no numbers have no place in between."""
+    speedups = {value: row.overall["speedup"] for value, row in line.points.items()}
+    ahead = [value for value, speedup in speedups.items() if speedup > 1]
+    found: Fields = {"method": line.label, "axis": axis.key, "faster_at": ahead}
+    if not axis.numbers:
+        verdict = "everywhere" if len(ahead) == len(speedups) else "in part" if ahead else "nowhere"
+        return {**found, "verdict": verdict, "crossings": []}
+    numeric = break_even(axis.numbers, list(speedups.values()))
+    return {**found, "verdict": numeric.verdict, "crossings": [asdict(one) for one in numeric.crossings]}
+
+
+def _flat(row: Row) -> Fields:
+    overall = row.overall
+    low, high = overall["intervals"]["speedup"] or (None, None)
+    return {
+        **row.values,
+        "method": row.spec,
+        **{name: overall.get(name) for name in PLAIN},
+        "speedup_low": low,
+        "speedup_high": high,
+        "ttft_mean_s": overall["ttft"]["mean"],
+        "tpot_mean_s": overall["tpot"]["mean"],
+        "tpot_p95_s": overall["tpot"]["p95"],
+        **{f"{phase}_s": seconds for phase, seconds in overall["phase_seconds"].items()},
+    }

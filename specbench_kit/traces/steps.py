@@ -1,0 +1,69 @@
+"""What the steps of decoding take on this machine: the timing that a replay goes by."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.predictors.latency import stopwatch
+
+ROUNDS = 30
+"""Of each length that are timed."""
+TRIALS = 200
+"""Tokens whose statistics are timed."""
+
+
+def measure_steps(
+    target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int
+) -> tuple[float, tuple[float, ...]]:
+    """Median seconds of one draft step, and of verifying 0, 1, ..., max_draft tokens, after `prefix`.
+
+    Draft steps and verifications take turns as in decoding, and so do the lengths: each finds in the caches what the
+    other left there, and a disturbance of the machine hits all lengths alike.
+    """
+    steps = {runner: _Steps(runner, prefix) for runner in (draft, target)}
+    draft_s: list[float] = []
+    verify_s: list[list[float]] = [[] for _ in range(max_draft + 1)]
+    for _ in range(ROUNDS):
+        for length, seconds in enumerate(verify_s):
+            draft_s += [steps[draft].time(1) for _ in range(length)]
+            seconds.append(steps[target].time(1 + length))
+    for each in steps.values():
+        each.end()
+    return median(draft_s), tuple(map(median, verify_s))
+
+
+class _Steps:
+    """Forwards of a model after a prefix, each as if it were the first."""
+
+    def __init__(self, runner: Runner, prefix: Sequence[int]) -> None:
+        self._runner, self._prefix, self._slot = runner, prefix, runner.acquire()
+        runner.forward([Append(self._slot, prefix)])
+        runner.commit(self._slot, range(len(prefix)))
+
+    def time(self, count: int) -> float:
+        """Seconds of a forward of that many tokens."""
+        tokens = [self._prefix[place % len(self._prefix)] for place in range(count)]
+        elapsed_s = stopwatch()
+        self._runner.forward([Append(self._slot, tokens, keep=count)]).argmax()
+        seconds = elapsed_s()
+        self._runner.commit(self._slot, [])
+        return seconds
+
+    def end(self) -> None:
+        self._runner.release(self._slot)
+
+
+def measure_statistics(vocabulary: int, device: str) -> float:
+    """Median seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
+    import torch
+
+    from specbench_kit.decoding.sampling import Sampler
+    from specbench_kit.decoding.tree import DraftForward
+
+    logits = torch.randn(1, vocabulary, device=device)
+    seconds = []
+    for _ in range(TRIALS):
+        elapsed_s = stopwatch()
+        DraftForward([logits], Sampler()).stats(0, 0)
+        seconds.append(elapsed_s())
+    return median(seconds)

@@ -1,0 +1,33 @@
+"""The ablation benchmark as a process: modelled time, so its figures are facts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from specbench_kit.papers.adaspec import ABLATION
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_its_figures_hang_together(tmp_path: Path) -> None:
+    sizes = ("--prompts", "2", "--max-new-tokens", "24", "--out", str(tmp_path))
+    command = [sys.executable, "-m", "benchmarks", "adaspec_ablation", *sizes]
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=True)
+    written = json.loads((tmp_path / "adaspec_ablation.json").read_text())
+    value = {figure["label"]: figure["value"] for figure in written["figures"]}
+    for batch_size in (1, 4, 16):
+        for spec in ABLATION:
+            label = f"batch {batch_size}, {spec}"
+            drafted, submitted, accepted = (value[f"{label}: {what}"] for what in ("drafted", "submitted", "accepted"))
+            assert drafted >= submitted >= accepted > 0
+            assert drafted == submitted or spec == "adaspec"
+            assert value[f"{label}: acceptance rate"] == accepted / submitted
+            assert value[f"{label}: draft efficiency"] == accepted / drafted
+            assert value[f"{label}: speed-up"] > 1
+    assert value["batch 16, adaspec: drafted"] < value["batch 1, adaspec: drafted"]
+    assert len(written["notes"]) == len(ABLATION)
+
+
+def test_the_papers_rates_follow_from_its_averages() -> None:
+    assert [round(row.acceptance_rate, 2) for row in ABLATION.values()] == [0.24, 0.35, 0.39]

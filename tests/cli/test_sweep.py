@@ -1,0 +1,211 @@
+"""`skit sweep` from the command line."""
+
+import csv
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
+from trace_builders import made_requests, write_trace
+
+ROUND_TRIPS = (0.005, 0.02, 0.08, 0.32)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("trace") / "made.parquet"
+    write_trace(file, made_requests(10))
+    return file
+
+
+def swept(*arguments: object) -> tuple[Path, dict[str, Any], str]:
+    """The run directory, the summary, and what was said."""
+    done = skit_here("sweep", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    (folder,) = map(Path, document["run_dirs"])
+    return folder, document["summary"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def over_round_trips(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+    values = ",".join(map(str, ROUND_TRIPS))
+    methods = ["--method", "fixed-k", "--method", "threshold:max_draft=6"]
+    out = tmp_path_factory.mktemp("out")
+    return swept("--replay", trace, "--deployment", "wan", "--set", f"link.rtt_s={values}", *methods, "--out", out)
+
+
+def speedups(summary: dict[str, Any], method: str, key: str = "link.rtt_s") -> dict[Any, float]:
+    return {row[key]: row["speedup"] for row in summary["rows"] if row["method"] == method}
+
+
+def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, said = over_round_trips
+    assert re.fullmatch(r"\d{8}T\d{6}Z-sweep-wan-[0-9a-f]{8}", folder.name)
+    assert {path.name for path in folder.iterdir()} == {"run.json", "summary.json", "sweep.csv", "report.md", "plots"}
+    names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
+    assert {path.name for path in (folder / "plots").iterdir()} == names
+    assert read_object(folder / "summary.json") == summary
+    assert f"report: {folder / 'report.md'}" in said
+
+
+def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, _ = over_round_trips
+    with (folder / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    methods = ["autoregressive", "fixed-k", "threshold:max_draft=6"]
+    grid = [(str(rtt_s), method) for rtt_s in ROUND_TRIPS for method in methods]
+    assert [(row["link.rtt_s"], row["method"]) for row in rows] == grid
+    for row, found in zip(rows, summary["rows"], strict=True):
+        assert float(row["speedup"]) == found["speedup"]
+        assert float(row["throughput"]) == pytest.approx(found["tokens"] / found["makespan_s"])
+        assert row["cost_efficiency"] == ""
+    assert set(speedups(summary, "autoregressive").values()) == {1.0}
+
+
+def test_break_even_is_interpolated_between_neighbours_and_said(
+    over_round_trips: tuple[Path, dict[str, Any], str],
+) -> None:
+    folder, summary, said = over_round_trips
+    report = (folder / "report.md").read_text()
+    for found in summary["break_even"]:
+        line = speedups(summary, found["method"])
+        (crossing,) = found["crossings"]
+        low, high = crossing["low"], crossing["high"]
+        assert line[low] > 1 > line[high]
+        assert ROUND_TRIPS.index(high) == ROUND_TRIPS.index(low) + 1
+        share = (crossing["at"] - low) / (high - low)
+        assert line[low] + share * (line[high] - line[low]) == pytest.approx(1)
+        sentence = f"{found['method']} stops beating centralised autoregressive serving at link.rtt_s = "
+        assert sentence in said
+        assert sentence in report
+        assert f"(between {low:g} and {high:g})" in report
+    assert "MODELLED TIME" in report
+    assert "## Deployment (modelled)" in report
+
+
+def test_run_json_says_what_was_swept(over_round_trips: tuple[Path, dict[str, Any], str], trace: Path) -> None:
+    run = read_object(over_round_trips[0] / "run.json")
+    assert run["config"]["axes"] == {"link.rtt_s": list(ROUND_TRIPS)}
+    assert (run["command"], run["time_kind"], run["requests"]) == ("sweep", "modelled", 10)
+    assert run["trace"]["file"] == trace.name
+    assert run["deployment"]["link"]["rtt_s"] == ROUND_TRIPS[0]
+
+
+def test_a_point_of_a_sweep_is_the_benchmark_of_that_deployment(
+    over_round_trips: tuple[Path, dict[str, Any], str], trace: Path, tmp_path: Path
+) -> None:
+    options = ["--deployment", "wan", "--set", "link.rtt_s=0.08", "--out", tmp_path, "--json"]
+    done = skit_here("bench", "--replay", trace, "--method", "fixed-k", *options)
+    overall = json.loads(done.stdout)["summary"]["fixed-k"]["overall"]
+    row = next(r for r in over_round_trips[1]["rows"] if (r["link.rtt_s"], r["method"]) == (0.08, "fixed-k"))
+    assert row["speedup"] == overall["speedup"]
+    assert row["makespan_s"] == overall["makespan_s"]
+    assert [row["speedup_low"], row["speedup_high"]] == overall["intervals"]["speedup"]
+
+
+def test_options_of_methods_are_swept_too(trace: Path, tmp_path: Path) -> None:
+    """Without a deployment, on the recording machine's time; methods that an axis does not concern stay level."""
+    methods = ["--method", "fixed-k", "--method", "threshold:max_draft=6"]
+    folder, summary, _ = swept("--replay", trace, "--set", "fixed-k.k=1,2,4", *methods, "--out", tmp_path)
+    fixed = {row["fixed-k.k"]: row["tokens_per_verify"] for row in summary["rows"] if row["method"].startswith("fixed")}
+    assert list(fixed) == [1, 2, 4]
+    assert fixed[1] < fixed[2] < fixed[4]
+    assert {row["method"] for row in summary["rows"]} >= {"fixed-k:k=1", "fixed-k:k=2", "fixed-k:k=4"}
+    assert len(set(speedups(summary, "threshold:max_draft=6", "fixed-k.k").values())) == 1
+    assert [found["method"] for found in summary["break_even"]] == ["fixed-k", "threshold:max_draft=6"]
+    assert read_object(folder / "run.json")["deployment"]["name"] == "recorded"
+
+
+def test_two_axes_make_a_line_for_each_value_of_the_second(trace: Path, tmp_path: Path) -> None:
+    grid = ["--set", "link.rtt_s=0.01,0.5", "--set", "fixed-k.k=1,4", "--deployment", "specedge"]
+    _, summary, _ = swept("--replay", trace, *grid, "--method", "fixed-k", "--out", tmp_path)
+    assert [found["method"] for found in summary["break_even"]] == ["fixed-k:k=1", "fixed-k:k=4"]
+    assert len(summary["rows"]) == 4 * 2
+    assert all(row["cost_efficiency"] > 0 for row in summary["rows"])
+
+
+def test_ranges_without_a_break_even_are_named(trace: Path, tmp_path: Path) -> None:
+    near = ["--deployment", "wan", "--set", "link.rtt_s=0.001,0.002", "--method", "fixed-k", "--out", tmp_path]
+    assert "beats centralised autoregressive serving everywhere in the range" in swept("--replay", trace, *near)[2]
+    far = [*near[:3], "link.rtt_s=0.5,1", *near[4:]]
+    assert "beats centralised autoregressive serving nowhere in the range" in swept("--replay", trace, *far)[2]
+
+
+def test_values_that_are_no_numbers_have_no_point_in_between(trace: Path, tmp_path: Path) -> None:
+    places = ["--deployment", "wan", "--set", "drafter.placement=server,edge", "--set", "link.rtt_s=0.3"]
+    folder, summary, said = swept("--replay", trace, *places, "--method", "fixed-k", "--out", tmp_path)
+    (found,) = summary["break_even"]
+    assert (found["verdict"], found["faster_at"], found["crossings"]) == ("in part", ["server"], [])
+    assert "fixed-k beats centralised autoregressive serving only at drafter.placement = server." in said
+    assert "| `fixed-k` | at server |" in (folder / "report.md").read_text()
+
+
+def test_a_deployment_may_propose_its_own_sweep(trace: Path, tmp_path: Path) -> None:
+    _, summary, _ = swept("--replay", trace, "--deployment", "wan", "--method", "fixed-k", "--out", tmp_path)
+    assert summary["axes"] == {"link.rtt_s": [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32]}
+
+
+def test_the_same_sweep_leaves_the_same_bytes(trace: Path, tmp_path: Path) -> None:
+    command = ["sweep", "--replay", trace, "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1", "--method", "fixed-k"]
+    for name in ("a", "b"):
+        assert skit(*command, "--out", tmp_path / name).returncode == 0
+    (first,), (second,) = (list((tmp_path / name).iterdir()) for name in ("a", "b"))
+    for name in ("summary.json", "sweep.csv", "plots/speedup.svg"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_without_a_trace_one_is_recorded(tiny: TinyPair, tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
+    options = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
+    grid = ["--deployment", "specedge", "--set", "link.rtt_s=0.01,0.1"]
+    folder, summary, said = swept(*options, *grid, "--method", "fixed-k", "--out", tmp_path / "results")
+    assert (folder / "trace.parquet").is_file()
+    assert {row["finished"] for row in summary["rows"]} == {3}
+    assert "recording" in said
+    again = ["--replay", folder / "trace.parquet", *grid, "--method", "fixed-k", "--out", tmp_path / "again"]
+    assert swept(*again)[1] == summary
+
+
+WAN = ["--deployment", "wan"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--method", "fixed-k"], "nothing to sweep over: give --set with several values"),
+        (["--method", "fixed-k", "--set", "link.rtt_s=1,2"], "--set link.rtt_s: only a modelled deployment has fields"),
+        (["--method", "fixd-k", *WAN], "unknown method 'fixd-k' (did you mean 'fixed-k'?)"),
+        (["--method", "fixed-k", *WAN, "--set", "link.rtt=1,2"], "the deployment wan with link.rtt=1, [link] has unkn"),
+        (["--method", "fixed-k", *WAN, "--set", "fixed-k.k=0,2"], "fixed-k: k must be at least 1, not 0"),
+        (["--method", "fixed-k", *WAN, "--set", "fixed-k.q=1,2"], "fixed-k: unknown option 'q'; known: k"),
+        (
+            ["--method", "fixed-k", *WAN, "--set", "oracle.max_draft=1,2"],
+            "--set oracle.max_draft: there is no --method",
+        ),
+        (["--method", "fixed-k:k=1", "--method", "fixed-k:k=2", "--set", "fixed-k.k=1,2"], "two methods come to the s"),
+        (["--method", "autoregressive", *WAN], "no method to compare with autoregressive serving"),
+        (["--method", "fixed-k", *WAN, "--max-draft", "0"], "--max-draft must be at least 1, not 0"),
+        (["--method", "fixed-k", *WAN, "--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+        (["--method", "fixed-k", *WAN, "--replay", "no.parquet"], "cannot read the trace no.parquet"),
+    ],
+)
+def test_what_no_sweep_can_be_made_of_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+    done: subprocess.CompletedProcess[str] = skit_here("sweep", *arguments, "--out", tmp_path)
+    assert error_line(done).startswith(line)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drafts_longer_than_recorded_are_refused(trace: Path, tmp_path: Path) -> None:
+    done = skit_here("sweep", "--replay", trace, *WAN, "--method", "fixed-k:k=9", "--out", tmp_path)
+    assert "record it with a larger --max-draft" in error_line(done)
+
+
+def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
+    write_trace(tmp_path / "empty.parquet", [])
+    done = skit_here("sweep", "--replay", tmp_path / "empty.parquet", *WAN, "--method", "fixed-k", "--out", tmp_path)
+    assert "holds no request" in error_line(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.parquet"]

@@ -1,0 +1,274 @@
+"""Deployment files: what ships loads, one's own is found by path, fields can be replaced, and errors name the key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench_kit.decoding.latency import ContextModel, InteractionModel
+from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.fields import parse_value
+from specbench_kit.deployments.listing import entries
+from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, find, load
+from specbench_kit.errors import SkitError
+from specbench_kit.profilers import cards, workload
+from specbench_kit.profilers.architectures import bundled_architectures
+from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.fit import Observation, fit
+from specbench_kit.profilers.loading import read
+from specbench_kit.profilers.roofline import DRAFT_STEP, Roofline, judge, roofline_of
+
+OWN = """
+name = "mine"
+description = "My board and my server."
+source = "measured by me"
+
+[drafter]
+device = "board"
+placement = "edge"
+predictor_s = 1e-4
+
+[drafter.coefficients]
+form = "context"
+alpha_s = 0
+gamma_s = 1e-3
+delta_s = 2e-3
+
+[verifier]
+device = "server"
+profile = "profiles/server.toml"
+price_per_hour = 2
+stages = 4
+
+[link]
+rtt_s = 0.02
+up_bytes_per_s = 1e6
+seed = 3
+"""
+PROFILE = """
+name = "server"
+role = "verifier"
+device = "rtx4090"
+model = "qwen3-8b"
+dtype = "bfloat16"
+source = "measured"
+
+[coefficients]
+form = "interactions"
+a_s = 1e-4
+b_compute_s = 1e-9
+b_read_s = 1e-7
+c_s = 0.05
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "server.toml").write_text(PROFILE)
+    file = tmp_path / "mine.toml"
+    file.write_text(OWN)
+    return file
+
+
+def built(name: str, *replaced: str) -> Any:
+    deployment = load(name, replaced)
+    assert deployment is not None
+    return deployment
+
+
+@pytest.mark.parametrize("name", bundled())
+def test_what_ships_loads_and_describes_itself(name: str) -> None:
+    deployment = built(name)
+    assert deployment.name == name
+    assert deployment.description.endswith(".")
+    described = json.loads(json.dumps(describe(deployment), allow_nan=False))
+    for role in ("drafter", "verifier"):
+        assert described[role]["latency"]["form"] in ("interactions", "context")
+        assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
+        assert described[role]["origin"]
+
+
+def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
+    wanted = {"wisp", "specedge", "adaspec-l40", "adaspec-a100", "specpipe", "specpipe-10gbe", "raspberry-pi", "wan"}
+    assert wanted <= set(bundled())
+    assert find("wan").sweep["link.rtt_s"]
+    assert built("specpipe").verifier.stages == built("specpipe-10gbe").verifier.stages == 8
+    assert {built(name).placement for name in ("adaspec-l40", "adaspec-a100", "specpipe")} == {"server"}
+
+
+def test_published_numbers() -> None:
+    for name, price in (("specedge", 4.05), ("specedge-a100-80", 5.05)):
+        deployment = built(name)
+        assert deployment.link.rtt_s == 0.01407
+        assert deployment.verifier.latency.seconds([(9, 500), (9, 10)]) == 0.0942
+        assert deployment.drafter.latency.seconds([(32, 500)]) == 0.011
+        assert (deployment.verifier.price_per_hour, deployment.drafter.price_per_hour) == (price, 0.35)
+    wisp = built("wisp")
+    assert wisp.drafter.latency.seconds([(1, 100)]) == 1 / 50
+    assert wisp.verifier.latency.seconds([(1500, 0)]) == pytest.approx(0.142195)
+    assert "IMPOSSIBLE" in wisp.verifier.origin
+    assert "IMPOSSIBLE" not in built("wisp-roofline").verifier.origin
+
+
+def test_a_second_server_adds_one_hand_over_of_hidden_states() -> None:
+    one, two = (built(name).verifier for name in ("specpipe", "specpipe-10gbe"))
+    hidden_bytes = bundled_architectures()["llama3.1-70b"].hidden_size * 2
+    assert two.pass_s([(5, 300)]) - one.pass_s([(5, 300)]) == pytest.approx(5 * hidden_bytes / 1.25e9)
+
+
+@pytest.mark.parametrize("path", sorted((LIBRARY / "profiles").glob("*.toml")), ids=lambda path: path.stem)
+def test_derived_profiles_follow_from_the_data_sheets(path: Path) -> None:
+    profile = read(path)
+    roofline = roofline_of(profile)
+    assert profile.name == path.stem
+    assert profile.source == "roofline"
+    assert "not measured" in profile.reference
+    assert isinstance(roofline, Roofline)
+    assert judge(profile).kind == "possible"
+    observations = [Observation(one, roofline.seconds(one.rows)) for one in _workload(profile)]
+    assert fit(profile.form, observations).coefficients == pytest.approx(profile.coefficients, rel=1e-6)
+
+
+def _workload(profile: Profile) -> list[workload.Configuration]:
+    return workload.verification() if profile.role == "verifier" else workload.steps(DRAFT_STEP)
+
+
+def test_local_is_this_machine() -> None:
+    assert load(LOCAL) is None
+    with pytest.raises(SkitError, match="choose one with --deployment"):
+        load(LOCAL, ["link.rtt_s=1"])
+
+
+def test_a_file_of_ones_own_with_a_profile_beside_it(own: Path) -> None:
+    deployment = built(str(own))
+    assert deployment.name == "mine"
+    assert deployment.drafter.latency == ContextModel(0.0, 1e-3, 2e-3)
+    assert deployment.verifier.latency == InteractionModel(1e-4, 1e-9, 1e-7, 0.05)
+    assert (deployment.verifier.stages, deployment.verifier.price_per_hour) == (4, 2.0)
+    assert (deployment.placement, deployment.predictor_s) == ("edge", 1e-4)
+    described = describe(deployment)
+    assert described["link"] == {
+        "rtt_s": 0.02,
+        "jitter_s": 0.0,
+        "up_bytes_per_s": 1e6,
+        "down_bytes_per_s": None,
+        "seed": 3,
+    }
+
+
+def test_fields_are_replaced(own: Path) -> None:
+    deployment = built(
+        str(own),
+        "link.rtt_s=0.04",
+        "link.down_bytes_per_s=2e6",
+        "drafter.placement=server",
+        "verifier.coefficients.c_s=0.1",
+        "name=other",
+    )
+    assert deployment.link.rtt_s == 0.04
+    assert deployment.link.down_bytes_per_s == 2e6
+    assert deployment.placement == "server"
+    assert deployment.verifier.latency == InteractionModel(1e-4, 1e-9, 1e-7, 0.1)
+    assert deployment.name == "other"
+    assert built(str(own)).link.rtt_s == 0.02
+
+
+def test_profiles_and_coefficients_make_way_for_each_other(own: Path) -> None:
+    deployment = built(str(own), "drafter.profile=specedge-draft", "verifier.profile=wisp-table-12")
+    assert deployment.drafter.latency.seconds([(1, 10)]) == 0.011
+    assert "wisp-table-12" in deployment.verifier.origin
+    slower = built("specedge", "verifier.coefficients.a_s=1e-3")
+    assert slower.verifier.latency.seconds([(5, 100)]) == pytest.approx(0.0942 + 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.04", 0.04), ("3", 3), ("1e6", 1e6), ("true", True), ("edge", "edge"), ('"edge"', "edge"), ("[1]", "[1]")],
+)
+def test_values_are_read_as_toml_writes_them(text: str, value: Any) -> None:
+    assert parse_value(text) == value
+
+
+CHANGES = [
+    ('name = "mine"\n', "", "lacks name"),
+    ('name = "mine"', "name = 3", "name must be a text, not 3"),
+    ("[link]", "[lnk]", "has unknown keys: lnk; known: name, description, source, drafter"),
+    ("rtt_s = 0.02", "rtt = 0.02", "[link] has unknown keys: rtt; known: rtt_s"),
+    ("rtt_s = 0.02", "rtt_s = -0.02", "[link]: rtt_s must be at least 0, not -0.02"),
+    ("rtt_s = 0.02", 'rtt_s = "20 ms"', "[link]: rtt_s must be a finite number, not '20 ms'"),
+    ("rtt_s = 0.02", "rtt_s = nan", "[link]: rtt_s must be a finite number, not nan"),
+    ("up_bytes_per_s = 1e6", "up_bytes_per_s = 0", "[link]: up_bytes_per_s must be at least 1, not 0"),
+    ("seed = 3", "seed = 0.5", "[link]: seed must be a whole number from 0 up, not 0.5"),
+    ('device = "board"\n', "", "[drafter] lacks device"),
+    ('placement = "edge"', 'placement = "cloud"', "[drafter]: placement must be edge or server, not 'cloud'"),
+    ("predictor_s = 1e-4", "predictor_s = true", "[drafter]: predictor_s must be a finite number, not True"),
+    ("gamma_s = 1e-3\n", "", "[drafter], coefficients lacks gamma_s"),
+    ("gamma_s = 1e-3", "gamma_s = -1", "[drafter], coefficients: gamma_s must be at least 0, not -1"),
+    ('form = "context"', 'form = "cubic"', "[drafter], coefficients: form must be 'interactions' or 'context', not"),
+    ('profile = "profiles/server.toml"\n', "", "[verifier] needs a profile or a table of coefficients, and not both"),
+    ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
+    ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),
+    ("price_per_hour = 2", 'price_per_hour = "two"', "[verifier]: price_per_hour must be a finite number, not 'two'"),
+    ("stages = 4", "stages = 0", "[verifier]: stages must be a whole number from 1 up, not 0"),
+    ("seed = 3", 'seed = 3\n[sweep]\n"link.rtt_s" = 1', "[sweep]: link.rtt_s must be a list of values, not 1"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "line"), CHANGES, ids=[change[2] for change in CHANGES])
+def test_errors_name_the_file_and_the_key(own: Path, before: str, after: str, line: str) -> None:
+    own.write_text(OWN.replace(before, after))
+    with pytest.raises(SkitError) as error:
+        load(str(own))
+    assert str(error.value).startswith(f"the deployment {own}")
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_replaced_fields_are_named_in_errors() -> None:
+    with pytest.raises(SkitError, match=r"the deployment wisp with link.rtt_s=-1, \[link\]: rtt_s must be at least 0"):
+        load("wisp", ["link.rtt_s=-1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "replaced", "line"),
+    [
+        ("wips", [], "unknown deployment 'wips' (did you mean 'wisp'?); known: local, "),
+        ("no.toml", [], "cannot read no.toml: No such file"),
+        ("wisp", ["link.rtt_s"], "--set needs a key and a value, as in link.rtt_s=0.04, not 'link.rtt_s'"),
+        ("wisp", ["name.first=1"], "--set name.first: name holds no fields"),
+        ("wisp", ["lnk.rtt_s=1"], "the deployment wisp with lnk.rtt_s=1 has unknown keys: lnk"),
+        ("wisp", ["link=1"], "the deployment wisp with link=1: link must be a table, [link], not 1"),
+    ],
+)
+def test_names_and_fields_that_are_not_there(name: str, replaced: list[str], line: str) -> None:
+    with pytest.raises(SkitError) as error:
+        load(name, replaced)
+    assert str(error.value).startswith(line)
+
+
+def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("name = ")
+    with pytest.raises(SkitError, match="is not valid TOML"):
+        load(str(file))
+
+
+def test_the_list_starts_with_this_machine_and_says_what_is_modelled() -> None:
+    first, *others = entries()
+    assert (first["name"], first["time_kind"]) == (LOCAL, "measured")
+    assert [other["name"] for other in others] == list(bundled())
+    assert {other["time_kind"] for other in others} == {"modelled"}
+    assert all(other["source"] for other in others)
+
+
+def test_every_file_of_the_library_is_a_deployment_or_a_profile_that_one_names() -> None:
+    named = {
+        table["profile"]
+        for definition in bundled().values()
+        for table in (definition.content["drafter"], definition.content["verifier"])
+        if cards.names_a_file(table.get("profile", ""))
+    }
+    files = {f"profiles/{path.name}" for path in (LIBRARY / "profiles").iterdir()}
+    assert named == files

@@ -1,0 +1,117 @@
+"""Device and architecture cards."""
+
+from pathlib import Path
+
+import pytest
+from tiny_models import tiny_llama
+from tomli_w import dumps
+
+from specbench_kit.errors import SkitError
+from specbench_kit.profilers.architectures import bundled_architectures, of_config, read_architecture
+from specbench_kit.profilers.devices import bundled_devices, find_device, reported_as
+from specbench_kit.profilers.subject import find_subject
+
+BILLIONS = {
+    "qwen3-32b": 32.76,
+    "qwen3-14b": 14.77,
+    "qwen3-8b": 8.19,
+    "qwen3-4b": 4.02,
+    "qwen3-1.7b": 1.72,
+    "qwen3-0.6b": 0.596,
+    "llama3.1-70b": 70.55,
+    "llama3.1-8b": 8.03,
+    "llama3.2-1b": 1.236,
+    "llama3.2-3b": 3.213,
+    "llama2-7b": 6.738,
+    "vicuna-13b": 13.02,
+    "vicuna-33b": 32.53,
+}
+"""As the models' own pages give them."""
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_shapes_give_the_published_number_of_parameters(name: str) -> None:
+    assert bundled_architectures()[name].parameters / 1e9 == pytest.approx(BILLIONS[name], rel=2e-3)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shapes_of_a_real_model_count_its_matrices(tied: bool) -> None:
+    model = tiny_llama(tie_word_embeddings=tied)
+    shapes = of_config(model.config)
+    assert shapes is not None
+    assert shapes.parameters == sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
+    assert shapes.kv_numbers == 2 * 2 * 2 * 8
+
+
+def test_a_card_builds_a_model_of_its_size() -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    card = bundled_architectures()["qwen3-0.6b"]
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(card.config())
+    assert model.num_parameters() == pytest.approx(card.parameters, rel=1e-3)
+
+
+def test_every_required_device_has_a_card() -> None:
+    required = "a100-40 a100-80 h100 h200 l40 l40s rtx4090 rtx3090 rtx4070ti-super rtx2080ti cpu"
+    assert set(required.split()) <= set(bundled_devices())
+    assert find_device("a100") is find_device("A100-80")
+    a100, l40s = reported_as("NVIDIA A100-SXM4-40GB"), reported_as("NVIDIA L40S")
+    assert a100 is not None
+    assert l40s is not None
+    assert (a100.name, l40s.name, reported_as("NVIDIA T4")) == ("a100-40", "l40s", None)
+
+
+def test_a_cpu_has_the_peaks_of_its_cores() -> None:
+    card = find_device("cpu")
+    assert card.of_cores(4).peak("float32") == 4 * card.peak("float32")
+    assert find_device("h100").of_cores(4) == find_device("h100")
+
+
+def test_an_unknown_gpu_lists_the_known() -> None:
+    with pytest.raises(SkitError, match=r"unknown GPU 'rtx4080'.*known: a100-40, .*rtx2080ti, cpu, or a .toml file"):
+        find_device("rtx4080")
+
+
+def test_a_dtype_without_units_is_refused() -> None:
+    with pytest.raises(SkitError, match="rtx2080ti has no units for bfloat16; use float32 or float16"):
+        find_device("rtx2080ti").peak("bfloat16")
+
+
+def test_cards_of_ones_own(tmp_path: Path) -> None:
+    gpu, model = tmp_path / "mine.toml", tmp_path / "small.toml"
+    gpu.write_text(
+        'title = "Mine"\nmemory_bytes = 8e9\nbandwidth_bytes_per_s = 1e12\npeak_flops = { float16 = 1e14 }\n'
+    )
+    model.write_text(dumps(bundled_architectures()["llama2-7b"].describe() | {"layers": 2}))
+    assert find_device(str(gpu)).default_dtype == "float16"
+    assert find_subject(str(model), "target").name == "small"
+    assert not find_subject(str(model), "target").is_card
+    assert find_subject("Qwen3-32B", "target").is_card
+
+
+BAD = {
+    'family = "llama"': "lacks hidden_size, layers, heads",
+    "family = ": "is not valid TOML",
+    'family = "gpt2"': "family must be one of llama",
+    "layers = 0": "layers must be at least 1, not 0",
+    "colour = 1": "unknown keys: colour",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_card_is_one_line(text: str, tmp_path: Path) -> None:
+    card = bundled_architectures()["llama2-7b"].describe()
+    path = tmp_path / "bad.toml"
+    key, _, value = text.partition(" = ")
+    whole = text == 'family = "llama"' or not value
+    lines = [line for line in dumps(card).splitlines() if not line.startswith(f"{key} =")]
+    path.write_text(text if whole else "\n".join([*lines, text]))
+    with pytest.raises(SkitError, match=BAD[text]):
+        read_architecture(path)
+
+
+def test_an_unknown_architecture_lists_the_known() -> None:
+    with pytest.raises(SkitError, match=r"unknown architecture 'qwen3-31b' \(did you mean 'qwen3-32b'\?\)"):
+        find_subject("qwen3-31b", "target")

@@ -1,0 +1,179 @@
+"""Timed forwards of a tiny real model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import tiny_llama
+from torch import Tensor
+
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.errors import SkitError
+from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.executors.base import Executor, ForwardInput
+from specbench_kit.models.kv import KVShape
+from specbench_kit.models.pair import LoadedModel
+from specbench_kit.profilers.measured_run import observe
+from specbench_kit.profilers.measurement import RUNS, Stand, choose_factor, measure, planned_s
+from specbench_kit.profilers.samples import Samples
+from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.workload import Configuration, verification
+
+PLAN = [
+    Configuration("short", "train", "memory-bound", ((2, 20), (3, 10))),
+    Configuration("cold", "train", "compute-bound", ((40, 0),)),
+    Configuration("wide", "test", "mixed", ((80, 0), (1, 30))),
+]
+FOREVER_S = 1e9
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    clock = MeasuringClock(torch.device("cpu"))
+    loaded = LoadedModel(tiny_llama(), ModelSource("", "tiny", local_only=True))
+    with clock.running():
+        yield Stand(loaded, clock, seed=0)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    return Samples.open(tmp_path / "samples.csv")
+
+
+def nothing(step: str, done: int, planned: int) -> None:
+    """No progress bar."""
+
+
+def test_every_configuration_is_timed_in_every_run(stand: Stand, samples: Samples) -> None:
+    seen: list[tuple[str, int, int]] = []
+    left = measure(stand, PLAN, samples, FOREVER_S, "timing", lambda *told: seen.append(told))
+    assert (left.skipped, left.cut_off) == ([], 0)
+    assert seen[-1] == ("timing", 9, 9)
+    assert set(samples.seconds) == {(one.name, run) for one in PLAN for run in range(RUNS)}
+    assert all(value > 0 for seconds in samples.seconds.values() for value in seconds)
+    observations = observe(PLAN, samples)
+    assert [one.configuration.name for one in observations] == ["short", "cold", "wide"]
+    assert all(one.variation is not None for one in observations)
+
+
+class Watching(Executor):
+    """A real executor that keeps what each forward saw, and raises `error` at more than `most` tokens at once."""
+
+    def __init__(self, inner: Executor, most: int = 10**9, error: Exception | None = None) -> None:
+        self.inner, self.most = inner, most
+        self.error = error or torch.OutOfMemoryError("CUDA out of memory")
+        self.lengths: list[tuple[int, int]] = []
+        self.keys: Tensor | None = None
+
+    @classmethod
+    def supports(cls, _model: object) -> bool:
+        return False
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return self.inner.kv_shape
+
+    def forward(self, batch: ForwardInput) -> Tensor:
+        if batch.tokens.numel() > self.most:
+            raise self.error
+        logits = self.inner.forward(batch)
+        self.lengths.append((batch.kv.width, batch.kv.length))
+        self.keys = batch.kv.read(0)[0].clone()
+        return logits
+
+
+def test_the_cached_tokens_kv_is_really_there(stand: Stand) -> None:
+    watching = stand.executor = Watching(stand.executor)
+    stand.provide(PLAN)
+    seconds = stand.time(PLAN[0], run=0)
+    assert watching.lengths[:2] == [(20, 20), (10, 10)]
+    assert set(watching.lengths[2:]) == {(3, 23)}
+    assert len(watching.lengths) == 2 + 1 + len(seconds)
+    assert watching.keys is not None
+    assert watching.keys[0, :, :22].abs().amax(dim=(0, 2)).min() > 0
+    first = watching.keys.clone()
+    stand.time(PLAN[0], run=1)
+    assert not torch.equal(watching.keys, first)
+
+
+def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: Stand, samples: Samples) -> None:
+    stand.executor = Watching(stand.executor, most=64)
+    left = measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+    assert left.skipped == ["wide"]
+    assert {name for name, _ in samples.seconds} == {"short", "cold"}
+    assert [one.configuration.name for one in observe(PLAN, samples)] == ["short", "cold"]
+
+
+def test_a_cpu_without_memory_is_told_from_another_error(stand: Stand, samples: Samples) -> None:
+    plain = stand.executor
+    stand.executor = Watching(plain, 64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
+    assert measure(stand, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
+    stand.executor = Watching(plain, 64, RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+
+
+def test_the_budget_cuts_off(stand: Stand, samples: Samples) -> None:
+    left = measure(stand, PLAN, samples, 0.0, "timing", nothing)
+    assert left.cut_off == 9
+    assert not samples.seconds
+
+
+def test_finished_timings_are_not_made_again(stand: Stand, samples: Samples) -> None:
+    measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+    again = Samples.open(samples.path)
+    assert {key: pytest.approx(value, abs=1e-9) for key, value in samples.seconds.items()} == again.seconds
+    text = samples.path.read_text()
+    measure(stand, PLAN, again, FOREVER_S, "timing", nothing)
+    assert samples.path.read_text() == text
+
+
+def test_a_timing_that_was_cut_short_is_dropped(samples: Samples) -> None:
+    samples.add(PLAN[0], 0, [0.001, 0.002])
+    with samples.path.open("a") as file:
+        file.write("cold,train,comp")
+    again = Samples.open(samples.path)
+    assert again.seconds == {("short", 0): [0.001, 0.002]}
+    again.add(PLAN[1], 0, [0.003])
+    assert Samples.open(samples.path).seconds == again.seconds
+    samples.path.write_text("header\nshort,train,mixed,1/2,zero,0,1\n")
+    with pytest.raises(SkitError, match=r"samples.csv:2: not a timing"):
+        Samples.open(samples.path)
+
+
+def test_lengths_shrink_to_the_context(stand: Stand) -> None:
+    factor = choose_factor(stand, verification(), budget_s=FOREVER_S)
+    assert factor == 1 / 8
+    assert max(one.scaled(factor).longest for one in verification()) <= stand.loaded.context
+
+
+def test_lengths_shrink_to_the_budget(stand: Stand) -> None:
+    assert choose_factor(stand, verification(), budget_s=1e-6) == 1 / 32
+
+
+def test_the_plan_counts_prompts_and_repeats() -> None:
+    from specbench_kit.decoding.latency import InteractionModel
+
+    slow = InteractionModel(a_s=1.0, b_compute_s=0.0, b_read_s=0.0, c_s=0.0)
+    cold, warm = PLAN[1], PLAN[0]
+    assert planned_s([cold], slow) == RUNS * 40
+    assert planned_s([warm], slow) == RUNS * (30 + 5)
+    quick = InteractionModel(a_s=1e-3, b_compute_s=0.0, b_read_s=0.0, c_s=0.0)
+    assert planned_s([cold], quick) == pytest.approx(RUNS * 0.04 * (1 + 5))
+    assert planned_s([warm], quick) == pytest.approx(RUNS * (0.03 + 0.005 * (1 + 5)))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"budget_s": 0}, "--budget must be a number of seconds above 0"),
+        ({"seed": -1}, "--seed must not be negative"),
+        ({"name": "a/b"}, "cannot be a file's name"),
+        ({"gpu": "a100", "device": "cpu"}, "--gpu and --device both say where to run"),
+        ({"save_to": Path("profile.txt")}, "--save-to must name a .toml file"),
+    ],
+)
+def test_bad_settings_are_one_line(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(SkitError, match=problem):
+        Settings(**options)  # type: ignore[arg-type]

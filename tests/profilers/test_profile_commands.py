@@ -1,0 +1,168 @@
+"""`skit profile-verifier` and `skit profile-drafter` from the command line, with their reports."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import PATIENCE_S, SKIT, TinyPair, environment, error_line, read_object, skit, skit_here
+
+from specbench_kit.bench.provenance import hash_model
+from specbench_kit.profilers.loading import find_measured, load, read
+from specbench_kit.profilers.roofline import judge
+
+FAST = ("--budget", "8", "--device", "cpu")
+ABSENT = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def measured(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A real run that was interrupted once and gone on with."""
+    folder = tmp_path_factory.mktemp("measured")
+    options = ["profile-verifier", "--target", tiny.target, *FAST, "--out", folder, "--save-to", folder / "p.toml"]
+    broken = _interrupt([SKIT, *map(str, options)], folder)
+    kept = {path: path.read_text() for path in folder.glob("*/*.csv")}
+    done = skit(*options, "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    return {"broken": broken, "kept": kept, "done": done, "folder": folder, **json.loads(done.stdout)}
+
+
+def _interrupt(command: list[str], folder: Path) -> str:
+    """Press Ctrl-C once some timings are on disk; returns what stderr says."""
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    waited_until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < waited_until and process.poll() is None:
+        if sum(len(path.read_text().splitlines()) for path in folder.glob("*/*.csv")) > 30:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2, said
+    return said
+
+
+def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
+    assert "error: interrupted; timings so far are kept, --resume goes on with the rest" in measured["broken"]
+    ((path, text),) = measured["kept"].items()
+    assert [str(path.parent)] == measured["run_dirs"]
+    whole = path.read_text()
+    assert whole.startswith(text[: text.rfind("\n") + 1])
+    assert len(whole) > len(text)
+
+
+def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any], tiny: TinyPair) -> None:
+    profile = load(str(measured["folder"] / "p.toml"), model_hash=hash_model(tiny.target))
+    assert (profile.source, profile.role, profile.form, profile.dtype) == (
+        "measured",
+        "verifier",
+        "interactions",
+        "float32",
+    )
+    assert profile.device == "cpu"
+    assert profile.hardware
+    assert profile.architecture is not None
+    assert profile.fit["factor"] <= 0.25
+    assert judge(profile).kind != "unchecked"
+    assert (measured["folder"] / str(profile.samples)).read_text().count("\n") > 100
+    in_run = read(next(Path(measured["run_dirs"][0]).glob("*.toml")))
+    assert in_run.coefficients == profile.coefficients
+
+
+def test_the_run_folder_has_report_plots_and_numbers(measured: dict[str, Any]) -> None:
+    folder = Path(measured["run_dirs"][0])
+    assert measured["summary"] == read_object(folder / "summary.json")
+    found = measured["summary"]["profiles"]["verifier"]
+    assert found["train"]["count"] + found["test"]["count"] <= 173
+    assert set(found["regimes"]) == {"compute-bound", "memory-bound", "mixed"}
+    report = (folder / "report.md").read_text()
+    plots = set(re.findall(r"\(plots/(\w+\.png)\)", report))
+    assert plots == {path.name for path in (folder / "plots").iterdir()}
+    assert all((folder / "plots" / name).read_bytes().startswith(b"\x89PNG") for name in plots)
+    tables = re.findall(r"(?:^\|.*\n)+", report, re.MULTILINE)
+    assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
+    for words in ("SHORTER REQUESTS", "cross-validation", "physical limit", "5-fold", "1,000 resamples"):
+        assert words in report
+
+
+def test_a_finished_run_cannot_be_gone_on_with(measured: dict[str, Any], tiny: TinyPair) -> None:
+    line = error_line(skit("profile-verifier", "--target", tiny.target, *FAST, "--out", measured["folder"], "--resume"))
+    assert "holds no unfinished run with these settings" in line
+
+
+def test_a_pair_gets_a_profile_of_either_model(tiny: TinyPair, home: Path, tmp_path: Path) -> None:
+    done = skit_here("profile-drafter", *tiny.options, *FAST, "--out", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)["summary"]
+    assert summary["policy"]["statistics_s"] > 0
+    assert "predictor_s" not in summary["policy"]
+    for role, model in (("drafter", tiny.draft), ("verifier", tiny.target)):
+        profile = find_measured(hash_model(model), role, "cpu", form="context")
+        assert profile is not None
+        assert profile.latency().seconds([(1, 100)]) > 0
+        assert {step["new"] for step in summary["profiles"][role]["steps"]} == ({1} if role == "drafter" else {1, 5, 9})
+    assert len(list((home / "profiles").glob("*.csv"))) == 2
+    assert "What a stop rule costs" in next(tmp_path.glob("out/*/report.md")).read_text()
+
+
+@ABSENT
+@pytest.mark.usefixtures("home")
+def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> None:
+    done = skit_here("profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "ANALYTIC, NOT MEASURED: no a100-80 is here" in done.stderr
+    profile = load("qwen3-32b-a100-80-bf16-verifier-roofline")
+    assert (profile.source, profile.model_hash, profile.samples) == ("roofline", None, None)
+    assert "not measured" in profile.reference
+    assert profile.coefficients["c_s"] == pytest.approx(33e-3, rel=0.02)
+    assert judge(profile).kind == "possible"
+    assert "ANALYTIC, NOT MEASURED" in next(tmp_path.glob("*/report.md")).read_text()
+    listed = skit_here("list", "profiles", "--json")
+    entry = next(row for row in json.loads(listed.stdout) if row["name"] == profile.name)
+    assert (entry["source"], entry["verdict"]) == ("roofline", "possible")
+
+
+@ABSENT
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ("--gpu h100 --require-measured", "--require-measured: no NVIDIA H100 SXM 80 GB is here"),
+        ("--gpu a10", "unknown GPU 'a10'"),
+        ("--gpu rtx2080ti --dtype bfloat16", "rtx2080ti has no units for bfloat16"),
+        ("--target qwen3-33b", "unknown architecture 'qwen3-33b'"),
+        ("--target llama3.1-70b --gpu cpu", "llama3.1-70b in float32 takes"),
+        ("--target nowhere.toml", "cannot read nowhere.toml"),
+        ("--device cuda:7", "device 'cuda:7' is not there"),
+        ("--resume", "holds no unfinished run"),
+    ],
+)
+def test_bad_input_is_one_line(options: str, problem: str, home: Path, tmp_path: Path) -> None:
+    done = skit_here("profile-verifier", "--out", tmp_path / "out", *options.split())
+    assert problem in error_line(done)
+    assert not home.exists()
+    assert not (tmp_path / "out").exists()
+
+
+@ABSENT
+@pytest.mark.usefixtures("home")
+def test_a_model_that_the_device_cannot_hold_is_warned_of(tmp_path: Path) -> None:
+    done = skit_here("profile-verifier", "--gpu", "rtx4090", "--target", "qwen3-32b", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "TOO LARGE: the weights take 65.5 GB, and the device has 24 GB" in done.stdout

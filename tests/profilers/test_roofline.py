@@ -1,0 +1,84 @@
+"""Physical limits, and the verdict on profiles that undercut them."""
+
+from dataclasses import replace
+
+import pytest
+
+from specbench_kit.decoding.latency import ContextModel, InteractionModel
+from specbench_kit.profilers.architectures import bundled_architectures
+from specbench_kit.profilers.base import COEFFICIENTS, MODELS, Form, features
+from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.loading import load
+from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
+from specbench_kit.profilers.workload import verification
+
+A100 = Roofline(find_device("a100-80"), bundled_architectures()["qwen3-32b"], "bfloat16")
+
+
+def test_the_floor_of_qwen3_32b_on_an_a100() -> None:
+    assert A100.per_forward_s == pytest.approx(32e-3, rel=0.05)
+    assert A100.per_token_s == pytest.approx(210e-6, rel=0.05)
+    assert A100.floor_s([(1, 500)]) == pytest.approx(32e-3, rel=0.05)
+    assert A100.floor_s([(1500, 0)]) == pytest.approx(1500 * 210e-6, rel=0.05)
+
+
+def test_attention_counts_what_a_token_can_see() -> None:
+    pairs = (A100.compute_s([(2, 10)]) - A100.compute_s([(2, 9)])) / (4 * 64 * 64 * 128 / 312e12)
+    assert pairs == pytest.approx(2)
+    cached = A100.traffic_s([(1, 11)]) - A100.traffic_s([(1, 10)])
+    assert cached == pytest.approx(2 * 64 * 8 * 128 * 2 / 2039e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "low"), [("wisp-section-4.4", {"a_s", "b_compute_s"}), ("wisp-table-12", {"a_s", "c_s"})]
+)
+def test_both_published_sets_of_wisp_are_impossible(name: str, low: set[str]) -> None:
+    verdict = judge(load(name))
+    assert verdict.kind == "impossible"
+    assert set(verdict.coefficients) == low
+    assert verdict.regimes["compute-bound"] < 0.95
+
+
+def test_a_profile_without_device_or_model_is_not_judged() -> None:
+    assert judge(load("specedge-verify")).kind == "unchecked"
+    unknown = replace(load("wisp-table-12"), device="abacus")
+    assert judge(unknown).reason == "no device card for abacus"
+
+
+def test_a_straight_line_that_dips_below_in_places_is_doubtful() -> None:
+    bounds = A100.bounds("interactions")
+    steep = {**bounds, "a_s": 1.2 * bounds["a_s"], "b_read_s": 0.0, "c_s": 0.6 * bounds["c_s"]}
+    verdict = judge(replace(load("wisp-table-12"), coefficients=steep))
+    assert verdict.kind == "doubtful"
+    assert set(verdict.coefficients) == {"b_read_s", "c_s"}
+
+
+@pytest.mark.parametrize("device", ["a100", "h200", "l40s", "rtx2080ti"])
+@pytest.mark.parametrize("model", ["qwen3-0.6b", "qwen3-32b", "vicuna-7b"])
+def test_an_estimate_never_undercuts_its_own_floor(device: str, model: str) -> None:
+    card = find_device(device)
+    roofline = Roofline(card, bundled_architectures()[model], card.default_dtype)
+    assert all(roofline.seconds(one.rows) > roofline.floor_s(one.rows) for one in verification())
+
+
+def test_a_cpu_is_judged_by_its_cores() -> None:
+    profile = replace(load("wisp-table-12"), device="cpu", dtype="float32", cores=2)
+    roofline = roofline_of(profile)
+    assert isinstance(roofline, Roofline)
+    assert roofline.device.peak("float32") == 2 * find_device("cpu").peak("float32")
+
+
+@pytest.mark.parametrize("form", ["interactions", "context"])
+def test_features_are_what_the_latency_models_multiply(form: Form) -> None:
+    rows = [(3, 10), (1, 7), (20, 0)]
+    for place, name in enumerate(COEFFICIENTS[form]):
+        model = MODELS[form](**{key: float(key == name) for key in COEFFICIENTS[form]})
+        assert isinstance(model, InteractionModel | ContextModel)
+        assert model.seconds(rows) == features(form, rows)[place]
+
+
+def test_table_12_gives_the_papers_times() -> None:
+    model = load("wisp-table-12").latency()
+    cold, short = (1500, 0), (5, 500)
+    milliseconds = [1e3 * model.seconds(rows) for rows in ([cold], [short], [short] * 16, [cold, short])]
+    assert milliseconds == pytest.approx([142.195, 17.423, 55.865, 144.758], abs=5e-4)
