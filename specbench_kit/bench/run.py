@@ -118,7 +118,7 @@ class Benchmark:
         if len(counts) != 1:
             found = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
             raise SkitError(f"--launch processes needs methods with one number of stages: {found}")
-        capacity, slots = self.runners[0].capacity, len(self.methods)
+        capacity, slots = self.runners[0].capacity, self.settings.batch_size * len(self.lane_methods)
         sizes = {"slots": slots, "capacity": capacity, "vocabulary": self.pair.vocabulary}
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 

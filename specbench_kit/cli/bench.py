@@ -76,7 +76,8 @@ def bench(
         bool,
         typer.Option(
             "--timeline",
-            help="Write when each resource did what: a trace for Perfetto or Chrome, and a picture.",
+            help="Write what each resource did when, while this command decoded: a trace for Perfetto or Chrome, and "
+            "a picture.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -99,7 +100,8 @@ def bench(
     if place is not None and place.rank:
         from specbench_kit.decoding.processes.worker import serve
 
-        return serve(place, device)
+        serve(place, device)
+        return
     settings = Settings(
         methods=tuple(method),
         target=target,

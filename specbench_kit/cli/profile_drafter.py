@@ -8,7 +8,7 @@ import typer
 
 from specbench_kit.cli import options
 from specbench_kit.cli.options import MODELS, OUTPUT
-from specbench_kit.cli.profile_verifier import BudgetOption, NameOption, ResumeOption
+from specbench_kit.cli.profile_verifier import BudgetOption, NameOption, ResumeOption, RunsOption
 
 MODEL_HELP = "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-0.6b, or a .toml file."
 
@@ -19,6 +19,7 @@ def profile_drafter(
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     budget: BudgetOption = 240.0,
+    runs: RunsOption = 3,
     seed: options.SeedOption = 0,
     resume: ResumeOption = False,
     name: NameOption = None,
@@ -38,6 +39,7 @@ def profile_drafter(
         device=device,
         dtype=dtype,
         budget_s=budget,
+        runs=runs,
         seed=seed,
         resume=resume,
         name=name,

@@ -12,6 +12,7 @@ from specbench_kit.cli.options import MODELS, OUTPUT, RUN
 BudgetOption = Annotated[
     float, typer.Option("--budget", help="Seconds that measuring may take; lengths shrink to fit.", rich_help_panel=RUN)
 ]
+RunsOption = Annotated[int, typer.Option(help="Times that the workload is gone through.", rich_help_panel=RUN)]
 ResumeOption = Annotated[
     bool,
     typer.Option("--resume", help="Go on with the newest unfinished run of these settings.", rich_help_panel=OUTPUT),
@@ -40,6 +41,7 @@ def profile_verifier(
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
     budget: BudgetOption = 420.0,
+    runs: RunsOption = 3,
     seed: options.SeedOption = 0,
     resume: ResumeOption = False,
     name: NameOption = None,
@@ -60,6 +62,7 @@ def profile_verifier(
         device=device,
         dtype=dtype,
         budget_s=budget,
+        runs=runs,
         seed=seed,
         resume=resume,
         name=name,

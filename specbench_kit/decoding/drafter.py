@@ -8,7 +8,7 @@ from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
-from specbench_kit.models.runner import Append, Runner
+from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 
 @dataclass(slots=True)
@@ -103,11 +103,13 @@ class ModelDrafter:
         grown = [draft for draft in drafts if self.room(draft) > 0]
         if not grown:
             return []
-        nodes = [draft.tree.last for draft in grown]
-        forward, best = self._forward([(draft, [node]) for draft, node in zip(grown, nodes, strict=True)])
-        tokens = self._draw(grown, forward) if self._sample else [row[0] for row in best]
-        for row, (draft, node, token) in enumerate(zip(grown, nodes, tokens, strict=True)):
-            draft.tree.add(token, node, forward, row)
+        self._prefill(grown)
+        with self.clock.phase("draft"):
+            logits = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
+            forward = DraftForward([logits.table], self._sampler)
+            tokens = self._draw(grown, forward) if self._sample else [best for best, in logits.argmax()]
+        for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
+            draft.tree.add(token, draft.tree.last, forward, row)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -115,7 +117,11 @@ class ModelDrafter:
 
         Each node is forwarded once; `room` says how many children may be added.
         """
-        return self._forward(frontier)[0]
+        self._prefill([draft for draft, _ in frontier])
+        with self.clock.phase("draft"):
+            logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
+            refuse_nan(logits.table)
+        return DraftForward([logits.table], self._sampler)
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
         """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
@@ -138,13 +144,6 @@ class ModelDrafter:
         if slot is not None:
             self._runner.release(slot)
 
-    def _forward(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> tuple[DraftForward, list[list[int]]]:
-        self._prefill([draft for draft, _ in frontier])
-        with self.clock.phase("draft"):
-            logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
-            best = logits.argmax()
-        return DraftForward([logits[row] for row in range(len(frontier))], self._sampler), best
-
     def _prefill(self, drafts: Sequence[Draft]) -> None:
         """Bring the prompts of new requests into KV, so that a draft step is a draft step."""
         new = [draft for draft in drafts if draft.request_id not in self._slots]
@@ -155,7 +154,7 @@ class ModelDrafter:
                 self._slots[draft.request_id] = slot = self._runner.acquire()
                 prefix = draft.session.tokens[:-1]
                 if prefix:
-                    self._runner.forward([Append(slot, prefix)])
+                    refuse_nan(self._runner.forward([Append(slot, prefix)]).table)
                     self._runner.commit(slot, range(len(prefix)))
 
     def _append(self, draft: Draft, nodes: Sequence[int]) -> Append:
@@ -177,4 +176,5 @@ class ModelDrafter:
         return Append(slot, tokens, parents, keep=len(nodes))
 
     def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
+        refuse_nan(forward.probabilities)
         return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])

@@ -3,20 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
 from specbench_kit.decoding.drafter import Drafter, ModelDrafter
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.pipeline import pipeline_engine
+from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.stages import Stages, VirtualStages
+from specbench_kit.decoding.stages import VirtualStages
 from specbench_kit.decoding.verification import ModelVerifier, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.runner import Runner
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.processes.stages import ProcessStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +115,29 @@ def live_engine(
     batch_size: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
-    stages: Stages | None = None,
+    stages: "ProcessStages | None" = None,
 ) -> Loop:
     """The method's loop over two models, on this machine's clock or on a deployment's.
 
-    `stages` stand in for the target where a method fills a pipeline.
+    `stages` are processes that hold the target in slices and then do its work.
     """
     capacity = min(target.capacity, draft.capacity)
     if method.pipeline is not None:
-        shared = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "capacity": capacity, "started_s": started_s}
-        return pipeline_engine(method, method.pipeline, stages or VirtualStages(target), draft, deployment=deployment, **shared)
+        return pipeline_engine(
+            method,
+            stages or VirtualStages(target),
+            draft,
+            sampler=sampler,
+            seed=seed,
+            eos_ids=eos_ids,
+            capacity=capacity,
+            started_s=started_s,
+            deployment=deployment,
+        )
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
     drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
-    verifier = ModelVerifier(target, sampler, sampled_drafts)
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, sampled_drafts)
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
     if deployment is None:
         return make(method.policy(), drafter, verifier, measured)

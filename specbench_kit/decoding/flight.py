@@ -107,7 +107,7 @@ class Flight:
         for stage, size in enumerate(self.sizes):
             self.sizes[stage] = bisect_left(places, end) - bisect_left(places, end - size)
             end -= size
-        self.ids, self.tokens, self.scores = (
-            [column[place] for place in places] for column in (self.ids, self.tokens, self.scores)
-        )
+        self.ids = [self.ids[place] for place in places]
+        self.tokens = [self.tokens[place] for place in places]
+        self.scores = [self.scores[place] for place in places]
         self.parents = [new.get(self.parents[place], -1) for place in places]

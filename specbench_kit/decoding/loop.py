@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
@@ -22,9 +24,7 @@ class Loop(ABC):
     `capacity` is the most tokens, prompt and output, that a request can come to.
     """
 
-    def __init__(
-        self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int
-    ) -> None:
+    def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
         self.clock = clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
@@ -46,7 +46,7 @@ class Loop(ABC):
     def step(self) -> list[RequestRecord]:
         """One step of every request of the batch; returns those that finished."""
         outcomes: Sequence[Outcome] = ()
-        with self.clock.running():
+        with torch.inference_mode(), self.clock.running():
             self._refill()
             if self.sessions:
                 outcomes = self._round()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.stages import Stages, TreeModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Child, Method, Pipeline, Policy
+from specbench_kit.methods.base import Child, Method, Policy
 from specbench_kit.models.runner import Runner, refuse_nan
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class _Tally:
     """What happened since the pipeline was last filled."""
 
     drafted: int = 0
-    submitted: int = 0
+    fed: int = 0
     accepted: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
@@ -118,6 +118,7 @@ class PipelineEngine(Loop):
         self._note_step()
         with self.clock.phase("policy"):
             children = self._draft(session)
+        self._tally.drafted += len(children)
         if self._time is not None:
             self._time.step(session, self._flight, self._fed)
         if self._flight.answers:
@@ -170,21 +171,20 @@ class PipelineEngine(Loop):
         fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
         self._fed = self._level([child.token for _, child in fed], [parent for parent, _ in fed])
         self._scores = [child.score for _, child in fed]
-        self._tally.drafted += len(children)
-        self._tally.submitted += len(fed)
 
     def _note_step(self) -> None:
         self._steps += 1
         self._tally.steps += 1
+        self._tally.fed += len(self._fed.tokens)
         if self.trace is not None:
             self.trace += [(self._steps, stage, ids) for stage, ids in self._flight.holds]
 
     def _record(self, session: Session) -> None:
         tally, seconds = self._tally, self.clock.take()
-        phases = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
+        phases: dict[str, Any] = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
         record = RoundRecord(
             drafted=tally.drafted,
-            submitted=tally.submitted,
+            submitted=tally.fed - 1,  # the root was not drafted
             accepted=tally.accepted,
             committed=len(tally.commits_s),
             end_s=tally.commits_s[-1],
@@ -198,7 +198,6 @@ class PipelineEngine(Loop):
 
 def pipeline_engine(
     method: Method,
-    pipeline: Pipeline,
     stages: Stages,
     draft: Runner,
     *,
@@ -210,23 +209,24 @@ def pipeline_engine(
     deployment: Deployment | None = None,
 ) -> PipelineEngine:
     """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
-    clock = MeasuringClock(draft.device, started_s)
+    assert method.pipeline is not None
+    depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
     make = partial(
         PipelineEngine,
         method.policy(),
         LevelDrafter(draft, sampler, clock),
         stages,
         sampler=sampler,
-        depth=pipeline.stages,
+        depth=depth,
         seed=seed,
         eos_ids=eos_ids,
         capacity=capacity,
     )
     if deployment is None:
         return make(clock)
-    if deployment.verifier.stages != pipeline.stages:
+    if deployment.verifier.stages != depth:
         raise SkitError(
-            f"the method has {pipeline.stages} stages, the verifier of deployment {deployment.name} has "
+            f"the method has {depth} stages, the verifier of deployment {deployment.name} has "
             f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
         )
     modelled = ModelledClock(started_s)

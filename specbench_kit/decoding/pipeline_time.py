@@ -47,10 +47,15 @@ class PipelineTime:
         self._clock.charge("verify", max(stage_s.values()))
         self._clock.charge("link", link_s)
         self._clock.charge("commit", hand_over.prune_s)
-        busy = {"drafter": draft_s} | {f"stage {stage}": seconds for stage, seconds in stage_s.items()}
-        for resource, seconds in busy.items():
-            self._clock.mark(resource, "level", start_s, start_s + seconds, session.request.id)
-        self._clock.wait_until(start_s + max(busy.values()) + hand_over.prune_s + link_s)
+        worked_s = start_s + max(draft_s, *stage_s.values())
+        pruned_s = worked_s + hand_over.prune_s
+        name, drafting = session.request.id, "prefill" if level.prefix else "draft"
+        self._clock.mark("drafter", drafting, start_s, start_s + draft_s, name)
+        for stage, seconds in stage_s.items():
+            self._clock.mark(f"stage/{stage}", "verify", start_s, start_s + seconds, name)
+            self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, name)
+        self._clock.mark("link", "transfer", pruned_s, pruned_s + link_s, name)
+        self._clock.wait_until(pruned_s + link_s)
 
     def _rows(self, session: Session, flight: Flight) -> dict[int, Row]:
         """What every stage that works computes, and the tokens that it has in KV before that."""

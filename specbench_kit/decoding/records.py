@@ -22,8 +22,8 @@ class RoundRecord:
     that the target gave, so the next round goes on from them; `reused` of the accepted tokens came from the round
     before in this way.
 
-    A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how often
-    every stage worked, and `commits_s` when each token was committed, since the request's arrival.
+    A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how
+    often every stage worked, and `commits_s` when each token was committed, since the request's arrival.
     """
 
     drafted: int

@@ -19,7 +19,7 @@ class Stages(Protocol):
         """Give a slot back, with all that is in flight."""
 
     def step(self, slot: int, level: Level, prune: Prune | None) -> None:
-        """Prune what is in flight; then every stage takes what the one before it holds, the first a level, and works."""
+        """Prune what is in flight; then each stage takes what the one before it holds, the first a level, and works."""
 
     def answer(self, slot: int) -> Tensor:
         """Logits [vocabulary] after the root, which is in the last stage."""

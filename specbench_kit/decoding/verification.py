@@ -10,7 +10,7 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
-from specbench_kit.models.runner import Append, Logits, Runner, refuse_nan
+from specbench_kit.models.runner import Append, Logits, refuse_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,32 @@ class Verifier(Protocol):
         """Forget a finished request."""
 
 
+class Target(Protocol):
+    """What verification asks of the target: a runner's slots and forwards, wherever the model is."""
+
+    def acquire(self) -> int:
+        """An empty slot."""
+
+    def release(self, slot: int) -> None:
+        """Give a slot back."""
+
+    def length(self, slot: int) -> int:
+        """Committed tokens whose KV the slot holds."""
+
+    def provisional(self, slot: int) -> int:
+        """Appended tokens that are not yet committed."""
+
+    def forward(self, rows: Sequence[Append]) -> Logits:
+        """Append every row's tokens as provisional and return the logits of those it keeps."""
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """Make a path of provisional nodes part of the prefix and drop the others."""
+
+
 class ModelVerifier:
     """Target forwards over the requests of a batch."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, sampled_drafts: bool) -> None:
+    def __init__(self, runner: Target, sampler: Sampler, sampled_drafts: bool) -> None:
         self._runner, self._sampler = runner, sampler
         self._residual = sampled_drafts
         self._slots: dict[str, int] = {}
@@ -90,6 +112,7 @@ class ModelVerifier:
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Logits
     ) -> list[tuple[list[int], int]]:
         if self._sampler.greedy:
+            refuse_nan(logits.table)
             best = logits.argmax()
             return [
                 walk(draft.tree, nodes, row.__getitem__) for draft, nodes, row in zip(drafts, chosen, best, strict=True)
@@ -109,17 +132,13 @@ def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) ->
     `answer(column)` is the target's token after column 0 (the root) or column i + 1 (`nodes[i]`). Returns the
     accepted nodes and the last answer, the extra token.
     """
+    columns = {(tree.parents[node], tree.tokens[node]): column for column, node in enumerate(nodes, start=1)}
     path: list[int] = []
-    here, column = 0, 0
-    while True:
+    token = answer(0)
+    while column := columns.get((path[-1] if path else 0, token)):
+        path.append(nodes[column - 1])
         token = answer(column)
-        step = next(
-            (i for i, node in enumerate(nodes) if tree.parents[node] == here and tree.tokens[node] == token), None
-        )
-        if step is None:
-            return path, token
-        here, column = nodes[step], step + 1
-        path.append(here)
+    return path, token
 
 
 def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: RequestRandom) -> tuple[list[int], int]:

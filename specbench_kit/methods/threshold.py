@@ -74,7 +74,7 @@ class _ThresholdPolicy(Policy):
 
     def _sure(self, drafts: "Sequence[Draft]") -> "list[Draft]":
         """The drafts that go on after their newest token."""
-        probabilities = [draft.tree.stats(draft.tree.last).probability for draft in drafts]
+        probabilities = [draft.tree.probability(draft.tree.last) for draft in drafts]
         if self.options.unit == "batch" and probabilities:
             mean = sum(probabilities) / len(probabilities)
             return list(drafts) if mean >= self.options.threshold else []
@@ -90,7 +90,7 @@ class _ThresholdPolicy(Policy):
         request_id, accepted = verdict.draft.request_id, len(verdict.path)
         history = self.histories[request_id]
         for place, node in enumerate(verdict.submitted[: accepted + 1]):
-            history.probabilities.append(verdict.draft.tree.stats(node).probability)
+            history.probabilities.append(verdict.draft.tree.probability(node))
             history.accepted.append(place < accepted)
         if len(history.accepted) > 5 and len(set(history.accepted)) == 2:
             self.thresholds[request_id] = best_threshold(history.probabilities, history.accepted)

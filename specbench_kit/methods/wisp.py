@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Method, Policy, methods, require
+from specbench_kit.methods.fixed_k import FixedK
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -42,8 +43,12 @@ class Wisp(Method):
 
         pair = environment.pair
         predictor = load(self._folder(pair), pair=pair, force=self.force)
-        chosen = {"threshold": self.operating_point, "max_draft": self.max_draft}
-        return _PreparedWisp(replace(predictor, **{key: value for key, value in chosen.items() if value is not None}))
+        if self.operating_point is not None:
+            predictor = replace(predictor, threshold=self.operating_point)
+        if self.max_draft is not None:
+            predictor = replace(predictor, max_draft=self.max_draft)
+        # Where every token passes there is nothing to decide, and no score is worth its time.
+        return _PreparedWisp(predictor) if predictor.threshold else FixedK(predictor.max_draft)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")

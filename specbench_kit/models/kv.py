@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,21 +36,21 @@ class KVStore:
 class KVWindow:
     """The part of a store that one forward writes and attends to.
 
-    Row b writes its new tokens at `starts[b]` of slot `slots[b]` and attends to positions below `length`.
+    Row b writes its `width` new tokens at `starts[b]` of slot `slots[b]` and attends to positions below `length`.
     """
 
-    def __init__(self, store: KVStore, slots: list[int], starts: list[int], width: int, length: int) -> None:
+    def __init__(self, store: KVStore, slots: list[int], starts: list[int], width: int) -> None:
         self.store = store
-        self.length = length
+        self.length = max(starts) + width
         self.width = width
         self.first, self.start = slots[0], starts[0]
         self.adjacent = slots == list(range(self.first, self.first + len(slots)))
-        self.level = all(start == self.start for start in starts)
+        self.level = min(starts) == max(starts)
         self.rows = slice(self.first, self.first + len(slots))
         if not (self.adjacent and self.level):
             device = store.data.device
             self.slots = torch.tensor(slots, device=device)
-            self.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+            self.positions = torch.from_numpy(np.add.outer(starts, np.arange(width))).to(device)
 
     def write(self, layer: int, kv: Tensor) -> None:
         """Store new keys and values, shaped [2, rows, heads, width, head_dim], of one layer."""

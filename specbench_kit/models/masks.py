@@ -22,12 +22,12 @@ class MaskBuilder:
     def chains(self, starts: Sequence[int], width: int, length: int) -> Tensor:
         """Mask [rows, 1, width, length] of requests whose new tokens follow each other from `starts` on."""
         if width <= BAND:
-            rows = [self._band[:width, self.capacity - start : self.capacity - start + length] for start in starts]
+            rows = [self._band[..., :width, self.capacity - start : self.capacity - start + length] for start in starts]
         else:
             new = torch.arange(width, device=self.device)[:, None]
             columns = torch.arange(length, device=self.device)
             rows = [self._additive(columns <= start + new) for start in starts]
-        return (rows[0][None] if len(rows) == 1 else torch.stack(rows))[:, None]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def restrict(self, mask: Tensor, prefix: int, paths: Sequence[Sequence[int]]) -> None:
         """Let row i of a mask [width, length] see the prefix and, of the nodes after it, only `paths[i]`."""
@@ -37,6 +37,6 @@ class MaskBuilder:
         mask[seen[0], prefix + seen[1]] = 0
 
     def _additive(self, allowed: Tensor) -> Tensor:
-        """0 where attention is allowed, the lowest number where it is not."""
-        mask = torch.zeros(allowed.shape, dtype=self.dtype, device=self.device)
+        """[1, 1, width, length]: 0 where attention is allowed, the lowest number where it is not."""
+        mask = torch.zeros((1, 1, *allowed.shape), dtype=self.dtype, device=self.device)
         return mask.masked_fill_(~allowed, self.blocked)

@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from math import isnan
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,9 +40,10 @@ class _Slot:
 
     def append(self, row: Append) -> None:
         before = len(self.parents)
-        chain = range(before - 1, before - 1 + len(row.tokens))
-        self.parents.extend(row.parents or chain)
-        self.is_chain = self.is_chain and (not row.parents or list(row.parents) == list(chain))
+        chain = list(range(before - 1, before - 1 + len(row.tokens)))
+        parents = list(row.parents or chain)
+        self.parents += parents
+        self.is_chain = self.is_chain and parents == chain
 
     def paths(self) -> list[list[int]]:
         """For each provisional node its path from the committed prefix, itself included."""
@@ -59,11 +63,9 @@ class Logits:
 
     def __init__(self, rows: int) -> None:
         self._rows: list[Tensor | None] = [None] * rows
-        self._groups: list[tuple[list[int], Tensor, list[slice]]] = []
 
     def add(self, members: list[int], logits: Tensor, kept: list[slice]) -> None:
         """File the logits [rows, columns, vocabulary] of one executor call."""
-        self._groups.append((members, logits, kept))
         for row, (member, columns) in enumerate(zip(members, kept, strict=True)):
             self._rows[member] = logits[row, columns]
 
@@ -73,16 +75,15 @@ class Logits:
         assert logits is not None
         return logits
 
+    @cached_property
+    def table(self) -> Tensor:
+        """[kept tokens, vocabulary] of all requests, one after the other."""
+        return self[0] if len(self._rows) == 1 else torch.cat([self[row] for row in range(len(self._rows))])
+
     def argmax(self) -> list[list[int]]:
-        """Most likely next token after each kept token of each request; NaN is an error."""
-        best: list[list[int]] = [[] for _ in self._rows]
-        for members, logits, kept in self._groups:
-            tokens = logits.argmax(-1)
-            refuse_nan(logits.gather(-1, tokens[..., None]))
-            table = tokens.tolist()
-            for row, (member, columns) in enumerate(zip(members, kept, strict=True)):
-                best[member] = table[row][columns]
-        return best
+        """Most likely next token after each kept token of each request."""
+        best = iter(self.table.argmax(-1).tolist())
+        return [list(islice(best, len(self[row]))) for row in range(len(self._rows))]
 
 
 def refuse_nan(values: Tensor) -> None:
@@ -114,7 +115,6 @@ class Runner:
         # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
         self.store = KVStore(executor.kv_shape, slots, capacity + BAND, dtype, device)
         self.masks = MaskBuilder(capacity + BAND, dtype, device)
-        self._positions = torch.arange(capacity + BAND, device=device).clamp_(max=capacity - 1)
         self._slots = [_Slot() for _ in range(slots)]
         self._free = list(range(slots))[::-1]
 
@@ -137,9 +137,11 @@ class Runner:
         """Appended tokens that are not yet committed."""
         return len(self._slots[slot].parents)
 
-    @torch.inference_mode()
     def forward(self, rows: Sequence[Append]) -> Logits:
         """Append every row's tokens as provisional and return the logits of those it keeps."""
+        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
+            with torch.inference_mode():
+                return self.forward(rows)
         logits = Logits(len(rows))
         for members in _groups(rows):
             self._forward_group([rows[m] for m in members], members, logits)
@@ -172,40 +174,44 @@ class Runner:
         return (best, second), float(values[0] - values[1])
 
     def _forward_group(self, rows: list[Append], members: list[int], logits: Logits) -> None:
-        states = [self._slots[row.slot] for row in rows]
-        starts = [state.length + len(state.parents) for state in states]
-        for row, state in zip(rows, states, strict=True):
-            state.append(row)
-            if state.length + len(state.parents) > self.capacity:
-                raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
+        starts = [self._grow(row) for row in rows]
         widths = [len(row.tokens) for row in rows]
         first = min(width - row.keep for width, row in zip(widths, rows, strict=True))
-        window = KVWindow(self.store, [row.slot for row in rows], starts, max(widths), max(starts) + max(widths))
-        out = self.executor.forward(self._batch(rows, states, starts, window, first))
+        window = KVWindow(self.store, [row.slot for row in rows], starts, max(widths))
+        out = self.executor.forward(self._batch(rows, starts, window, first))
         kept = [slice(width - row.keep - first, width - first) for width, row in zip(widths, rows, strict=True)]
         logits.add(members, out[..., : self.vocabulary], kept)
 
-    def _batch(
-        self, rows: list[Append], states: list[_Slot], starts: list[int], window: KVWindow, first: int
-    ) -> ForwardInput:
+    def _grow(self, row: Append) -> int:
+        """Append to a slot; returns where the new tokens start."""
+        state = self._slots[row.slot]
+        start = state.length + len(state.parents)
+        if start + len(row.tokens) > self.capacity:
+            raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
+        state.append(row)
+        return start
+
+    def _batch(self, rows: list[Append], starts: list[int], window: KVWindow, first: int) -> ForwardInput:
         """Pad to one width; every row is laid out as a chain, then the trees are corrected."""
-        width = window.width
-        tokens = torch.tensor([[*row.tokens, *[0] * (width - len(row.tokens))] for row in rows], device=self.device)
-        positions = torch.stack([self._positions[start : start + width] for start in starts])
-        mask = self.masks.chains(starts, width, window.length)
+        inputs = np.zeros((2, len(rows), window.width), np.int64)
+        for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
+            inputs[0, index, : len(row.tokens)] = row.tokens
+            inputs[1, index, : len(row.tokens)] = range(start, start + len(row.tokens))
+        mask = self.masks.chains(starts, window.width, window.length)
         keys = None
         if self.executor.needs_key_positions:
-            keys = self._positions[: window.length].repeat(len(rows), 1)
-        trees = [index for index, state in enumerate(states) if not state.is_chain]
+            keys = torch.arange(window.length, device=self.device).repeat(len(rows), 1)
+        trees = [index for index, row in enumerate(rows) if not self._slots[row.slot].is_chain]
         mask = mask.clone() if trees else mask
         for index in trees:
-            state, count = states[index], len(rows[index].tokens)
+            state, count = self._slots[rows[index].slot], len(rows[index].tokens)
             paths = state.paths()
             self.masks.restrict(mask[index, 0], state.length, paths[-count:])
             depths = [state.length + len(path) - 1 for path in paths]
-            positions[index, :count] = torch.tensor(depths[-count:], device=self.device)
+            inputs[1, index, :count] = depths[-count:]
             if keys is not None:
                 keys[index, state.length : state.length + len(paths)] = torch.tensor(depths, device=self.device)
+        tokens, positions = torch.from_numpy(inputs).to(self.device).unbind()
         return ForwardInput(tokens, positions, mask, window, first, keys)
 
 

@@ -56,7 +56,7 @@ def run_measured(
     """Measure every part within the budget; samples are on disk as soon as they are made."""
     clock = MeasuringClock(device)
     with clock.running():
-        stands, models = _load(parts, device, place.dtype, clock, settings.seed)
+        stands, models = _load(settings, parts, device, place.dtype, clock)
         folder, run = _open(settings, place, parts, stands, models)
         results = []
         for number, (part, stand) in enumerate(zip(parts, stands, strict=True), 1):
@@ -70,7 +70,7 @@ def run_measured(
 
 
 def _load(
-    parts: Sequence[Part], device: torch.device, dtype: str, clock: MeasuringClock, seed: int
+    settings: Settings, parts: Sequence[Part], device: torch.device, dtype: str, clock: MeasuringClock
 ) -> tuple[list[Stand], Fields]:
     """Every model in memory, and what a run records of it."""
     stands, models = [], {}
@@ -78,7 +78,7 @@ def _load(
         _require_memory(part.subject, device, dtype)
         loaded = part.subject.load(device, dtype)
         models[part.model] = part.subject.describe(loaded)
-        stands.append(Stand(loaded, clock, seed))
+        stands.append(Stand(loaded, clock, settings.seed, settings.runs))
     return stands, models
 
 
@@ -104,6 +104,7 @@ def _open(
         "hardware": hardware_text(stands[0].device),
         "dtype": place.dtype,
         "seed": settings.seed,
+        "runs": settings.runs,
     }
     if settings.resume:
         return _unfinished(settings.out, settings.command, run_key(defining))

@@ -22,7 +22,7 @@ from specbench_kit.profilers.workload import FACTORS, Configuration, kept_logits
 
 WARM_UPS, RUNS = 10, 3
 """Untimed forwards before the first timed one, and times that the workload is gone through (WISP, Appendix C)."""
-REPEATS, ENOUGH_S = 5, 0.2
+REPEATS, ENOUGH_S = 10, 0.2
 """Forwards of one configuration in one run: so many, or fewer once they have taken so long."""
 PILOT_LENGTHS = (1, 64, 256, 1024)
 SPARE = 0.8
@@ -33,10 +33,10 @@ Report = Callable[[str, int, int], None]
 
 
 class Stand:
-    """One model on one device, with as much KV as a workload needs."""
+    """One model on one device, with as much KV as a workload needs; `runs` times it is to be gone through."""
 
-    def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int) -> None:
-        self.loaded, self.clock, self.seed = loaded, clock, seed
+    def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
+        self.loaded, self.clock, self.seed, self.runs = loaded, clock, seed, runs
         self.executor: Executor = make_executor(loaded.model)
         self.vocabulary = int(loaded.text_config.vocab_size)
         self._runner = self._make_runner(1, min(loaded.context, PILOT_LENGTHS[-1]))
@@ -132,8 +132,8 @@ def measure(
     stand.provide(configurations)
     stand.warm_up()
     outcome = Measured()
-    planned = len(configurations) * RUNS
-    for run in range(RUNS):
+    planned = len(configurations) * stand.runs
+    for run in range(stand.runs):
         for one in Random(f"order/{stand.seed}/{run}").sample(configurations, len(configurations)):
             if (one.name, run) not in samples.seconds and one.name not in outcome.skipped:
                 if stand.clock.now_s() > deadline_s:
@@ -165,19 +165,19 @@ def choose_factor(stand: Stand, configurations: Sequence[Configuration], budget_
             f"{free_bytes(stand.device) / 1e9:.1f} GB are free, which is too little even for lengths / 32"
         )
     for factor in fitting:
-        if planned_s([one.scaled(factor) for one in configurations], pilot) <= SPARE * budget_s:
+        if planned_s([one.scaled(factor) for one in configurations], pilot) * stand.runs <= SPARE * budget_s:
             return factor
     return fitting[-1]
 
 
 def planned_s(configurations: Sequence[Configuration], latency: InteractionModel) -> float:
-    """Seconds that all runs of a workload will take: prompts, an untimed forward each, and the timed ones."""
+    """Seconds that one run of a workload will take: prompts, an untimed forward each, and the timed ones."""
     total_s = 0.0
     for one in configurations:
         forward_s = latency.seconds(one.rows)
         forwards = 1 if forward_s >= ENOUGH_S else 1 + min(REPEATS, 1 + ENOUGH_S // forward_s)
         total_s += sum(latency.seconds([(cached, 0)]) for _, cached in one.rows if cached) + forward_s * forwards
-    return total_s * RUNS
+    return total_s
 
 
 def _pilot(stand: Stand, budget_s: float) -> InteractionModel:

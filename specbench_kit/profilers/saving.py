@@ -24,7 +24,8 @@ NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "refe
 
 def describe_run(settings: Settings, place: Place, models: Fields, time_kind: str) -> Fields:
     """The content of `run.json`, less the workload."""
-    config = {"device": place.name, "dtype": place.dtype, "budget_s": settings.budget_s, "seed": settings.seed}
+    config: Fields = {"device": place.name, "dtype": place.dtype, "runs": settings.runs}
+    config |= {"budget_s": settings.budget_s, "seed": settings.seed}
     return {
         "command": settings.command,
         "models": models,

@@ -21,6 +21,7 @@ class Settings:
     device: str = "auto"
     dtype: str = "auto"
     budget_s: float = 420.0
+    runs: int = 3
     seed: int = 0
     resume: bool = False
     out: Path = Path("results")
@@ -31,6 +32,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.budget_s > 0:
             raise SkitError(f"--budget must be a number of seconds above 0, not {self.budget_s:g}")
+        if self.runs < 1:
+            raise SkitError(f"--runs must be at least 1, not {self.runs}")
         if self.seed < 0:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):

@@ -328,7 +328,7 @@ def idle_shares(deployment: Metrics, records: Sequence[RequestRecord]) -> Metric
     busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
     if deployment["placement"] == "edge" and edge_s:
         busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(_seconds(records).values()))
-    return {name: 1 - share for name, share in busy.items() if share is not None}
+    return {name: max(0.0, 1 - share) for name, share in busy.items() if share is not None}
 
 
 def headroom(method: float | None, autoregressive: float | None, oracle: float) -> float | None:

@@ -1,7 +1,6 @@
 """What a pipeline did with its steps: the numbers, and their part of a report."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
@@ -19,7 +18,6 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     rounds = Group(records).rounds
     steps, tokens, fills = (int(rounds.sum(column)) for column in ("steps", "committed", "rounds"))
     hit_rate = ratio_of_sums(rounds.sum("accepted"), tokens)
-    known = hit_rate is not None
     return {
         "stages": stages,
         "hit_rate": hit_rate,
@@ -29,8 +27,8 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
         "stalls": steps - tokens,
         "stalls_of_fills": fills * (stages - 1),
         "steps_per_token": ratio_of_sums(steps - rounds.requests * stages, tokens - rounds.requests),
-        "expected_steps_per_token": expected_steps(stages, hit_rate) if known else None,
-        "published_steps_per_token": published_steps(stages, hit_rate) if known else None,
+        "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
+        "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
         "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in phases(rounds)["phase_seconds"].items()},
     }
 
@@ -40,10 +38,9 @@ def pipeline_section(run: Metrics, summary: Metrics) -> str:
     found = summary.get("pipeline")
     if not found:
         return ""
-    gaps = found["tbt"]
     rows = [
         ("stages", count(found["stages"])),
-        ("time between tokens (TBT)", f"{seconds(gaps['mean'])} (p50 {seconds(gaps['p50'])}, p95 {seconds(gaps['p95'])})"),
+        *((f"time between tokens (TBT), {name}", seconds(found["tbt"][name])) for name in ("mean", "p50", "p95")),
         ("hit rate: tree levels that held the true token", share(found["hit_rate"])),
         ("steps per token, counted", significant(found["steps_per_token"])),
         ("1 + (1 - hit rate) x (stages - 1)", significant(found["expected_steps_per_token"])),

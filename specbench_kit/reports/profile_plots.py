@@ -137,7 +137,7 @@ def _logarithmic(axes: "Axes", name: str) -> None:
 
     axes.set(**{f"{name}scale": "log"})
     axis = axes.xaxis if name == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
 

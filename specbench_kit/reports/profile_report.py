@@ -27,8 +27,8 @@ RULE = (
 
 ESTIMATE = (
     "Each forward takes its operations at the device's peak and then its bytes at full bandwidth, one after the other, "
-    f"and a gap of {seconds(LAUNCH_S)} after each of {LAUNCHES_PER_LAYER} kernels per layer. Real kernels reach neither "
-    "peak, and overlap both in part."
+    f"and a gap of {seconds(LAUNCH_S)} after each of {LAUNCHES_PER_LAYER} kernels per layer. Real kernels reach "
+    "neither peak, and overlap both in part."
 )
 
 
@@ -70,18 +70,18 @@ def _setting(run: Fields, profiles: list[Fields]) -> str:
         rows.append((f"workload of the {profile['role']}", f"{counts}, lengths x {significant(done['factor'])}"))
     if measured:
         rows.append(("hardware", hardware_sentence(run.get("hardware") or {})))
-    return _section("What was run", table(["", ""], rows), _protocol(profiles) if measured else ESTIMATE)
+    return _section("What was run", table(["", ""], rows), _protocol(run, profiles) if measured else ESTIMATE)
 
 
 def _model(model: Fields) -> str:
     return model_sentence(dict(model)) + (", random weights" if model.get("weights") == "random" else "")
 
 
-def _protocol(profiles: list[Fields]) -> str:
+def _protocol(run: Fields, profiles: list[Fields]) -> str:
     lines = [
-        "Ten untimed forwards, then three runs through the workload in an order drawn anew. Every run has prompts of "
-        "its own; what counts as cached was computed before. A timing is the forward of the new tokens and their "
-        f"argmax; short ones are repeated, after one that is not counted. {RULE}"
+        f"Ten untimed forwards, then {run['config']['runs']} runs through the workload, each in an order and with "
+        "prompts of its own; what counts as cached was computed before. A timing is the forward of the new tokens and "
+        f"their argmax; short ones are repeated, after one that is not counted. {RULE}"
     ]
     for profile in profiles:
         variation = profile["variation"]

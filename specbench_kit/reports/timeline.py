@@ -115,7 +115,8 @@ def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dic
         and (not span.request_ids or request_id in span.request_ids)
     ]
     names = _ordered(span.resource for span in shown)
-    return {name.removesuffix(f"/{request_id}"): [span for span in shown if span.resource == name] for name in names}
+    by_name = {name: [span for span in shown if span.resource == name] for name in names}
+    return {name.removesuffix(f"/{request_id}").replace("/", " "): found for name, found in by_name.items()}
 
 
 def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Span]) -> None:

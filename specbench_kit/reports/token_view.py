@@ -78,6 +78,8 @@ def render_index(run: Fields, shown: Sequence[Page], finished: int) -> str:
     rows = "".join(_index_row(page) for page in shown)
     header = "".join(f"<th>{name}</th>" for name in COLUMNS)
     first = f"{len(shown)} of {finished} finished requests have a page."
+    if not shown:
+        first += " This method's rounds leave no trees that a page could show."
     body = (
         f"<h1>Tokens of {_code(run['method'])}</h1><p>{_setting(run)} {first}</p><table><tr>{header}</tr>{rows}</table>"
     )

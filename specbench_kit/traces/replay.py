@@ -115,7 +115,7 @@ class ReplayVerifier:
 
 def recorded(header: TraceHeader) -> Deployment:
     """The machine that a trace was recorded on; a trace says nothing about the time that prompts take."""
-    device, origin = "the recording machine", "medians in the trace, whatever the context"
+    device, origin = "the recording machine", "as measured for the trace, whatever the context"
     return Deployment(
         "recorded",
         drafter=Endpoint(device, TableModel((header.draft_s,)), origin=origin),

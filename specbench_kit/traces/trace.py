@@ -48,7 +48,7 @@ class TraceHeader:
     """What a trace file says about itself: `run` is provenance in the form of `run.json`.
 
     On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and the draft
-    statistics of a token `statistics_s`, each at the median.
+    statistics of a token `statistics_s`, each at the lower quartile.
     """
 
     max_draft: int

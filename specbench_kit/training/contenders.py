@@ -38,7 +38,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A stop rule with everything chosen; `policy_s` is what deciding costs per drafted token."""
+    """A stop rule with everything chosen; `policy_s` is what deciding on a drafted token costs."""
 
     name: str
     kind: Kind
@@ -51,9 +51,14 @@ class Contender:
         """One that decides token by token."""
         return cls(name, kind, policy_s, judge.plan, judge)
 
+    @property
+    def paid_s(self) -> float:
+        """What it spends per drafted token: where every token passes there is nothing to decide."""
+        return self.policy_s if self.judge is None or self.judge.threshold else 0.0
+
     def seconds(self, rounds: Rounds, timing: Timing) -> NDArray[np.float64]:
         """Of each of its rounds."""
-        return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.policy_s)
+        return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.paid_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ class Chooser:
 
         def speed(threshold: float, longest: int) -> float:
             plan = until_below(scores[:, :longest], threshold, send_last=judge.send_last)
-            return self.timing.speed(self.validation, plan, policy_s)
+            return self.timing.speed(self.validation, plan, policy_s if threshold else 0.0)
 
         labels, met = columns < self.validation.matched[rows], scores[rows, columns]
         threshold, longest = self.point.choose(labels, met, self.validation.max_draft, speed)

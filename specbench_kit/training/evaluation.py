@@ -112,7 +112,7 @@ class Evaluation:
         }
 
     def _measured(self, one: Played) -> Fields:
-        group = metrics.Group(to_records(self.offsets, one.rounds, self.timing, one.contender.policy_s))
+        group = metrics.Group(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
         makespan_s = float(one.seconds.sum())
         measured = metrics.counts(group) | metrics.ratios(group.rounds) | metrics.wasted_time(group.rounds)
         return {"kind": one.contender.kind, **measured, **metrics.per_makespan(group, makespan_s)}

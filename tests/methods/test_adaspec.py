@@ -284,6 +284,11 @@ def test_of_equally_likely_tokens_the_deeper_goes_first() -> None:
     assert chosen == [[], [1, 2, 3, 4], [1, 2, 3, 4]]
 
 
+def test_a_token_that_costs_nothing_stays() -> None:
+    """Dropping it would be no gain, even where it is of no use."""
+    assert Play(latencies=steady(0.1))([[0.0]]) == ([1], [[1]])
+
+
 def test_without_elimination_all_that_was_drafted_is_sent() -> None:
     for seed in range(20):
         chances = random_chances(seed, 4)

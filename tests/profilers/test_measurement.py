@@ -15,7 +15,7 @@ from specbench_kit.models.executors.base import Executor, ForwardInput
 from specbench_kit.models.kv import KVShape
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.profilers.measured_run import observe
-from specbench_kit.profilers.measurement import RUNS, Stand, choose_factor, measure, planned_s
+from specbench_kit.profilers.measurement import REPEATS, RUNS, Stand, choose_factor, measure, planned_s
 from specbench_kit.profilers.samples import Samples
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.profilers.workload import Configuration, verification
@@ -157,11 +157,11 @@ def test_the_plan_counts_prompts_and_repeats() -> None:
 
     slow = InteractionModel(a_s=1.0, b_compute_s=0.0, b_read_s=0.0, c_s=0.0)
     cold, warm = PLAN[1], PLAN[0]
-    assert planned_s([cold], slow) == RUNS * 40
-    assert planned_s([warm], slow) == RUNS * (30 + 5)
+    assert planned_s([cold], slow) == 40
+    assert planned_s([warm], slow) == 30 + 5
     quick = InteractionModel(a_s=1e-3, b_compute_s=0.0, b_read_s=0.0, c_s=0.0)
-    assert planned_s([cold], quick) == pytest.approx(RUNS * 0.04 * (1 + 5))
-    assert planned_s([warm], quick) == pytest.approx(RUNS * (0.03 + 0.005 * (1 + 5)))
+    assert planned_s([cold], quick) == pytest.approx(0.04 * (1 + 6))
+    assert planned_s([warm], quick) == pytest.approx(0.03 + 0.005 * (1 + REPEATS))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +169,7 @@ def test_the_plan_counts_prompts_and_repeats() -> None:
     [
         ({"budget_s": 0}, "--budget must be a number of seconds above 0"),
         ({"seed": -1}, "--seed must not be negative"),
+        ({"runs": 0}, "--runs must be at least 1"),
         ({"name": "a/b"}, "cannot be a file's name"),
         ({"gpu": "a100", "device": "cpu"}, "--gpu and --device both say where to run"),
         ({"save_to": Path("profile.txt")}, "--save-to must name a .toml file"),

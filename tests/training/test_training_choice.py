@@ -52,7 +52,8 @@ def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_v
     scores = feature_score(offsets, name="confidence")
 
     def speed(threshold: float, longest: int) -> float:
-        return TIMING.speed(offsets, until_below(scores[:, :longest], threshold), TIMING.statistics_s)
+        policy_s = TIMING.statistics_s if threshold else 0.0
+        return TIMING.speed(offsets, until_below(scores[:, :longest], threshold), policy_s)
 
     chosen = speed(judge.threshold, judge.longest)
     for longest in range(1, MAX_DRAFT + 1):
@@ -60,12 +61,14 @@ def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_v
             assert speed(threshold, longest) <= 1.003 * chosen
 
 
-def test_no_judge_is_slower_than_the_best_fixed_length_where_deciding_is_free(offsets: Offsets) -> None:
-    """A threshold that all tokens pass is a fixed length, so that the rule can always fall back on it."""
-    chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, 0.0))
-    speeds = {one.name: chooser.speed(one) for one in chooser.line_up([]) if one.kind in ("feature", "fixed")}
-    fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
-    assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
+def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None:
+    """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
+    for statistics_s in (0.0, 1e-4, 1e-2):
+        chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
+        speeds = {one.name: chooser.speed(one) for one in chooser.line_up([]) if one.kind in ("feature", "fixed")}
+        fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
+        assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
+    assert {one.paid_s for one in chooser.line_up([]) if one.kind == "feature"} == {0.0}
 
 
 def test_sending_the_last_token_is_chosen_for_anew(offsets: Offsets) -> None:

@@ -76,7 +76,7 @@ def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> N
 def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experiment) -> None:
     decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
     leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier}, last token sent"
-    assert decoding[leader]["throughput"] < without["deciding_for_free"]
+    assert decoding[leader]["throughput"] <= without["deciding_for_free"]
     assert without["never_wrong"] < decoding["oracle"]["throughput"]
     assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])
 

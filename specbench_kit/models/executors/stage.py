@@ -46,7 +46,9 @@ def require_cuttable(model: Any, stages: int) -> None:
     if kind not in ABLE:
         raise SkitError(f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can")
     if stages > layers:
-        raise SkitError(f"a model of {layers} layers cannot be cut into {stages} stages: choose stages={layers} or less")
+        raise SkitError(
+            f"a model of {layers} layers cannot be cut into {stages} stages: choose stages={layers} or less"
+        )
 
 
 def _cut(model: Any, stage: int, stages: int) -> None:

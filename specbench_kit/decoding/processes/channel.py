@@ -1,0 +1,66 @@
+"""Messages between ranks over torch.distributed: JSON, and tensors whose shape both sides know."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Channel:
+    """Sends without waiting, receives in the order of sending; `device_group` carries tensors between devices."""
+
+    def __init__(self, device: torch.device, device_group: Any = None) -> None:
+        self._device, self._device_group = device, device_group
+        self._on_way: list[tuple[Any, Tensor]] = []
+
+    def send(self, rank: int, content: Any) -> None:
+        """Send what JSON can say."""
+        payload = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
+        self.send_tensor(rank, torch.tensor([len(payload)]))
+        self.send_tensor(rank, payload)
+
+    def receive(self, rank: int) -> Any:
+        """What `send` sent."""
+        size = torch.zeros(1, dtype=torch.int64)
+        dist.recv(size, rank)
+        payload = torch.zeros(int(size), dtype=torch.uint8)
+        dist.recv(payload, rank)
+        return json.loads(payload.numpy().tobytes())
+
+    def send_tensor(self, rank: int, tensor: Tensor) -> None:
+        """Send a tensor by way of main memory."""
+        tensor = tensor.cpu().contiguous()
+        self._on_way.append((dist.isend(tensor, rank), tensor))
+
+    def receive_tensor(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """What `send_tensor` sent, on this rank's device."""
+        tensor = torch.empty(shape, dtype=dtype)
+        dist.recv(tensor, rank)
+        return tensor.to(self._device)
+
+    def settle(self) -> None:
+        """Wait until everything sent has left."""
+        for work, _ in self._on_way:
+            work.wait()
+        self._on_way.clear()
+
+    def exchange(
+        self, outgoing: tuple[int, Tensor] | None, incoming: tuple[int, Sequence[int], torch.dtype] | None
+    ) -> Tensor | None:
+        """Hand on hidden states and take in others, from device to device where each rank has its own."""
+        if self._device_group is None:
+            if outgoing is not None:
+                self.send_tensor(*outgoing)
+            return self.receive_tensor(*incoming) if incoming is not None else None
+        operations, received = [], None
+        if outgoing is not None:
+            operations.append(dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group))
+        if incoming is not None:
+            received = torch.empty(incoming[1], dtype=incoming[2], device=self._device)
+            operations.append(dist.P2POp(dist.irecv, received, incoming[0], self._device_group))
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+        return received

@@ -1,0 +1,71 @@
+"""A pipeline as verification by rounds sees it: a round passes through all stages before the next one begins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.models.runner import Append, Logits
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.processes.stages import ProcessStages
+
+
+@dataclass(slots=True)
+class _Slot:
+    length: int = 0
+    prefix: int = 0
+    nodes: int = 0
+    prune: Prune | None = None
+
+
+class Passes:
+    """Does for a pipeline what a runner does for a model; the rows of a batch pass one after the other.
+
+    A forward's first tokens, whose logits are not asked for, must follow each other.
+    """
+
+    def __init__(self, stages: "ProcessStages") -> None:
+        self._stages = stages
+        self._slots: dict[int, _Slot] = {}
+
+    def acquire(self) -> int:
+        """An empty slot."""
+        slot = self._stages.acquire()
+        self._slots[slot] = _Slot()
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Give a slot back."""
+        del self._slots[slot]
+        self._stages.release(slot)
+
+    def length(self, slot: int) -> int:
+        """Committed tokens."""
+        return self._slots[slot].length
+
+    def provisional(self, slot: int) -> int:
+        """Appended tokens that are not yet committed."""
+        return self._slots[slot].prefix + self._slots[slot].nodes
+
+    def forward(self, rows: Sequence[Append]) -> Logits:
+        """One pass per row."""
+        logits = Logits(len(rows))
+        for index, row in enumerate(rows):
+            found = self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
+            logits.add([index], found[None], [slice(row.keep)])
+        return logits
+
+    def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
+        """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""
+        state = self._slots[slot]
+        state.prune = Prune([node - state.prefix for node in path if node >= state.prefix], [])
+        state.length, state.prefix, state.nodes = state.length + len(path), 0, 0
+
+    def _level(self, row: Append) -> Level:
+        state = self._slots[row.slot]
+        state.prefix, state.nodes = len(row.tokens) - row.keep, row.keep
+        parents = row.parents or range(-1, len(row.tokens) - 1)
+        places = [max(-1, parent - state.prefix) for parent in parents[state.prefix :]]
+        nodes = list(row.tokens[state.prefix :])
+        return Level(list(range(len(nodes))), nodes, places, row.tokens[: state.prefix])

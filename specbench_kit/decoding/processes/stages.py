@@ -1,0 +1,139 @@
+"""The stages of a pipeline as rank 0 sees them, when each is a process of its own."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from threading import Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.processes.channel import Channel
+from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
+from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
+from specbench_kit.decoding.processes.place import Place, by_torchrun
+from specbench_kit.errors import SkitError
+from specbench_kit.models.executors.stage import require_cuttable
+from specbench_kit.models.pair import LoadedModel
+
+KEPT = "finished requests are kept, --resume goes on with the rest"
+
+
+class ProcessStages:
+    """Sends every command to all stages; the last one sends back logits.
+
+    Every call raises one clear error when a stage has died. `sizes` are slots, capacity of a slot and vocabulary.
+    """
+
+    def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
+        require_cuttable(loaded.model, stages)
+        self._ranks = range(1, stages + 1)
+        self._vocabulary = sizes["vocabulary"]
+        self._free = list(range(sizes["slots"]))[::-1]
+        self._workers: Workers | None = None
+        self._channel = self._open(stages, loaded.model.device)
+        dtype = str(loaded.model.dtype).removeprefix("torch.")
+        try:
+            self._tell({"source": asdict(loaded.source), "dtype": dtype, "sizes": sizes})
+            for rank in self._ranks:
+                self._hear_ready(rank)
+        except BaseException:
+            self.close()
+            raise
+
+    def acquire(self) -> int:
+        """An empty slot."""
+        slot = self._free.pop()
+        self._tell({"do": "admit", "slot": slot})
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Give a slot back, with all that is in flight."""
+        self._tell({"do": "release", "slot": slot})
+        self._free.append(slot)
+
+    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
+        """Let every stage prune, hand on and work; returns while they do."""
+        command = {"do": "step", "slot": slot, "prune": prune}
+        self._tell(command, {"level": asdict(level)} if level.tokens else {})
+
+    def answer(self, slot: int) -> Tensor:
+        """Logits [vocabulary] after the root, as soon as the last stage has them."""
+        return self.answers(1)[0]
+
+    def answers(self, nodes: int) -> Tensor:
+        """Logits [nodes, vocabulary] of the level in the last stage."""
+        with self._talking():
+            return self._channel.receive_tensor(self._ranks[-1], (nodes, self._vocabulary), torch.float32)
+
+    def pass_through(self, slot: int, level: Level, prune: Prune | None) -> Tensor:
+        """Send one level through the empty pipeline; returns its logits [nodes, vocabulary]."""
+        self.step(slot, level, prune)
+        for _ in self._ranks[1:]:
+            self.step(slot, Level(), None)
+        return self.answers(len(level.tokens))
+
+    def trace(self) -> list[tuple[int, int, list[int]]]:
+        """What every stage worked on, as each of them tells it: a step, the stage, and the ids of the nodes."""
+        self._tell({"do": "tell"})
+        with self._talking():
+            told = {rank: self._channel.receive(rank) for rank in self._ranks}
+        return sorted((step, rank, ids) for rank, steps in told.items() for step, ids in steps)
+
+    def close(self) -> None:
+        """End the processes that were started."""
+        with suppress(SkitError):
+            self._tell({"do": "stop"})
+        if self._workers is not None:
+            self._workers.close()
+        dist.destroy_process_group()
+
+    def _open(self, stages: int, device: torch.device) -> Channel:
+        place = by_torchrun()
+        if place is None:
+            return self._start(stages, device)
+        if place.stages != stages:
+            raise SkitError(f"{stages} stages need {stages + 1} processes, but torchrun has started {place.world}")
+        return join(place, device)
+
+    def _start(self, stages: int, device: torch.device) -> Channel:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+        store = meeting_place(world=stages + 1)
+        workers = self._workers = Workers(stages, device.type, store.port)
+        joined: list[Channel] = []
+        joining = Thread(target=lambda: joined.append(join(Place(0, stages + 1, 0), device, store)), daemon=True)
+        joining.start()
+        while joining.is_alive() and not workers.died.wait(0.05):
+            pass
+        if not joined:
+            raise SkitError(f"the pipeline could not be started: {workers.death}")
+        return joined[0]
+
+    def _hear_ready(self, rank: int) -> None:
+        with self._talking():
+            answer = self._channel.receive(rank)
+        if "error" in answer:
+            raise SkitError(f"stage {rank} of {len(self._ranks)}: {answer['error']}")
+
+    def _tell(self, command: dict[str, Any], for_first: dict[str, Any] | None = None) -> None:
+        with self._talking():
+            self._channel.settle()
+            for rank in self._ranks:
+                self._channel.send(rank, command | (for_first or {}) if rank == 1 else command)
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise SkitError(f"the pipeline broke: {self._reason(error)}; {KEPT}") from error
+
+    def _reason(self, error: RuntimeError) -> str:
+        """What the dead stage said, once that is known; else what its connection says."""
+        if self._workers is not None and self._workers.died.wait(LAST_WORDS_S):
+            return self._workers.death
+        return f"a stage has ended ({str(error).splitlines()[0]})"

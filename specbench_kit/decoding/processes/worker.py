@@ -1,0 +1,112 @@
+"""What a rank that holds a stage does: load its slice, then serve rank 0's commands until it says stop."""
+
+import os
+import sys
+from threading import Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.processes.channel import Channel
+from specbench_kit.decoding.processes.group import device_of, join, meeting_place
+from specbench_kit.decoding.processes.place import Place
+from specbench_kit.decoding.processes.stage import Load, Stage
+from specbench_kit.errors import SkitError
+
+
+def serve(place: Place, device_name: str, store: Any = None) -> None:
+    """Take part in the pipeline until rank 0 ends it; without a store, by what torchrun has left in the environment."""
+    from specbench_kit.models.pair import resolve_device
+
+    device = device_of(place, resolve_device(device_name))
+    channel = join(place, device, store)
+    try:
+        stage = _load(channel.receive(0), place, device)
+    except SkitError as error:
+        channel.send(0, {"error": str(error)})
+    else:
+        channel.send(0, {"ready": place.rank})
+        _Server(stage, place, channel, device).run()
+    channel.settle()
+    dist.destroy_process_group()
+
+
+def _load(setup: dict[str, Any], place: Place, device: torch.device) -> Stage:
+    from specbench_kit.models.catalogue import ModelSource
+    from specbench_kit.models.pair import load_model
+
+    loaded = load_model(ModelSource(**setup["source"]), device="cpu", dtype=setup["dtype"])
+    return Stage(loaded.model, place.rank, place.stages, device, **setup["sizes"])
+
+
+class _Server:
+    """One stage at rank 0's service."""
+
+    def __init__(self, stage: Stage, place: Place, channel: Channel, device: torch.device) -> None:
+        self._stage, self._channel = stage, channel
+        self._before = place.rank - 1 if place.rank > 1 else None
+        self._after = place.rank + 1 if place.rank < place.stages else None
+        self._trace: list[list[Any]] = []
+        self._steps = 0
+
+    def run(self) -> None:
+        """Serve."""
+        while (command := self._channel.receive(0))["do"] != "stop":
+            getattr(self, f"_{command.pop('do')}")(**command)
+
+    def _admit(self, slot: int) -> None:
+        self._stage.admit(slot)
+
+    def _release(self, slot: int) -> None:
+        self._stage.release(slot)
+
+    def _tell(self) -> None:
+        self._channel.send(0, self._trace)
+
+    def _step(self, slot: int, prune: list[list[int]] | None, level: dict[str, Any] | None = None) -> None:
+        self._steps += 1
+        self._channel.settle()
+        if prune is not None:
+            self._stage.prune(slot, Prune(*prune))
+        load = Load(Level(**level)) if level is not None else Load()
+        self._stage.work(slot, self._hand_on(load))
+        held = self._stage.held
+        if held.level.tokens:
+            self._trace.append([self._steps, held.level.ids])
+        if self._after is None and held.states is not None:
+            self._channel.send_tensor(0, held.states.float())
+            self._stage.held = Load()
+
+    def _hand_on(self, load: Load) -> Load:
+        """Give what is held to the next stage, and take what the one before it held; the first is given `load`."""
+        channel, held, stage = self._channel, self._stage.held, self._stage
+        if self._after is not None:
+            channel.send(self._after, [held.level.ids, held.level.parents, len(held.level.prefix)])
+        if self._before is not None:
+            ids, parents, prefix = channel.receive(self._before)
+            load = Load(Level(ids, [0] * len(ids), parents, [0] * prefix))
+        outgoing = (self._after, held.states) if self._after is not None and held.states is not None else None
+        incoming = None
+        if self._before is not None and load.level.tokens:
+            incoming = (self._before, (load.level.weight, stage.hidden_size), stage.dtype)
+        load.states = channel.exchange(outgoing, incoming)
+        return load
+
+
+def main() -> None:
+    """Serve as rank 0 started it, and end with it."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    port, device_name = sys.argv[1:]
+    serve(Place.given(), device_name, meeting_place(int(port)))
+
+
+def _end_with_parent() -> None:
+    """Rank 0 holds the other end of the standard input and never writes to it."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""The pipeline loop on virtual stages: what is in flight, what KV holds, when tokens come, what a record says."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import (
+    AUTOREGRESSIVE,
+    clear_prompts,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
+
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.flight import Flight, Level, Prune
+from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.pipeline import PipelineEngine, pipeline_engine
+from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.processes.stage import Load, Stage
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.stages import TreeSlot, VirtualStages
+from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Child, Policy
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.reports.metrics import Group, inter_token_gaps
+
+SPEC = "specpipe:stages=4,width=8,children=4"
+CAPACITY = 256
+Runners = tuple[Runner, Runner]
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny_llama(0, num_hidden_layers=3)
+
+
+@pytest.fixture(scope="module")
+def runners(target: Any) -> Runners:
+    return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
+
+
+def traced(runners: Runners, spec: str, prompts: Sequence[Sequence[int]], length: int, **options: Any) -> Any:
+    """The records of a run and what every stage held in every step."""
+    settings: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset()} | options
+    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
+    engine.trace = []
+    for request in make_requests(prompts, length):
+        engine.submit(request)
+    records = []
+    while not engine.idle:
+        records += engine.step()
+    return records, engine.trace
+
+
+# What is in flight.
+
+
+def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: Any) -> None:
+    (record,), trace = traced(runners, SPEC, clear_prompts(target, [9], 40), 40)
+    held = {(step, stage): ids for step, stage, ids in trace}
+    fed = [node for (_, stage), ids in held.items() if stage == 1 for node in ids]
+    assert len(fed) == len(set(fed)) == sum(step.submitted + 1 for step in record.rounds)
+    for (step, stage), ids in held.items():
+        assert stage == 1 or set(ids) <= set(held[step - 1, stage - 1])
+        assert len(ids) <= 8
+    assert all(len(ids) == 1 for (_, stage), ids in held.items() if stage == 4)
+    assert len([stage for _, stage in held if stage == 4]) == len(record.output_ids)
+
+
+def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: Any) -> None:
+    records, trace = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40)
+    assert [record.request_id for record in records] == ["000", "001"]
+    assert sum(step.steps for record in records for step in record.rounds) == max(step for step, _, _ in trace)
+    for record in records:
+        *before, last = record.rounds
+        assert sum(step.committed for step in record.rounds) == len(record.output_ids)
+        assert all(step.committed == step.accepted + 1 for step in before)
+        assert last.committed - last.accepted in (0, 1)
+        assert all(step.steps >= step.committed + 3 and step.drafted >= step.submitted for step in record.rounds)
+        moments = [moment for step in record.rounds for moment in step.commits_s]
+        assert moments == sorted(moments)
+        assert (record.ttft_s, record.e2e_s) == (moments[0], moments[-1])
+        assert list(inter_token_gaps(Group([record]).rounds)) == pytest.approx(np.diff(moments))
+        assert RequestRecord.from_dict(json.loads(record.to_json())) == record
+
+
+def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:
+    prompts, sampler = random_prompts([5, 17, 60], 64, seed=3), Sampler(temperature=0.8, top_p=0.95, top_k=20)
+    plain = decode(AUTOREGRESSIVE, runners, make_requests(prompts, 40), sampler=sampler, seed=5)
+    records, _ = traced(runners, SPEC, prompts, 40, sampler=sampler, seed=5)
+    assert {record.request_id: record.output_ids for record in records} == outputs(plain)
+    assert sum(step.accepted for record in records for step in record.rounds) > 10
+
+
+def test_a_tree_that_finds_no_room_is_cut_short(target: Any) -> None:
+    """Slots that hold hardly more than the answer: levels shrink, the pipeline runs dry, the output stays."""
+    narrow = make_runner(target, 1, 48), make_runner(disturbed(target, 0.01), 1, 48)
+    requests = make_requests(clear_prompts(target, [9], 36), 36)
+    assert outputs(decode(parse_method(SPEC), narrow, requests)) == outputs(decode(AUTOREGRESSIVE, narrow, requests))
+
+
+def test_places_follow_what_is_kept() -> None:
+    flight = Flight(3)
+    flight.enter(Level([0], [7], [-1], [1, 2]), [0.0])
+    flight.enter(Level([1, 2], [4, 5], [0, 0]), [-0.1, -0.2])
+    flight.enter(Level([3, 4, 5], [6, 8, 9], [1, 2, 2]), [-0.3, -0.4, -0.5])
+    assert flight.answers
+    assert flight.holds == [(1, [3, 4, 5]), (2, [1, 2]), (3, [0])]
+    assert (flight.child(5), flight.child(6)) == (2, None)
+    flight.keep(flight.below(2))
+    flight.enter(Level(), [])
+    assert flight.holds == [(2, [4, 5]), (3, [2])]
+    assert (flight.tokens, flight.parents, flight.scores) == ([5, 8, 9], [-1, 0, 0], [-0.2, -0.4, -0.5])
+    assert (flight.bottom, flight.prefix) == (range(1, 3), 0)
+    assert flight.child(9) == 2
+
+
+# What KV holds.
+
+
+@dataclass
+class Mirror:
+    """A flight as it ought to be."""
+
+    committed: list[int]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+
+    def path(self, place: int) -> list[int]:
+        return [] if place < 0 else [*self.path(self.parents[place]), self.tokens[place]]
+
+    def grow(self, dice: random.Random, width: int, prefixes: Sequence[int] = (0,)) -> Level:
+        """A level below nodes anywhere in the flight; a lone root where there is none."""
+        fresh = not self.tokens
+        tokens = [dice.randrange(64) for _ in range(1 if fresh else dice.randrange(width + 1))]
+        parents = [-1 if fresh else dice.randrange(len(self.tokens)) for _ in tokens]
+        prefix = [dice.randrange(64) for _ in range(dice.choice(prefixes))] if fresh else []
+        self.committed += prefix
+        self.tokens += tokens
+        self.parents += parents
+        return Level(list(range(len(tokens))), tokens, parents, prefix)
+
+    def prune(self, dice: random.Random) -> Prune:
+        """Go on below a child of the root, or of a deeper node, or start anew."""
+        path = [0]
+        while (children := self._children(path[-1])) and dice.random() < 0.3:
+            path.append(dice.choice(children))
+        children = self._children(path[-1])
+        root = dice.choice(children) if children and dice.random() < 0.8 else None
+        keep = [] if root is None else [p for p in range(len(self.tokens)) if self._under(p, root)]
+        self.committed += [self.tokens[place] for place in path]
+        self.tokens, self.parents = (
+            [self.tokens[place] for place in keep],
+            [keep.index(self.parents[place]) if place != root else -1 for place in keep],
+        )
+        return Prune(path, keep)
+
+    def _children(self, place: int) -> list[int]:
+        return [child for child, parent in enumerate(self.parents) if parent == place]
+
+    def _under(self, place: int, root: int) -> bool:
+        return place == root or (place > root and self._under(self.parents[place], root))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: Any, seed: int) -> None:
+    dice = random.Random(seed)
+    runner, fresh = make_runner(target, 1, CAPACITY), make_runner(target, 1, CAPACITY)
+    slot, mirror = TreeSlot(runner), Mirror([])
+    while len(mirror.committed) < 150:
+        for _ in range(dice.randrange(1, 4)):
+            level = mirror.grow(dice, width=9, prefixes=[0, 1, 7, 70])
+            if level.tokens:
+                _check_logits(fresh, mirror, slot.append(level))
+        prune = mirror.prune(dice)
+        assert slot.prune(prune) == prune.keep
+        if dice.random() < 0.3:
+            slot.compact()
+            _check_kv(runner, slot.index, fresh, mirror.committed)
+    slot.compact()
+    _check_kv(runner, slot.index, fresh, mirror.committed)
+
+
+def _check_logits(fresh: Runner, mirror: Mirror, logits: torch.Tensor) -> None:
+    """A node's logits are those after its path alone."""
+    place = len(mirror.tokens) - 1
+    text = mirror.committed + mirror.path(place)
+    slot = fresh.acquire()
+    torch.testing.assert_close(logits[-1], fresh.forward([Append(slot, text)])[0][-1], atol=2e-4, rtol=2e-4)
+    fresh.release(slot)
+
+
+def _check_kv(runner: Runner, index: int, fresh: Runner, text: list[int]) -> None:
+    """The slot holds what one forward of the text writes."""
+    assert runner.length(index) == len(text)
+    slot = fresh.acquire()
+    fresh.forward([Append(slot, text)])
+    held, wanted = runner.store.read(index, len(text)), fresh.store.read(slot, len(text))
+    torch.testing.assert_close(held, wanted, atol=2e-4, rtol=2e-4)
+    fresh.release(slot)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
+    """Slices of the model, each a stage behind the one before, with rows pruned in KV and on the way."""
+    dice, stages, sizes = random.Random(seed), 3, {"slots": 1, "capacity": 200, "vocabulary": 64}
+    parts = [
+        Stage(tiny_llama(0, num_hidden_layers=5), rank, stages, torch.device("cpu"), **sizes)
+        for rank in range(1, stages + 1)
+    ]
+    fresh = make_runner(tiny_llama(0, num_hidden_layers=5), 1, 200, "transformers")
+    for part in parts:
+        part.admit(0)
+    mirror, flight, answers = Mirror([]), Flight(stages), 0
+    while answers < 60:
+        level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
+        loads = [Load(level), *(part.held for part in parts[:-1])]
+        for part, load in zip(parts, loads, strict=True):
+            part.work(0, load)
+        flight.enter(level, [0.0] * len(level.tokens))
+        if not flight.answers:
+            continue
+        answers += 1
+        _check_root(fresh, mirror, parts[-1].held)
+        parts[-1].held = Load()
+        prune = _below_a_child(mirror, dice)
+        flight.keep(prune.keep)
+        for part in parts:
+            part.prune(0, prune)
+    for part in parts:
+        part.trees[0].compact()
+    _check_slices(parts, fresh, mirror.committed)
+
+
+def _below_a_child(mirror: Mirror, dice: random.Random) -> Prune:
+    while True:
+        copy = Mirror(list(mirror.committed), list(mirror.tokens), list(mirror.parents))
+        prune = copy.prune(dice)
+        if len(prune.path) == 1:
+            mirror.committed, mirror.tokens, mirror.parents = copy.committed, copy.tokens, copy.parents
+            return prune
+
+
+def _check_root(fresh: Runner, mirror: Mirror, held: Load) -> None:
+    assert held.states is not None
+    slot = fresh.acquire()
+    wanted = fresh.forward([Append(slot, [*mirror.committed, mirror.tokens[0]])])[0]
+    torch.testing.assert_close(held.states, wanted, atol=2e-4, rtol=2e-4)
+    fresh.release(slot)
+
+
+def _check_slices(parts: Sequence[Stage], fresh: Runner, text: list[int]) -> None:
+    slot = fresh.acquire()
+    fresh.forward([Append(slot, text)])
+    held = torch.cat([part.runner.store.read(part.trees[0].index, len(text)) for part in parts])
+    torch.testing.assert_close(held, fresh.store.read(slot, len(text)), atol=2e-4, rtol=2e-4)
+
+
+# When tokens come.
+
+VOCABULARY = 50
+
+
+class Counting:
+    """Stages of a target that counts: after token t comes t + 1."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def acquire(self) -> int:
+        return 0
+
+    def release(self, slot: int) -> None:
+        self.tokens = []
+
+    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
+        if prune is not None:
+            self.tokens = [self.tokens[place] for place in prune.keep]
+        self.tokens += level.tokens
+
+    def answer(self, slot: int) -> torch.Tensor:
+        return torch.eye(VOCABULARY)[(self.tokens[0] + 1) % VOCABULARY]
+
+
+class Idle:
+    """A drafter whose distributions nobody looks at."""
+
+    def step(self, level: Level, prune: Prune | None, bottom: Sequence[int]) -> torch.Tensor:
+        return torch.zeros(len(bottom), VOCABULARY)
+
+    def release(self) -> None:
+        pass
+
+
+class Coin(Policy):
+    """Right with a fixed probability, independently each time."""
+
+    def __init__(self, hit_rate: float) -> None:
+        self.hit_rate, self.dice, self.last = hit_rate, random.Random(2), 0
+
+    def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
+        right = self.dice.random() < self.hit_rate
+        return [Child(0, -1 if right else -2, 0.0)]
+
+
+class CoinEngine(PipelineEngine):
+    """Makes the coin's children, -1 for the true token and -2 for another, out of their parents' tokens."""
+
+    def _draft(self, session: Any) -> list[Child]:
+        (child,) = super()._draft(session)
+        return [child._replace(token=(self._flight.tokens[-1] - child.token) % VOCABULARY)]
+
+
+@pytest.mark.parametrize(("stages", "hit_rate", "tokens"), [(8, 0.95, 40_000), (4, 0.6, 10_000)])
+def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, tokens: int) -> None:
+    engine = CoinEngine(
+        Coin(hit_rate),
+        Idle(),  # type: ignore[arg-type]
+        Counting(),
+        MeasuringClock(torch.device("cpu")),
+        sampler=Sampler(),
+        depth=stages,
+        seed=0,
+        eos_ids=frozenset(),
+        capacity=2 * tokens,
+    )
+    (request,) = make_requests([[3]], tokens)
+    engine.submit(request)
+    while not engine.idle:
+        records = engine.step()
+    rounds = records[0].rounds
+    assert records[0].output_ids == [(4 + i) % VOCABULARY for i in range(tokens)]
+    per_token = (sum(step.steps for step in rounds) - stages) / (tokens - 1)
+    assert per_token == pytest.approx(expected_steps(stages, hit_rate), rel=0.01)
+    counted = sum(step.accepted for step in rounds) / tokens
+    assert per_token == pytest.approx(expected_steps(stages, counted), rel=1e-3)
+
+
+def test_the_laws_at_the_papers_example() -> None:
+    assert (expected_steps(8, 0.95), published_steps(8, 0.95)) == pytest.approx((1.35, 1.40))
+
+
+# Modelled time.
+
+DRAFT = ContextModel(alpha_s=1e-6, gamma_s=1e-4, delta_s=1e-3)
+VERIFY = ContextModel(alpha_s=4e-6, gamma_s=4e-4, delta_s=4e-2)
+HAND_OVER = HandOver(latency_s=1e-3, bytes_per_token=100, bytes_per_s=1e5, per_pass=3, prune_s=2e-3)
+PIPELINE = Deployment(
+    "pipeline",
+    Endpoint("gpu", DRAFT),
+    Endpoint("gpus", VERIFY, stages=4, hand_over=HAND_OVER),
+    Link(rtt_s=0.1, up_bytes_per_s=1000, down_bytes_per_s=500),
+    placement="server",
+)
+
+
+def modelled(spec: str, runners: Runners, prompt: list[int], length: int, deployment: Deployment) -> RequestRecord:
+    engine = live_engine(
+        parse_method(spec),
+        *runners,
+        sampler=Sampler(),
+        seed=0,
+        eos_ids=frozenset(),
+        batch_size=1,
+        deployment=deployment,
+    )
+    (request,) = make_requests([prompt], length)
+    engine.submit(request)
+    while not engine.idle:
+        done = engine.step()
+    return done[0]
+
+
+def test_a_step_takes_as_long_as_its_slowest_part(target: Any) -> None:
+    """Width 1 and a draft that is always right: the first token fills the stages, then one comes per step."""
+    runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
+    (prompt,) = clear_prompts(target, [6], 8)
+    record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE)
+    between = HAND_OVER.prune_s + HAND_OVER.latency_s
+    link_s = 0.1 + 6 * TOKEN_BYTES / 1000 + TOKEN_BYTES / 500
+    per_token_s = 100 / 1e5
+    fill_s = 4 * (VERIFY.seconds([(6, 0)]) / 4 + between + 6 * per_token_s) + link_s
+    assert record.ttft_s == pytest.approx(fill_s)
+    (step,) = record.rounds
+    assert (step.accepted, step.committed, step.steps) == (8, 8, 11)
+    gaps = [later - earlier for earlier, later in zip(step.commits_s, step.commits_s[1:], strict=False)]
+    slowest = [max(VERIFY.seconds([(1, 6 + n + ahead)]) for ahead in range(4)) / 4 for n in range(7)]
+    assert gaps == pytest.approx([stage_s + between + per_token_s for stage_s in slowest])
+    assert (step.commit_s, step.link_s) == pytest.approx(
+        (11 * HAND_OVER.prune_s, 11 * 1e-3 + (4 * 6 + 7) * per_token_s + link_s)
+    )
+
+
+def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
+    runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
+    slow = Deployment("slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server")
+    record = modelled("specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow)
+    gaps = inter_token_gaps(Group([record]).rounds)
+    assert list(gaps) == pytest.approx([1 + HAND_OVER.prune_s + HAND_OVER.latency_s + 1e-3] * 7)
+
+
+def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: Any) -> None:
+    runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
+    prompt, spec = clear_prompts(target, [6], 8)[0], "specpipe:stages=4,width=1,children=1"
+    near = modelled(spec, runners, prompt, 8, PIPELINE)
+    far = modelled(spec, runners, prompt, 8, replace(PIPELINE, placement="edge"))
+    message_s = 0.1 + TOKEN_BYTES / 1000 + TOKEN_BYTES / 500
+    assert far.e2e_s == pytest.approx((near.e2e_s or 0) + 10 * message_s)
+
+
+def test_a_round_passes_through_all_stages(target: Any, runners: Runners) -> None:
+    """Plain decoding in the pipeline: the whole latency and its hand-overs per token, whatever the stages."""
+    (prompt,) = clear_prompts(target, [6], 4)
+    record = modelled("autoregressive", runners, prompt, 4, PIPELINE)
+    passes = [VERIFY.seconds([(1, 6 + n)]) + 3 * (1e-3 + 1e-3) for n in range(3)]
+    assert list(inter_token_gaps(Group([record]).rounds)) == pytest.approx(passes)
+
+
+def test_a_deployment_with_other_stages_is_refused(runners: Runners) -> None:
+    with pytest.raises(SkitError, match=r"2 stages.*pipeline has 4: give both the same"):
+        modelled("specpipe:stages=2", runners, [1, 2], 4, PIPELINE)

@@ -1,0 +1,218 @@
+"""A pipeline across real processes: the same steps and the same output, and a clean end whatever happens."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from command_line import PATIENCE_S, SKIT, TinyPair, environment, error_line, read_object, read_rows, write_rows
+from tiny_models import (
+    AUTOREGRESSIVE,
+    clear_prompts,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    tiny_llama,
+)
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.pipeline import PipelineEngine
+from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.executors.stage import require_cuttable
+from specbench_kit.models.pair import LoadedModel
+from specbench_kit.models.runner import Runner
+
+SPEC = "specpipe:stages=2,width=6,children=3"
+CAPACITY = 256
+Runners = tuple[Runner, Runner]
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny_llama(0, num_hidden_layers=3)
+
+
+@pytest.fixture(scope="module")
+def runners(target: Any) -> Runners:
+    return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
+
+
+@pytest.fixture(scope="module")
+def requests_(target: Any) -> list[Request]:
+    return make_requests(clear_prompts(target, [1, 9, 70], 24), 24)
+
+
+def start(target: Any, folder: Path) -> ProcessStages:
+    target.save_pretrained(folder)
+    source = ModelSource(str(folder), "tiny", local_only=True)
+    return ProcessStages(2, LoadedModel(target, source), {"slots": 4, "capacity": CAPACITY, "vocabulary": 64})
+
+
+@pytest.fixture(scope="module")
+def stages(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
+    found = start(target, tmp_path_factory.mktemp("target"))
+    yield found
+    found.close()
+
+
+def run(runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler) -> Any:
+    engine = live_engine(
+        parse_method(SPEC), *runners, sampler=sampler, seed=3, eos_ids=frozenset(), batch_size=1, stages=stages
+    )
+    assert isinstance(engine, PipelineEngine)
+    engine.trace = []
+    for request in requests:
+        engine.submit(request)
+    return outputs(drain(engine)), engine.trace
+
+
+def drain(engine: Loop) -> dict[str, RequestRecord]:
+    records: dict[str, RequestRecord] = {}
+    while not engine.idle:
+        records |= {record.request_id: record for record in engine.step()}
+    return records
+
+
+def test_processes_take_the_same_steps_to_the_same_output(
+    runners: Runners, requests_: list[Request], stages: ProcessStages
+) -> None:
+    """The trace of the processes is what each of them says that it worked on."""
+    for sampler in (Sampler(), Sampler(temperature=0.8, top_p=0.9)):
+        done = len(stages.trace())
+        alone, together = (run(runners, requests_, held, sampler) for held in (None, stages))
+        assert together == alone
+        told, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)
+        assert [(step - first + 1, stage, ids) for step, stage, ids in told] == sorted(alone[1])
+        assert len({stage for _, stage, _ in told}) == 2
+
+
+@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k"])
+def test_rounds_pass_through_the_processes(
+    spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
+) -> None:
+    engine = live_engine(
+        parse_method(spec), *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=2, stages=stages
+    )
+    for request in requests_:
+        engine.submit(request)
+    assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
+
+
+def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
+    runners: Runners, requests_: list[Request], stages: ProcessStages
+) -> None:
+    """Last of those that use the stages."""
+    first, second = stage_processes()
+    engine = live_engine(
+        parse_method(SPEC), *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=1, stages=stages
+    )
+    engine.submit(requests_[0])
+    engine.step()
+    first.send_signal(signal.SIGKILL)
+    with pytest.raises(SkitError, match=rf"stage 1 of 2 \(process {first.pid}\) was ended by signal 9"):
+        drain(engine)
+    assert psutil.wait_procs([first, second], timeout=10)[1] == []
+
+
+def stage_processes(parent: int | None = None) -> list[psutil.Process]:
+    """The stages that a process has started."""
+    children = psutil.Process(parent).children(recursive=True)
+    return [child for child in children if "specbench_kit.decoding.processes.worker" in child.cmdline()]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [{"id": f"q{n}", "prompt": f"Question {n}?"} for n in range(40)]
+    return write_rows(tmp_path_factory.mktemp("data") / "own.jsonl", *rows)
+
+
+def command(tiny: TinyPair, prompts: Path, out: Path, *more: str) -> list[str]:
+    options = [
+        "--method",
+        SPEC,
+        "--dataset",
+        str(prompts),
+        "--max-new-tokens",
+        "40",
+        "--no-baseline",
+        "--out",
+        str(out),
+    ]
+    return ["bench", *tiny.options, *options, *more]
+
+
+def begin(arguments: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [SKIT, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_requests(running: "subprocess.Popen[str]", out: Path, count: int) -> None:
+    """Until that many have finished."""
+    while sum(file.read_text().count("\n") for file in out.glob("*/requests.jsonl")) < count:
+        with suppress(subprocess.TimeoutExpired):
+            raise AssertionError(running.communicate(timeout=0.1))
+
+
+def test_a_dead_stage_ends_the_command_and_keeps_what_was_finished(
+    tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
+    running = begin(command(tiny, prompts, tmp_path, "--launch", "processes"))
+    wait_for_requests(running, tmp_path, 2)
+    processes = stage_processes(running.pid)
+    processes[1].send_signal(signal.SIGKILL)
+    out, err = running.communicate(timeout=PATIENCE_S)
+    done = subprocess.CompletedProcess([], running.returncode, out, err)
+    assert "stage 2 of 2" in error_line(done)
+    assert "finished requests are kept" in error_line(done)
+    (run,) = tmp_path.iterdir()
+    finished = read_rows(run / "requests.jsonl")
+    assert 2 <= len(finished) < 40
+    assert read_object(run / "summary.json")["requests"]["finished"] == len(finished)
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+
+
+def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+    running = begin(command(tiny, prompts, tmp_path, "--launch", "processes"))
+    wait_for_requests(running, tmp_path, 1)
+    processes = stage_processes(running.pid)
+    running.kill()
+    running.communicate(timeout=PATIENCE_S)
+    assert len(processes) == 2
+    assert psutil.wait_procs(processes, timeout=10)[1] == []
+
+
+def test_torchrun_starts_the_stages_too(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+    few = write_rows(tmp_path / "few.jsonl", *read_rows(prompts)[:3])
+    here, there = tmp_path / "here", tmp_path / "there"
+    subprocess.run([SKIT, *command(tiny, few, here)], env=environment(), check=True, capture_output=True)
+    started = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python", SKIT]
+    subprocess.run([*started, *command(tiny, few, there)], env=environment(), check=True, capture_output=True)
+    alone, together = (read_rows(next(out.iterdir()) / "requests.jsonl") for out in (here, there))
+    assert [row["output_ids"] for row in together] == [row["output_ids"] for row in alone]
+    run = read_object(next(there.iterdir()) / "run.json")
+    assert run["config"]["launch"] == "processes"
+    assert "Every stage was a process of its own." in (next(there.iterdir()) / "report.md").read_text()
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(SkitError, match="a model of 2 layers cannot be cut into 3 stages"):
+        require_cuttable(tiny_llama(0), 3)
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_embd=8, n_layer=2, n_head=2))
+    with pytest.raises(SkitError, match="models of type 'gpt2' cannot be cut into processes"):
+        require_cuttable(gpt2, 2)
