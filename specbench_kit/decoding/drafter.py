@@ -107,7 +107,7 @@ class ModelDrafter:
         with self.clock.phase("draft"):
             logits = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
             forward = DraftForward([logits.table], self._sampler)
-            tokens = self._draw(grown, forward) if self._sample else [best for best, in logits.argmax()]
+            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in logits.argmax()]
         for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
             draft.tree.add(token, draft.tree.last, forward, row)
         return grown

@@ -75,7 +75,9 @@ def time_sentence(run: Fields) -> str:
     """How the seconds came about."""
     name = deployment_name(dict(run))
     if name in (None, "recorded"):
-        return "modelled: as measured when the trace was recorded; a family's score takes what it took when it was trained"
+        return (
+            "modelled: as measured when the trace was recorded; a family's score takes what it took when it was trained"
+        )
     return f"modelled: what the deployment '{name}' would take at the trace's mean context; prompts take no time"
 
 
