@@ -63,7 +63,7 @@ VARIANTS = {
         "threshold:adaptive=true,threshold=0.2",
         "threshold:unit=batch,threshold=0.6,max_draft=8",
     ],
-    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.7"],
+    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
 }
 """Specs to try; a method that is not named here is tried as it comes. `{predictor}` is a predictor's folder."""
 

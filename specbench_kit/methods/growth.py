@@ -50,7 +50,9 @@ class Growth:
     def take(self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int) -> bool:
         """Take in those children of just forwarded nodes that beat what is kept; returns whether any did."""
         self.note(nodes, forward, first_row)
-        best = forward.probabilities[first_row : first_row + len(nodes)].topk(branch)
+        probabilities = forward.probabilities[first_row : first_row + len(nodes)]
+        branch = min(branch, probabilities.shape[-1])
+        best = probabilities.topk(branch)
         bases = best.values.new_tensor([self.scores[node] + log(self.decay) for node in nodes])
         scores, places = (
             (best.values.log() + bases[:, None]).flatten().topk(min(self.budget, room, branch * len(nodes)))

@@ -41,7 +41,7 @@ class _SpecInferPolicy(Policy):
             if not frontier:
                 return
             forward = drafter.expand(frontier)
-            children = iter(forward.probabilities.topk(width).indices.tolist())
+            children = iter(forward.probabilities.topk(min(width, forward.probabilities.shape[-1])).indices.tolist())
             rows = iter(range(sum(len(nodes) for _, nodes in frontier)))
             frontier = [
                 (
