@@ -20,6 +20,7 @@ from benchmarks import (
     length,
     llama_cpp,
     loop_overhead,
+    pipeline,
     speedup,
     start_up,
 )
@@ -36,6 +37,7 @@ MODULES = (
     llama_cpp,
     bundled_pair,
     adaspec_ablation,
+    pipeline,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

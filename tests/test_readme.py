@@ -70,7 +70,7 @@ def test_every_command_runs(line: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     runs = list(folder.glob("results/*"))
-    assert len(runs) == {"bench": arguments.count("--method"), "list": 0}.get(command, 1)
+    assert len(runs) == {"bench": arguments.count("--method"), "list": 0, "record": 0}.get(command, 1)
     if command == "sweep":
         assert {"run.json", "sweep.csv", "report.md", "plots"} <= {path.name for path in runs[0].iterdir()}
     for run in runs if command == "bench" else []:

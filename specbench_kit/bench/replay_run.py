@@ -1,6 +1,7 @@
 """Benchmark on a trace instead of models: the same rounds, run directory and report, with modelled time."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], No
     deployment = settings.deployment or recorded(trace.header)
     surroundings = environment(pair, deployment)
     methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
+    for method in methods.values():
+        _try(method, trace)
     shared = _describe(settings, trace, deployment)
     runs = {spec: RunDirectory.create(settings.out, {"method": spec, **shared}) for spec in methods}
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
@@ -43,6 +46,12 @@ def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], No
             run.append(record)
         exports.write()
     return conclude(list(runs.values()), _no_divergence, None)
+
+
+def _try(method: Method, trace: TraceFile) -> None:
+    """Let a method that the trace does not serve be refused before there is a run."""
+    for _ in replay(method, trace.header, islice(trace, 1)):
+        pass
 
 
 class _Counter:

@@ -54,7 +54,8 @@ class RoundRecord:
 class RequestRecord:
     """One request from arrival to its last token; times in seconds since its arrival.
 
-    `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped.
+    `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped. `repeat` counts from 0
+    where a run asks the same request several times.
     """
 
     request_id: str
@@ -69,6 +70,7 @@ class RequestRecord:
     tpot_s: float | None = None
     finished_s: float | None = None
     time_kind: TimeKind = "measured"
+    repeat: int = 0
     rounds: list[RoundRecord] = field(default_factory=list)
 
     def to_json(self) -> str:

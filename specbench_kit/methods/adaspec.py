@@ -133,15 +133,10 @@ class _AdaSpecPolicy(Policy):
 
     def _eliminate(self, rows: "list[Row]") -> None:
         """Shorten rows by the least likely token while that makes the batch faster."""
-        # A token is never likelier than the ones before it; of equal ones the deeper goes first.
-        tokens = sorted(
-            (score, -place, row)
-            for row, chain in enumerate(self.chains)
-            for place, score in enumerate(chain.scores)
-            if place
-        )
+        # A token is never likelier than the ones before it, so the next to go is always the last of its row.
+        tokens = sorted((score, row) for row, chain in enumerate(self.chains) for score in chain.scores[1:])
         expected, reached = self.expected, self._throughput(self.expected, self.draft_s, rows)
-        for score, _, row in tokens:
+        for score, row in tokens:
             new, cached = rows[row]
             rows[row], expected = (new - 1, cached), expected - score
             before, reached = reached, self._throughput(expected, self.draft_s, rows)

@@ -4,10 +4,16 @@ from collections.abc import Sequence
 
 from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports.formatting import count, seconds, share, significant
+from specbench_kit.papers.specpipe import GAINS
+from specbench_kit.reports.formatting import count, seconds, share, significant, times
 from specbench_kit.reports.markup import table
-from specbench_kit.reports.metrics import Group, Metrics, distribution, inter_token_gaps, phases
+from specbench_kit.reports.metrics import Group, Metrics, Rounds, distribution, inter_token_gaps, phases
 from specbench_kit.reports.statistics import ratio_of_sums
+
+
+def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
+    """Mean and percentiles of TBT, in seconds."""
+    return distribution(inter_token_gaps(Group(records).rounds))
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
@@ -21,7 +27,7 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     return {
         "stages": stages,
         "hit_rate": hit_rate,
-        "tbt": distribution(inter_token_gaps(rounds)),
+        "tbt": time_between_tokens(records),
         "steps": steps,
         "fills": fills,
         "stalls": steps - tokens,
@@ -29,8 +35,13 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
         "steps_per_token": ratio_of_sums(steps - rounds.requests * stages, tokens - rounds.requests),
         "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
         "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
-        "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in phases(rounds)["phase_seconds"].items()},
+        "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in _busy_s(rounds).items()},
     }
+
+
+def _busy_s(rounds: Rounds) -> Metrics:
+    """Seconds by phase, without the draft model's prompts, which are no steps."""
+    return {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}
 
 
 def pipeline_section(run: Metrics, summary: Metrics) -> str:
@@ -41,6 +52,7 @@ def pipeline_section(run: Metrics, summary: Metrics) -> str:
     rows = [
         ("stages", count(found["stages"])),
         *((f"time between tokens (TBT), {name}", seconds(found["tbt"][name])) for name in ("mean", "p50", "p95")),
+        *_gain(summary),
         ("hit rate: tree levels that held the true token", share(found["hit_rate"])),
         ("steps per token, counted", significant(found["steps_per_token"])),
         ("1 + (1 - hit rate) x (stages - 1)", significant(found["expected_steps_per_token"])),
@@ -59,6 +71,16 @@ def _where(run: Metrics) -> str:
     if (run.get("config") or {}).get("launch") == "processes":
         return "Every stage was a process of its own."
     return "One process stood for all stages, one after the other, so **the measured times are not a pipeline's**."
+
+
+def _gain(summary: Metrics) -> list[tuple[str, str]]:
+    """How many times longer plain decoding in the same place takes per token, beside what the paper found."""
+    own_s, baseline = summary["pipeline"]["tbt"]["mean"], summary.get("baseline")
+    plain_s = baseline["overall"]["itl"]["mean"] if baseline else None
+    if not own_s or not plain_s:
+        return []
+    least, most = GAINS["autoregressive"]
+    return [(f"TBT of autoregressive over this; SpecPipe's paper has {least:g} to {most:g}x", times(plain_s / own_s))]
 
 
 def _stalls(found: Metrics) -> str:

@@ -35,6 +35,7 @@ class ProcessStages:
         self._vocabulary = sizes["vocabulary"]
         self._free = list(range(sizes["slots"]))[::-1]
         self._workers: Workers | None = None
+        self._broken = False
         self._channel = self._open(stages, loaded.model.device)
         dtype = str(loaded.model.dtype).removeprefix("torch.")
         try:
@@ -86,8 +87,9 @@ class ProcessStages:
 
     def close(self) -> None:
         """End the processes that were started."""
-        with suppress(SkitError):
-            self._tell({"do": "stop"})
+        if not self._broken:  # a wait for what a dead process was sent would not end
+            with suppress(SkitError):
+                self._tell({"do": "stop"})
         if self._workers is not None:
             self._workers.close()
         dist.destroy_process_group()
@@ -130,6 +132,7 @@ class ProcessStages:
         try:
             yield
         except RuntimeError as error:
+            self._broken = True
             raise SkitError(f"the pipeline broke: {self._reason(error)}; {KEPT}") from error
 
     def _reason(self, error: RuntimeError) -> str:
