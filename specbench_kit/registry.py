@@ -13,11 +13,12 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind; `package` is imported, and its entry-point group loaded, on first use."""
+    """Named entries of one kind; `package` is imported, and the entry points of its name or of `group`, on first use."""
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, group: str | None = None) -> None:
         self.kind = kind
         self.package = package
+        self.group = group or package
         self._entries: dict[str, T] = {}
         self._discovered = False
 
@@ -48,7 +49,7 @@ class Registry(Generic[T]):
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
                 importlib.import_module(module.name)
-            for point in entry_points(group=self.package):
+            for point in entry_points(group=self.group):
                 self._load(point.name, point.load)
         return dict(sorted(self._entries.items()))
 

@@ -37,6 +37,7 @@ from specbench_kit.decoding import verification
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -56,6 +57,7 @@ VARIANTS = {
     ],
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
     "specpipe": ["specpipe:stages=2,width=3,children=2", "specpipe:stages=4,width=12,children=4"],
+    "server-tree": ["server-tree:depth=2,budget=6"],
     "threshold": [
         "threshold",
         "threshold:schedule=heuristic,max_draft=3",
@@ -110,7 +112,9 @@ class _TopTwoPolicy(Policy):
 
 TREES = {"tree of depth 2": TopTwoTree(2), "tree of depth 3": TopTwoTree(3)}
 SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
-SPECULATIVE = [*(spec for spec in SPECS if spec != "autoregressive"), *TREES]
+PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
+"""Methods that draft nothing, whose decoding is autoregressive's own."""
+SPECULATIVE = [*(spec for spec in SPECS if spec not in PLAIN), *TREES]
 SAMPLED = ["autoregressive", *(spec for spec in SPECULATIVE if spec not in ("oracle:max_draft=3", "tree of depth 3"))]
 every_method = pytest.mark.parametrize("method", ["autoregressive", *SPECULATIVE], indirect=True)
 

@@ -34,8 +34,11 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds since the run began."""
 
-    def phase(self, phase: Phase) -> AbstractContextManager[None]:
-        """Charge the enclosed time to a phase."""
+    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
+        """Charge the enclosed time to a phase; `resumed`, to the one that was gone through last, which had not ended.
+
+        Of such a phase, what lies between counts as gone through too, but is charged to whatever ran meanwhile.
+        """
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
@@ -52,6 +55,9 @@ class _Recent:
 
     def add(self, phase: Phase, seconds: float) -> None:
         self._seconds[phase].append(seconds)
+
+    def replace(self, phase: Phase, seconds: float) -> None:
+        self._seconds[phase][-1] = seconds
 
     def median_s(self, phase: Phase) -> float:
         return median(self._seconds[phase] or (0.0,))
@@ -73,7 +79,7 @@ class ModelledClock(Recording):
     def now_s(self) -> float:
         return self._now_s
 
-    def phase(self, phase: Phase) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
     def charge(self, phase: Phase, seconds: float, times: int = 1) -> None:
@@ -105,6 +111,7 @@ class MeasuringClock(Recording):
         self._phases: defaultdict[Phase, float] = defaultdict(float)
         self._recent = _Recent()
         self._open: list[tuple[Phase, float]] = []
+        self._began_s: dict[Phase, float] = {}
         self._mark_s = 0.0
 
     @contextmanager
@@ -121,9 +128,9 @@ class MeasuringClock(Recording):
         """Seconds that have passed while running."""
         return self._elapsed_s + (perf_counter() - self._resumed_s if self._resumed_s is not None else 0.0)
 
-    def phase(self, phase: Phase) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
-        return _OpenPhase(self, phase)
+        return _OpenPhase(self, phase, resumed)
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
@@ -135,11 +142,15 @@ class MeasuringClock(Recording):
         self._charge()
         self._open.append((phase, self._mark_s))
 
-    def leave(self) -> None:
+    def leave(self, resumed: bool) -> None:
         """Go back to charging the phase outside."""
         self._charge()
         phase, entered_s = self._open.pop()
-        self._recent.add(phase, self._mark_s - entered_s)
+        if resumed:
+            self._recent.replace(phase, self._mark_s - self._began_s[phase])
+        else:
+            self._began_s[phase] = entered_s
+            self._recent.add(phase, self._mark_s - entered_s)
 
     def typical_s(self, phase: Phase) -> float:
         """Median seconds of the last few times that a phase was gone through; 0 before the first."""
@@ -165,10 +176,10 @@ class MeasuringClock(Recording):
 class _OpenPhase(AbstractContextManager[None]):
     """Costs a third of what a generator would, several times a round."""
 
-    __slots__ = ("_clock", "_phase")
+    __slots__ = ("_clock", "_phase", "_resumed")
 
-    def __init__(self, clock: MeasuringClock, phase: Phase) -> None:
-        self._clock, self._phase = clock, phase
+    def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool) -> None:
+        self._clock, self._phase, self._resumed = clock, phase, resumed
 
     def __enter__(self) -> None:
         self._clock.enter(self._phase)
@@ -176,4 +187,4 @@ class _OpenPhase(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._clock.leave()
+        self._clock.leave(self._resumed)

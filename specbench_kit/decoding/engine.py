@@ -1,6 +1,7 @@
 """The round loop: draft, choose, verify, commit, over a batch that refills as requests finish."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -61,12 +62,14 @@ class Engine(Loop):
             self.policy.draft(self.drafter)
             chosen = self.policy.choose(drafts)
         with self.clock.phase("verify"):
-            verdicts = self.verifier.verify(drafts, chosen)
+            answer = self.verifier.send(drafts, chosen)
         sent = [len(draft.tree) for draft in drafts]
         self.clock.submitted = True
         with self.clock.phase("policy"):
             self.policy.overlap(self.drafter)
         self.clock.submitted = False
+        with self.clock.phase("verify", resumed=True) if self.verifier.apart else nullcontext():
+            verdicts = answer()
         with self.clock.phase("commit"):
             outcomes = [self._commit(verdict, count) for verdict, count in zip(verdicts, sent, strict=True)]
         with self.clock.phase("policy"):

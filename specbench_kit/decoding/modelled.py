@@ -9,7 +9,7 @@ from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
-from specbench_kit.decoding.verification import Verdict, Verifier
+from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
 
@@ -41,7 +41,7 @@ class Timelines:
 
     def __init__(self, deployment: Deployment, method: Method, clock: ModelledClock) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge = deployment.placement == "edge" and method.uses_drafter
+        self._on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
         self._decision_s = deployment.predictor_s if method.learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
@@ -250,17 +250,19 @@ class TimedVerifier:
 
     def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
         self._verifier, self._timelines = verifier, timelines
+        self.apart = verifier.apart
 
     def admit(self, session: Session) -> None:
         """Make room for a new request."""
         self._timelines.admit(session)
         self._verifier.admit(session)
 
-    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
-        """Judge the chosen nodes of every draft."""
-        verdicts = self._verifier.verify(drafts, chosen)
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
+        verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)
-        return [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:
         """Take note of the accepted nodes."""

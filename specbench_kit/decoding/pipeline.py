@@ -224,10 +224,15 @@ def pipeline_engine(
     )
     if deployment is None:
         return make(clock)
-    if deployment.verifier.stages != depth:
-        raise SkitError(
-            f"the method has {depth} stages, the verifier of deployment {deployment.name} has "
-            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
-        )
+    require_stages(method, deployment)
     modelled = ModelledClock(started_s)
     return make(modelled, time=PipelineTime(deployment, modelled))
+
+
+def require_stages(method: Method, deployment: Deployment) -> None:
+    """Refuse a pipeline that the deployment's verifier does not have."""
+    if method.pipeline is not None and deployment.verifier.stages != method.pipeline.stages:
+        raise SkitError(
+            f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
+            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
+        )

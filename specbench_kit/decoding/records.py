@@ -73,6 +73,11 @@ class RequestRecord:
     repeat: int = 0
     rounds: list[RoundRecord] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What no two records of one method in a run share."""
+        return self.request_id, self.repeat
+
     def to_json(self) -> str:
         """One line of `requests.jsonl`; a number that is not finite is a ValueError."""
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)

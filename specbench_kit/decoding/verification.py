@@ -30,14 +30,21 @@ class Verdict:
         return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
 
 
+Answer = Callable[[], list[Verdict]]
+"""Waits for the verdicts of what was sent."""
+
+
 class Verifier(Protocol):
     """What the loop asks of whatever verifies: a model, or a recorded trace."""
+
+    apart: bool
+    """Whether it works beside this process, so that its answer may have to be waited for."""
 
     def admit(self, session: Session) -> None:
         """Make room for a new request."""
 
-    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
-        """Judge the chosen nodes of every draft."""
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        """Have the chosen nodes of every draft judged."""
 
     def commit(self, verdict: Verdict) -> None:
         """Take note of the accepted nodes."""
@@ -48,6 +55,9 @@ class Verifier(Protocol):
 
 class Target(Protocol):
     """What verification asks of the target: a runner's slots and forwards, wherever the model is."""
+
+    apart: bool
+    """Whether the model is in another process."""
 
     def acquire(self) -> int:
         """An empty slot."""
@@ -61,8 +71,8 @@ class Target(Protocol):
     def provisional(self, slot: int) -> int:
         """Appended tokens that are not yet committed."""
 
-    def forward(self, rows: Sequence[Append]) -> Logits:
-        """Append every row's tokens as provisional and return the logits of those it keeps."""
+    def begin(self, rows: Sequence[Append]) -> Callable[[], Logits]:
+        """Append every row's tokens as provisional; what is returned waits for the logits of those it keeps."""
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Make a path of provisional nodes part of the prefix and drop the others."""
@@ -74,6 +84,7 @@ class ModelVerifier:
     def __init__(self, runner: Target, sampler: Sampler, sampled_drafts: bool) -> None:
         self._runner, self._sampler = runner, sampler
         self._residual = sampled_drafts
+        self.apart = runner.apart
         self._slots: dict[str, int] = {}
 
     def admit(self, session: Session) -> None:
@@ -84,15 +95,19 @@ class ModelVerifier:
         """Free a finished request's slot."""
         self._runner.release(self._slots.pop(session.request.id))
 
-    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
-        """One batched target forward, then the rule that fits how the tokens were drafted."""
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        """Begin one batched target forward; the answer applies the rule that fits how the tokens were drafted."""
         rows = [self._append(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
-        logits = self._runner.forward(rows)
-        outcomes = self._judge(drafts, chosen, logits)
-        return [
-            Verdict(draft, nodes, path, extra, len(row.tokens))
-            for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
-        ]
+        logits = self._runner.begin(rows)
+
+        def answer() -> list[Verdict]:
+            outcomes = self._judge(drafts, chosen, logits())
+            return [
+                Verdict(draft, nodes, path, extra, len(row.tokens))
+                for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
+            ]
+
+        return answer
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the KV of the root and of the accepted nodes."""

@@ -22,7 +22,7 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: "str | 
             return Latencies(deployment.drafter.latency, deployment.verifier.latency)
         return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
 
-    return Environment(pair, latencies)
+    return Environment(pair, latencies, modelled=deployment is not None)
 
 
 def _measured(model_hash: str, role: "Role", device: "str | torch.device") -> "LatencyModel":

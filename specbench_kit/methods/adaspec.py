@@ -1,9 +1,9 @@
 """Draft while the batch's expected throughput grows, then verify only the tokens that pay for themselves."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method, Policy, methods, require
@@ -49,6 +49,9 @@ class _PreparedAdaSpec(Method):
     options: AdaSpec
     latencies: Latencies
     proposal = AdaSpec.proposal
+
+    def uses(self) -> Mapping[str, Any]:
+        return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}
 
     def policy(self) -> Policy:
         return _AdaSpecPolicy(self.options, self.latencies)

@@ -1,9 +1,9 @@
 """The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
@@ -83,6 +83,12 @@ class Environment:
     pair: "PairHashes"
     latencies: Callable[[], Latencies]
     """Of the deployment, or as profiled for the pair on this machine; without a profile an error that says how."""
+    modelled: bool = False
+    """Whether time is a deployment's."""
+
+    def require_deployment(self, name: str) -> None:
+        """Refuse to run a method on this machine's clock, where nothing lies between the models."""
+        require(self.modelled, f"{name}: only a deployment has a link to cross: add --deployment NAME")
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,8 @@ class Method(ABC):
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
     uses_drafter: ClassVar[bool] = True
     """Whether it drafts; one that does not leaves the whole answer to the verifier, the link crossed once."""
+    placement: ClassVar[Literal["edge", "server"] | None] = None
+    """Where it drafts whatever the deployment says."""
     overlaps: ClassVar[bool] = False
     """Whether it drafts while the target verifies."""
     learned: ClassVar[bool] = False
@@ -110,6 +118,10 @@ class Method(ABC):
     def prepare(self, environment: Environment) -> "Method":
         """The method made ready to run; one that depends on the models or on time finds here what it needs."""
         return self
+
+    def uses(self) -> Mapping[str, Any]:
+        """Of a method made ready: what it found there, besides its options, that decides what it does."""
+        return {}
 
     @abstractmethod
     def policy(self) -> Policy:

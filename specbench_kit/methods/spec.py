@@ -1,58 +1,9 @@
 """Read `name:key=value,key=value` into a method with checked options."""
 
-from dataclasses import fields
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.specs import parse_spec
 
 
 def parse_method(spec: str) -> Method:
     """The method a spec names; unknown names, unknown keys and bad values are errors that list what is valid."""
-    name, _, tail = spec.partition(":")
-    factory = methods.get(name)
-    hints = get_type_hints(factory)
-    known = {field.name: hints[field.name] for field in fields(factory)}
-    options: dict[str, Any] = {}
-    for item in filter(None, tail.split(",")):
-        key, equals, value = item.partition("=")
-        if key not in known:
-            raise SkitError(f"{name}: unknown option '{key}'; known: {', '.join(known) or 'none'}")
-        if not equals:
-            raise SkitError(f"{name}: option '{key}' needs a value, as in {key}=...")
-        if key in options:
-            raise SkitError(f"{name}: option '{key}' is given twice")
-        options[key] = _parse_value(f"{name}: {key}", value, known[key])
-    return factory(**options)
-
-
-def _parse_value(where: str, text: str, kind: Any) -> Any:
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise SkitError(f"{where} must be one of {', '.join(get_args(kind))}, not '{text}'")
-        return text
-    if kind is bool:
-        if text.lower() not in {"true", "false"}:
-            raise SkitError(f"{where} must be true or false, not '{text}'")
-        return text.lower() == "true"
-    if get_origin(kind) is tuple:
-        return tuple(_parse_value(where, part, get_args(kind)[0]) for part in text.split("-"))
-    choices = [k for k in get_args(kind) or (kind,) if k is not NoneType]
-    for choice in choices:
-        if get_origin(choice) is Literal:
-            if text in get_args(choice):
-                return text
-            continue
-        try:
-            return choice(text)
-        except ValueError:
-            continue
-    raise SkitError(f"{where} must be {' or '.join(_words(choice) for choice in choices)}, not '{text}'")
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(map(str, get_args(kind)))
-    name: str = kind.__name__
-    return {"int": "a whole number", "float": "a number", "str": "a text"}.get(name, name)
+    return parse_spec(spec, methods)

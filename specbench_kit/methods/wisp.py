@@ -1,9 +1,9 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Method, Policy, methods, require
@@ -74,6 +74,10 @@ class Wisp(Method):
 class _PreparedWisp(Method):
     predictor: "Predictor"
     learned = True
+
+    def uses(self) -> Mapping[str, Any]:
+        names = ("family", "created", "threshold", "max_draft")
+        return {"predictor": {name: getattr(self.predictor, name) for name in names}}
 
     def policy(self) -> Policy:
         return _WispPolicy(self.predictor)

@@ -1,6 +1,6 @@
 """Slots of KV over an executor: append provisional tokens, commit one path, drop the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -99,6 +99,8 @@ class Runner:
     entries, since models that share a tokenizer may pad their output differently.
     """
 
+    apart = False
+
     def __init__(
         self,
         executor: Executor,
@@ -136,6 +138,11 @@ class Runner:
     def provisional(self, slot: int) -> int:
         """Appended tokens that are not yet committed."""
         return len(self._slots[slot].parents)
+
+    def begin(self, rows: Sequence[Append]) -> Callable[[], Logits]:
+        """As `forward`, for whoever might have to wait for another process."""
+        logits = self.forward(rows)
+        return lambda: logits
 
     def forward(self, rows: Sequence[Append]) -> Logits:
         """Append every row's tokens as provisional and return the logits of those it keeps."""

@@ -11,7 +11,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
-from specbench_kit.decoding.verification import Verdict, walk
+from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
@@ -89,6 +89,8 @@ class ReplayDrafter:
 class ReplayVerifier:
     """Answers what the target answered when the trace was recorded."""
 
+    apart = False
+
     def __init__(self, traces: dict[str, RequestTrace]) -> None:
         self._traces = traces
 
@@ -101,9 +103,10 @@ class ReplayVerifier:
     def commit(self, verdict: Verdict) -> None:
         """Nothing is cached."""
 
-    def verify(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> list[Verdict]:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
         """Walk every chain along the recorded answer."""
-        return [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
+        verdicts = [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
+        return lambda: verdicts
 
     def _judge(self, draft: Draft, nodes: list[int]) -> Verdict:
         trace, start = self._traces[draft.request_id], draft.session.produced

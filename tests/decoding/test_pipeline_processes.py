@@ -101,7 +101,7 @@ def test_processes_take_the_same_steps_to_the_same_output(
         assert len({stage for _, stage, _ in told}) == 2
 
 
-@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k"])
+@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k", "specedge:depth=3"])
 def test_rounds_pass_through_the_processes(
     spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
 ) -> None:
@@ -111,6 +111,30 @@ def test_rounds_pass_through_the_processes(
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
+
+
+def test_drafting_goes_on_between_sending_and_hearing_the_answer(
+    runners: Runners, requests_: list[Request], stages: ProcessStages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    def noting(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (happened.append(name), original(*given))[1])
+
+    noting(stages, "pass_through")
+    noting(stages, "answers")
+    noting(runners[1], "forward")
+    method = parse_method("specedge:depth=3,proactive_depth=2")
+    engine = live_engine(method, *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=1, stages=stages)
+    engine.submit(requests_[0])
+    (record,) = drain(engine).values()
+    monkeypatch.undo()
+    meanwhile = " ".join(happened).split("pass_through")[1:]
+    drafted = [bool(r.proactive) for r in record.rounds]
+    assert [part.partition("answers")[0].split() != [] for part in meanwhile] == drafted
+    assert sum(drafted) > len(drafted) / 2
+    assert engine.clock.typical_s("verify") > 0
 
 
 def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(

@@ -14,10 +14,12 @@ from tiny_models import (
     random_prompts,
     tiny_llama,
 )
+from tiny_predictors import PAIR
 
 from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.specedge import calibrated_depth
@@ -94,6 +96,52 @@ def test_ahead_is_drafted_while_the_answer_is_on_its_way(runners: Runners) -> No
         times[proactive] = records[0].rounds[-1].end_s / len(records[0].rounds)
         assert any(step.proactive for step in records[0].rounds) == (proactive == "true")
     assert times["true"] == pytest.approx(times["false"], rel=0.05)
+
+
+def timed(spec: str, runners: Runners) -> RequestRecord:
+    engine = live_engine(
+        parse_method(spec),
+        *runners,
+        sampler=Sampler(),
+        seed=0,
+        eos_ids=frozenset(),
+        batch_size=1,
+        deployment=DEPLOYMENT,
+    )
+    (request,) = make_requests(random_prompts([5], 64), 40)
+    engine.submit(request)
+    records: list[RequestRecord] = []
+    while not engine.idle:
+        records += engine.step()
+    return records[0]
+
+
+def test_a_layer_split_is_plain_decoding_with_a_round_trip_per_token(runners: Runners) -> None:
+    plain, split = timed("autoregressive", runners), timed("layer-split", runners)
+    assert split.output_ids == plain.output_ids
+    per_token = [[step.end_s - before.end_s for before, step in pairwise(record.rounds)] for record in (plain, split)]
+    assert [split_s - plain_s for plain_s, split_s in zip(*per_token, strict=True)] == pytest.approx(
+        [DEPLOYMENT.link.rtt_s] * 39
+    )
+
+
+def test_a_server_tree_takes_the_same_rounds_and_crosses_the_link_once(runners: Runners) -> None:
+    options = "depth=3,budget=8"
+    edge, server = timed(f"specedge:{options},proactive=false", runners), timed(f"server-tree:{options}", runners)
+    assert [step.submitted for step in server.rounds] == [step.submitted for step in edge.rounds]
+    assert sum(step.link_s for step in server.rounds) == pytest.approx(DEPLOYMENT.link.rtt_s)
+    assert sum(step.link_s for step in edge.rounds) == pytest.approx(DEPLOYMENT.link.rtt_s * len(edge.rounds))
+
+
+@pytest.mark.parametrize("name", ["layer-split", "server-tree"])
+def test_without_a_deployment_there_is_no_link_to_cross(name: str) -> None:
+    with pytest.raises(SkitError, match=f"{name}: only a deployment has a link to cross: add --deployment NAME"):
+        parse_method(name).prepare(environment(PAIR, None))
+
+
+def test_a_server_cannot_draft_while_it_verifies() -> None:
+    with pytest.raises(SkitError, match="server-tree: the server cannot draft while it verifies"):
+        parse_method("server-tree:proactive=true")
 
 
 @pytest.mark.parametrize("option", ["budget=0", "beams=0", "branch=0", "depth=0", "proactive_depth=0"])

@@ -1,6 +1,6 @@
 """A pipeline as verification by rounds sees it: a round passes through all stages before the next one begins."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ class Passes:
     A forward's first tokens, whose logits are not asked for, must follow each other.
     """
 
+    apart = True
+
     def __init__(self, stages: "ProcessStages") -> None:
         self._stages = stages
         self._slots: dict[int, _Slot] = {}
@@ -48,13 +50,20 @@ class Passes:
         """Appended tokens that are not yet committed."""
         return self._slots[slot].prefix + self._slots[slot].nodes
 
-    def forward(self, rows: Sequence[Append]) -> Logits:
-        """One pass per row."""
-        logits = Logits(len(rows))
+    def begin(self, rows: Sequence[Append]) -> Callable[[], Logits]:
+        """One pass per row; the last one is still on its way when this returns."""
+        logits, last = Logits(len(rows)), len(rows) - 1
+
+        def arrive(index: int) -> Logits:
+            found = self._stages.answers(rows[index].keep)
+            logits.add([index], found[None], [slice(rows[index].keep)])
+            return logits
+
         for index, row in enumerate(rows):
-            found = self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
-            logits.add([index], found[None], [slice(row.keep)])
-        return logits
+            self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
+            if index < last:
+                arrive(index)
+        return lambda: arrive(last)
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""

@@ -71,12 +71,11 @@ class ProcessStages:
         with self._talking():
             return self._channel.receive_tensor(self._ranks[-1], (nodes, self._vocabulary), torch.float32)
 
-    def pass_through(self, slot: int, level: Level, prune: Prune | None) -> Tensor:
-        """Send one level through the empty pipeline; returns its logits [nodes, vocabulary]."""
+    def pass_through(self, slot: int, level: Level, prune: Prune | None) -> None:
+        """Send one level through the empty pipeline; `answers` waits for its logits."""
         self.step(slot, level, prune)
         for _ in self._ranks[1:]:
             self.step(slot, Level(), None)
-        return self.answers(len(level.tokens))
 
     def trace(self) -> list[tuple[int, int, list[int]]]:
         """What every stage worked on, as each of them tells it: a step, the stage, and the ids of the nodes."""

@@ -1,0 +1,25 @@
+"""SpecEdge's tree with everything on the server: no link within a round, and nobody drafts meanwhile."""
+
+from dataclasses import dataclass
+
+from specbench_kit.methods.base import Environment, Method, methods, require
+from specbench_kit.methods.specedge import SpecEdge
+
+
+@methods.register("server-tree")
+@dataclass(frozen=True)
+class ServerTree(SpecEdge):
+    """A tree of the `budget` likeliest tokens, drafted beside the verifier as fast as the drafter would elsewhere."""
+
+    proactive: bool = False
+    source = "server-only baseline of SpecEdge, Park et al. 2025"
+    overlaps = False
+    placement = "server"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(not self.proactive, "server-tree: the server cannot draft while it verifies: leave out proactive")
+
+    def prepare(self, environment: Environment) -> Method:
+        environment.require_deployment("server-tree")
+        return self
