@@ -21,6 +21,7 @@ from benchmarks import (
     llama_cpp,
     loop_overhead,
     pipeline,
+    specedge,
     speedup,
     start_up,
 )
@@ -38,6 +39,7 @@ MODULES = (
     bundled_pair,
     adaspec_ablation,
     pipeline,
+    specedge,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

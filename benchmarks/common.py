@@ -16,6 +16,7 @@ from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.pair import Pair, load_pair
@@ -133,11 +134,17 @@ class Setting:
         requests: Sequence[Request],
         batch_size: int = 1,
         eos_ids: frozenset[int] | None = None,
+        deployment: Deployment | None = None,
     ) -> tuple[list[RequestRecord], float]:
         """Greedy records in the order of the requests, and the engine's seconds; `eos_ids` as the pair has them."""
-        ends = self.pair.eos_ids if eos_ids is None else eos_ids
         engine = live_engine(
-            parse_method(method), *runners, sampler=Sampler(), seed=0, eos_ids=ends, batch_size=batch_size
+            parse_method(method),
+            *runners,
+            sampler=Sampler(),
+            seed=0,
+            eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids,
+            batch_size=batch_size,
+            deployment=deployment,
         )
         for request in requests:
             engine.submit(request)

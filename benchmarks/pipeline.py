@@ -1,14 +1,10 @@
 """specpipe on the pair: hit rate by width, time between tokens in a modelled pipeline, cost of the bookkeeping."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Runners, Setting, over_rounds
 from benchmarks.loop_overhead import TimedExecutor
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
-from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.papers.specpipe import GAINS
@@ -25,7 +21,8 @@ def run(setting: Setting) -> Outcome:
     """Bookkeeping is everything but model forwards, measured on this machine with one process for all stages."""
     runners, deployment = _runners(setting), find(DEPLOYMENT).build()
     specs = {width: f"{SPECPIPE}:width={width}" for width in WIDTHS}
-    runs = {spec: _decode(setting, runners, spec, deployment) for spec in (AUTOREGRESSIVE, SPECINFER, *specs.values())}
+    methods = (AUTOREGRESSIVE, SPECINFER, *specs.values())
+    runs = {spec: setting.decode(runners, spec, setting.requests, deployment=deployment)[0] for spec in methods}
     steps = {width: summarise_pipeline(runs[spec], STAGES) for width, spec in specs.items()}
     tbt_s = {spec: time_between_tokens(records)["mean"] for spec, records in runs.items()}
     figures = [
@@ -46,13 +43,14 @@ def _pairs(specs: Mapping[int, str]) -> list[tuple[str, str]]:
 
 
 def _hit_rates(steps: Mapping[int, Metrics]) -> list[Figure]:
-    figures, least = [], 0.0
+    figures: list[Figure] = []
+    narrower = None
     for width, found in steps.items():
         rate = found["hit_rate"]
         laws = f"{expected_steps(STAGES, rate):.2f} by the law, {published_steps(STAGES, rate):.2f} by Eq. 2"
-        figures.append(Figure(f"width {width}: hit rate", 100 * rate, "%", Bound(least=100 * least)))
+        figures.append(Figure(f"width {width}: hit rate", 100 * rate, "%", narrower))
         figures.append(Figure(f"width {width}: steps per token ({laws})", found["steps_per_token"], ""))
-        least = rate
+        narrower = Bound(least=100 * rate)
     return figures
 
 
@@ -62,20 +60,6 @@ def _runners(setting: Setting) -> Runners:
     return setting.runners(setting.executor_names[0], max_new_tokens=setting.max_new_tokens + pipeline.nodes)
 
 
-def _decode(
-    setting: Setting, runners: Runners, spec: str, deployment: Deployment | None = None
-) -> Sequence[RequestRecord]:
-    ends, records = setting.pair.eos_ids, []
-    engine = live_engine(
-        parse_method(spec), *runners, sampler=Sampler(), seed=0, eos_ids=ends, batch_size=1, deployment=deployment
-    )
-    for request in setting.requests:
-        engine.submit(request)
-    while not engine.idle:
-        records += engine.step()
-    return records
-
-
 def _bookkeeping(setting: Setting, runners: Runners) -> Figure:
     stopwatches = [TimedExecutor(runner.executor) for runner in runners]
     for runner, stopwatch in zip(runners, stopwatches, strict=True):
@@ -83,7 +67,8 @@ def _bookkeeping(setting: Setting, runners: Runners) -> Figure:
     shares = []
     for _ in range(setting.rounds):
         before_s = sum(stopwatch.seconds for stopwatch in stopwatches)
-        decoding_s = sum(record.e2e_s or 0.0 for record in _decode(setting, runners, SPECPIPE))
+        records, _ = setting.decode(runners, SPECPIPE, setting.requests)
+        decoding_s = sum(record.e2e_s or 0.0 for record in records)
         forwards_s = sum(stopwatch.seconds for stopwatch in stopwatches) - before_s
         shares.append(100 * (1 - forwards_s / decoding_s))
     return over_rounds(f"bookkeeping at width {WIDTHS[-1]}", shares, "%", Bound(most=15))

@@ -4,7 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.engine import Outcome
@@ -63,16 +63,27 @@ class RequestDetail:
         return cls(fields["request_id"], [RoundDetail(**found) for found in fields["rounds"]])
 
 
+class Finished(Protocol):
+    """A round of one request, as its loop knows it."""
+
+    @property
+    def request_id(self) -> str:
+        """Whose it was."""
+
+    def detail(self) -> RoundDetail:
+        """What it has left behind."""
+
+
 class Details:
-    """Gathers the rounds of requests on their way; `note` is for `Engine.on_round`."""
+    """Gathers the rounds of requests on their way; `note` is for `Loop.on_round`."""
 
     def __init__(self) -> None:
         self._rounds: defaultdict[str, list[RoundDetail]] = defaultdict(list)
 
-    def note(self, outcomes: "Sequence[Outcome]") -> None:
+    def note(self, rounds: Sequence[Finished]) -> None:
         """Take in a round of every request of the batch."""
-        for outcome in outcomes:
-            self._rounds[outcome.verdict.draft.request_id].append(RoundDetail.of(outcome))
+        for one in rounds:
+            self._rounds[one.request_id].append(one.detail())
 
     def take(self, request_id: str) -> RequestDetail:
         """A finished request's rounds, once."""

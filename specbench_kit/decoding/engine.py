@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
+from specbench_kit.decoding.detail import RoundDetail
 from specbench_kit.decoding.drafter import Drafter, ModelDrafter
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.modelled import timed
@@ -36,6 +37,13 @@ class Outcome:
     committed: int
     proactive: int
     aligned: bool
+
+    @property
+    def request_id(self) -> str:
+        return self.verdict.draft.request_id
+
+    def detail(self) -> RoundDetail:
+        return RoundDetail.of(self)
 
 
 class Engine(Loop):

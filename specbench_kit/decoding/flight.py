@@ -4,7 +4,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp
 from typing import NamedTuple
+
+from specbench_kit.decoding.detail import RoundDetail
 
 
 class Prune(NamedTuple):
@@ -111,3 +114,48 @@ class Flight:
         self.tokens = [self.tokens[place] for place in places]
         self.scores = [self.scores[place] for place in places]
         self.parents = [new.get(self.parents[place], -1) for place in places]
+
+
+@dataclass(slots=True)
+class Fill:
+    """Every node that was fed since a pipeline was last filled, whatever became of it."""
+
+    request_id: str
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    _places: dict[int, int] = field(default_factory=dict)
+
+    def take(self, flight: Flight) -> None:
+        """Add the level that has just entered a flight."""
+        for place in flight.bottom:
+            if flight.ids[place] in self._places:
+                continue  # nothing was fed
+            parent = flight.parents[place]
+            self._places[flight.ids[place]] = len(self.tokens)
+            self.parents.append(-1 if parent < 0 else self._places[flight.ids[parent]])
+            self.tokens.append(flight.tokens[place])
+            self.scores.append(flight.scores[place])
+
+    def commit(self, token: int, node_id: int | None) -> None:
+        """A token was committed, which was in flight if it is a node's."""
+        self.committed.append(token)
+        if node_id is not None:
+            self.path.append(self._places[node_id])
+
+    def detail(self) -> RoundDetail:
+        """The whole tree, as if it had been verified in one go."""
+        steps = zip(self.scores[1:], self.parents[1:], strict=True)
+        return RoundDetail(
+            tokens=self.tokens,
+            parents=self.parents,
+            probabilities=[1.0, *(round(exp(score - self.scores[parent]), 4) for score, parent in steps)],
+            submitted=list(range(1, len(self.tokens))),
+            path=self.path,
+            extra=self.committed[-1],
+            committed=len(self.committed),
+            inherited=0,
+            proactive=0,
+        )

@@ -15,7 +15,7 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
 
 if TYPE_CHECKING:
-    from specbench_kit.decoding.engine import Outcome
+    from specbench_kit.decoding.detail import Finished
 
 
 class Loop(ABC):
@@ -28,7 +28,7 @@ class Loop(ABC):
         self.clock = clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
-        self.on_round: Callable[[Sequence[Outcome]], None] | None = None
+        self.on_round: Callable[[Sequence[Finished]], None] | None = None
         """Is shown every round, while the clock stands still."""
         self._seed, self._eos_ids = seed, eos_ids
         self._batch_size, self._capacity = batch_size, capacity
@@ -45,17 +45,17 @@ class Loop(ABC):
 
     def step(self) -> list[RequestRecord]:
         """One step of every request of the batch; returns those that finished."""
-        outcomes: Sequence[Outcome] = ()
+        rounds: Sequence[Finished] = ()
         with torch.inference_mode(), self.clock.running():
             self._refill()
             if self.sessions:
-                outcomes = self._round()
+                rounds = self._round()
         if self.on_round is not None:
-            self.on_round(outcomes)
+            self.on_round(rounds)
         return self._collect()
 
     @abstractmethod
-    def _round(self) -> "Sequence[Outcome]":
+    def _round(self) -> "Sequence[Finished]":
         """Go on with every session."""
 
     @abstractmethod

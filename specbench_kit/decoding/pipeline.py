@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock, Phase
-from specbench_kit.decoding.flight import Flight, Level, Prune
+from specbench_kit.decoding.flight import Fill, Flight, Level, Prune
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.pipeline_time import PipelineTime
 from specbench_kit.decoding.records import RoundRecord
@@ -19,9 +19,6 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, Method, Policy
 from specbench_kit.models.runner import Runner, refuse_nan
-
-if TYPE_CHECKING:
-    from specbench_kit.decoding.engine import Outcome
 
 Hold = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
@@ -57,6 +54,8 @@ class _Tally:
     accepted: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
+    fill: "Fill | None" = None
+    """The nodes themselves, where somebody watches."""
 
 
 class PipelineEngine(Loop):
@@ -91,7 +90,7 @@ class PipelineEngine(Loop):
         self._slot = self.stages.acquire()
         if self._time is not None:
             self._time.admit(session)
-        self._ids = 0
+        self._ids, self._name = 0, session.request.id
         *prompt, root = session.tokens
         self._fill(root, prompt)
         self._prune: Prune | None = None
@@ -104,12 +103,14 @@ class PipelineEngine(Loop):
         """Begin anew with the last committed token alone."""
         self._flight, self._tally = Flight(self._depth), _Tally()
         self._fed, self._scores = self._level([root], [-1], prefix), [0.0]
+        if self.on_round is not None:
+            self._tally.fill = Fill(self._name)
 
     def _level(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
         first, self._ids = self._ids, self._ids + len(tokens)
         return Level(list(range(first, self._ids)), tokens, parents, prefix)
 
-    def _round(self) -> "Sequence[Outcome]":
+    def _round(self) -> "Sequence[Fill]":
         """One step: all stages and the drafter work on the tree as it is; then it is pruned, and a level is fed."""
         (session,) = self.sessions
         with self.clock.phase("verify"):
@@ -121,18 +122,20 @@ class PipelineEngine(Loop):
         self._tally.drafted += len(children)
         if self._time is not None:
             self._time.step(session, self._flight, self._fed)
-        if self._flight.answers:
-            token = self._answer(session)
-            with self.clock.phase("commit"):
-                missed = self._commit(session, token, children)
-            if missed or session.finish_reason:
-                self._record(session)
-            if missed:
-                self._fill(token)
-        else:
+        if not self._flight.answers:
             self._prune = None
             self._feed(children, range(len(self._flight)))
-        return ()
+            return ()
+        token = self._answer(session)
+        with self.clock.phase("commit"):
+            missed = self._commit(session, token, children)
+        if not missed and not session.finish_reason:
+            return ()
+        self._record(session)
+        fill = self._tally.fill
+        if missed:
+            self._fill(token)
+        return [fill] if fill else ()
 
     def _draft(self, session: Session) -> list[Child]:
         flight = self._flight
@@ -156,6 +159,8 @@ class PipelineEngine(Loop):
         session.commit([token])
         self._tally.commits_s.append(self.clock.now_s() - session.arrival_s)
         root = self._flight.child(token)
+        if self._tally.fill is not None:
+            self._tally.fill.commit(token, None if root is None else self._flight.ids[root])
         kept = [] if root is None else self._flight.below(root)
         self._prune = Prune([0], kept)
         if root is not None:
@@ -176,6 +181,8 @@ class PipelineEngine(Loop):
         self._steps += 1
         self._tally.steps += 1
         self._tally.fed += len(self._fed.tokens)
+        if self._tally.fill is not None:
+            self._tally.fill.take(self._flight)
         if self.trace is not None:
             self.trace += [(self._steps, stage, ids) for stage, ids in self._flight.holds]
 

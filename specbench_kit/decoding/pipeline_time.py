@@ -51,8 +51,10 @@ class PipelineTime:
         pruned_s = worked_s + hand_over.prune_s
         name, drafting = session.request.id, "prefill" if level.prefix else "draft"
         self._clock.mark("drafter", drafting, start_s, start_s + draft_s, name)
-        for stage, seconds in stage_s.items():
-            self._clock.mark(f"stage/{stage}", "verify", start_s, start_s + seconds, name)
+        for stage in range(1, len(flight.sizes) + 1):
+            done_s = start_s + stage_s.get(stage, 0.0)
+            self._clock.mark(f"stage/{stage}", "verify", start_s, done_s, name)
+            self._clock.mark(f"stage/{stage}", "stall", done_s, worked_s, name)
             self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, name)
         self._clock.mark("link", "transfer", pruned_s, pruned_s + link_s, name)
         self._clock.wait_until(pruned_s + link_s)

@@ -56,6 +56,9 @@ class RequestRecord:
 
     `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped. `repeat` counts from 0
     where a run asks the same request several times.
+
+    Of a request that another tool decoded, None stands for what the tool does not say: token by token in `output_ids`,
+    whose length is known, and in the rounds.
     """
 
     request_id: str
@@ -77,6 +80,12 @@ class RequestRecord:
     def key(self) -> tuple[str, int]:
         """What no two records of one method in a run share."""
         return self.request_id, self.repeat
+
+    @property
+    def has_token_ids(self) -> bool:
+        """Whether it is known which tokens the output has."""
+        tokens: list[int | None] = [*self.output_ids]
+        return None not in tokens
 
     def to_json(self) -> str:
         """One line of `requests.jsonl`; a number that is not finite is a ValueError."""

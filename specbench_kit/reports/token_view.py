@@ -21,8 +21,8 @@ Show = Callable[[int], str]
 
 INDEX = "index.html"
 COLUMNS = ("request", "category", "tokens", "rounds", "tokens / round", "accepted", "output")
-UNSENT_SHOWN = 12
-"""Of the nodes that were not sent, and of those drafted meanwhile; the rest of a large tree is only counted."""
+SHOWN = {"unsent": 12, "proactive": 12, "rejected": 96}
+"""Nodes of these kinds; the rest of a large tree is only counted."""
 START_CHARACTERS = 90
 
 
@@ -170,8 +170,8 @@ def _origin(detail: RoundDetail, node: int) -> str:
 def _tree(detail: RoundDetail, show: Show) -> str:
     """Indented text, a node per line; the extra token stands below the last accepted node."""
     origins = {node: _origin(detail, node) for node in range(1, len(detail.tokens))}
-    spare = [[node for node, origin in origins.items() if origin == kind] for kind in ("unsent", "proactive")]
-    hidden = {node for nodes in spare for node in nodes[UNSENT_SHOWN:]}
+    spare = {kind: [node for node, origin in origins.items() if origin == kind] for kind in SHOWN}
+    hidden = {node for kind, most in SHOWN.items() for node in spare[kind][most:]}
     lines = [_line("root", 0, "•", show(detail.tokens[0]), "")]
     for node, depth in _walk(detail, hidden):
         if node is None:
@@ -181,7 +181,7 @@ def _tree(detail: RoundDetail, show: Show) -> str:
             text = show(detail.tokens[node])
             lines.append(_line(origins[node], depth, ORIGINS[origins[node]].mark, text, probability))
     if hidden:
-        lines.append(f'<span class="line">and {len(hidden)} more that were not sent</span>')
+        lines.append(f'<span class="line">and {len(hidden)} more that came to nothing</span>')
     return "".join(lines)
 
 

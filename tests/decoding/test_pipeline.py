@@ -22,6 +22,7 @@ from tiny_models import (
 )
 
 from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.flight import Flight, Level, Prune
 from specbench_kit.decoding.latency import ContextModel
@@ -53,11 +54,20 @@ def runners(target: Any) -> Runners:
     return make_runner(target, 4, CAPACITY), make_runner(disturbed(target, 0.01), 4, CAPACITY)
 
 
-def traced(runners: Runners, spec: str, prompts: Sequence[Sequence[int]], length: int, **options: Any) -> Any:
+def traced(
+    runners: Runners,
+    spec: str,
+    prompts: Sequence[Sequence[int]],
+    length: int,
+    details: Details | None = None,
+    **options: Any,
+) -> Any:
     """The records of a run and what every stage held in every step."""
     settings: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset()} | options
     engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
     engine.trace = []
+    if details is not None:
+        engine.on_round = details.note
     for request in make_requests(prompts, length):
         engine.submit(request)
     records = []
@@ -96,6 +106,24 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
         assert (record.ttft_s, record.e2e_s) == (moments[0], moments[-1])
         assert list(inter_token_gaps(Group([record]).rounds)) == pytest.approx(np.diff(moments))
         assert RequestRecord.from_dict(json.loads(record.to_json())) == record
+
+
+def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: Any) -> None:
+    details = Details()
+    records, _ = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40, details)
+    for record in records:
+        shown, root = details.take(record.request_id).rounds, record.prompt_ids[-1]
+        assert len(shown) == len(record.rounds)
+        output = []
+        for one, step in zip(shown, record.rounds, strict=True):
+            assert (one.tokens[0], one.parents[0]) == (root, -1)
+            assert (len(one.submitted), len(one.path), one.committed) == (step.submitted, step.accepted, step.committed)
+            assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
+            assert all(parent < node for node, parent in enumerate(one.parents))
+            assert all(0 < probability <= 1 for probability in one.probabilities)
+            output += [*(one.tokens[node] for node in one.path), one.extra][: one.committed]
+            root = output[-1]
+        assert output == record.output_ids
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:
