@@ -14,8 +14,9 @@ export PIP_NO_INPUT := 1
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
 
+# Side by side, and one thread each: most of the models in the tests are too small to share out.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from benchmarks import (
     llama_cpp,
     loop_overhead,
     pipeline,
+    serving,
     specedge,
     speedup,
     start_up,
@@ -39,6 +40,7 @@ MODULES = (
     bundled_pair,
     adaspec_ablation,
     pipeline,
+    serving,
     specedge,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind; `package` is imported, and the entry points of its name or of `group`, on first use."""
+    """Named entries of one kind; on first use `package` is imported, and the entry points of `group` or of its name."""
 
     def __init__(self, kind: str, package: str, group: str | None = None) -> None:
         self.kind = kind

@@ -1,8 +1,9 @@
 """Read `name:key=value,key=value` into a dataclass with checked options."""
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
@@ -13,9 +14,14 @@ T = TypeVar("T")
 def parse_spec(spec: str, registry: Registry[type[T]]) -> T:
     """What a spec names; unknown names, unknown keys and bad values are errors that list what is valid."""
     name, _, tail = spec.partition(":")
-    factory: Any = registry.get(name)
+    return from_options(name, registry.get(name), tail)
+
+
+def from_options(name: str, factory: Callable[..., T], tail: str) -> T:
+    """A dataclass made of `key=value,key=value`; errors call it `name`."""
     hints = get_type_hints(factory)
-    known = {field.name: hints[field.name] for field in fields(factory)}
+    declared = fields(cast("Any", factory))
+    known = {field.name: hints[field.name] for field in declared}
     options: dict[str, Any] = {}
     for item in filter(None, tail.split(",")):
         key, equals, value = item.partition("=")
@@ -26,8 +32,10 @@ def parse_spec(spec: str, registry: Registry[type[T]]) -> T:
         if key in options:
             raise SkitError(f"{name}: option '{key}' is given twice")
         options[key] = _parse_value(f"{name}: {key}", value, known[key])
-    made: T = factory(**options)
-    return made
+    for field in declared:
+        if field.name not in options and field.default is MISSING and field.default_factory is MISSING:
+            raise SkitError(f"{name}: option '{field.name}' has to be given, as in {name}:{field.name}=...")
+    return factory(**options)
 
 
 def _parse_value(where: str, text: str, kind: Any) -> Any:

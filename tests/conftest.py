@@ -11,6 +11,17 @@ TEMPLATE = (
 )
 
 
+DIVISIBLE = {"test_method_contract.py"}
+"""Files whose tests may run in different processes; those of any other share what they have prepared."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name not in DIVISIBLE:
+            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     from tiny_models import disturbed, tiny_llama

@@ -4,13 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_kit.bench.exports import written
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports import losslessness, markdown, metrics
+from specbench_kit.reports.comparison import compare
+from specbench_kit.reports.document import ALL, write_reports
 from specbench_kit.reports.losslessness import TopTwo
 from specbench_kit.reports.pipeline import summarise_pipeline
+from specbench_kit.reports.run_data import Run
+
+TEXT = ("md",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +28,38 @@ class Conclusion:
 def conclude(
     runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str] | None
 ) -> list[Conclusion]:
-    """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared."""
+    """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared.
+
+    Of several runs only the text, since figures and page stand in the report that sets them side by side.
+    """
     oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
     conclusions = [Conclusion(run, _summarise(run, top2, oracle)) for run in runs]
-    for run, summary in ((c.directory, c.summary) for c in conclusions):
-        run.write_report("report.md", markdown.render(run.run, summary, run.records(), decode, written(run)))
+    for conclusion in conclusions:
+        write_report(conclusion, ALL if len(runs) == 1 else TEXT, decode)
     for conclusion in conclusions:  # last, because the summary is what says that a run is complete
         conclusion.directory.write_summary(conclusion.summary)
     return conclusions
 
 
+def write_report(
+    conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Callable[[list[int]], str] | None = None
+) -> None:
+    """A run's report, in its own folder."""
+    run = conclusion.directory
+    found = Run(run.path, run.run, run.records(), run.baseline_records(), conclusion.summary)
+    if found.records:
+        write_reports(compare([found]), run.path, formats, decode)
+    else:
+        run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
+
+
 def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> dict[str, Any]:
     records, baseline, method = run.records(), run.baseline_records(), parse_method(run.run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
-    measured = metrics.summarise_run(records, baseline or None, run.run.get("deployment"), oracle_throughput=oracle)
+    deployment = run.run.get("deployment")
+    if deployment and method.placement:
+        deployment = deployment | {"placement": method.placement}
+    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle)
     return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],

@@ -10,7 +10,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.reports import token_view
-from specbench_kit.reports.timeline import PICTURES, chrome_trace, write_pictures
+from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
 
 TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
@@ -38,7 +38,7 @@ class Exports:
         if self._details is None:
             return
         detail = self._details.take(record.request_id)
-        if detail.rounds and self._kept < MOST_PAGES:
+        if detail.rounds and not record.repeat and self._kept < MOST_PAGES:
             self._run.append_detail(detail)
             self._kept += 1
 
@@ -63,9 +63,3 @@ class Exports:
             self._run.write_report(f"{TOKENS}/{page.name}", token_view.render_page(run, page, show, prompt))
         finished = sum(record.finish_reason != "error" for record in records)
         self._run.write_report(f"{TOKENS}/{token_view.INDEX}", token_view.render_index(run, pages, finished))
-
-
-def written(run: RunDirectory) -> list[str]:
-    """The exports that a run directory holds, as paths in it."""
-    names = (TIMELINE, *(f"{PLOTS}/{name}" for name in PICTURES), f"{TOKENS}/{token_view.INDEX}")
-    return [name for name in names if (run.path / name).exists()]

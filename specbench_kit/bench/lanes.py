@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from specbench_kit.bench.choice import BASELINE as BASELINE
 from specbench_kit.bench.conversations import Script
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 
-BASELINE = "autoregressive"
 Sink = Callable[[RequestRecord], None]
 
 
@@ -35,7 +35,7 @@ class Lane:
     decode: Callable[[list[int]], str]
     sinks: Sequence[Sink]
     references: Mapping[str, RequestRecord] | None = None
-    finished_before: int = 0
+    repeat: int = 0
 
     def __post_init__(self) -> None:
         self._held = list(self.script.take())
@@ -65,7 +65,7 @@ class Lane:
 
     def _deliver(self, record: RequestRecord) -> None:
         self._tokens += len(record.output_ids)
-        record.text = self.decode(record.output_ids)
+        record.text, record.repeat = self.decode(record.output_ids), self.repeat
         for sink in self.sinks:
             sink(record)
         self.script.finish(record)

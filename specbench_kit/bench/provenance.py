@@ -8,14 +8,16 @@ import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from typing import Any
 
 from specbench_kit.errors import SkitError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_DISTRIBUTIONS = ("torch", "transformers", "tokenizers", "numpy", "specbench-kit")
+_KIT = "specbench-kit"
+_INDIRECT = ("tokenizers", "huggingface-hub")
+_PLUGINS = ("specbench_kit.methods", "specbench_kit.datasets", "specbench_kit.predictors")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 _TOKENIZER = ("tokenizer*.json", "tokenizer.model", "chat_template.jinja")
 _MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
@@ -39,9 +41,19 @@ def collect(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that decide what is computed."""
-    packages = {name.replace("-", "_"): version(name) for name in _DISTRIBUTIONS}
-    return {"python": platform.python_version(), **packages}
+    """The versions of Python, of the kit, of the packages that it needs, and of those that add to it."""
+    needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires(_KIT) or () if "extra ==" not in line]
+    added = [point.dist.name for group in _PLUGINS for point in entry_points(group=group) if point.dist is not None]
+    found = {name.replace("-", "_"): _version(name) for name in sorted({_KIT, *_INDIRECT, *needed, *added})}
+    return {"python": platform.python_version(), **{name: number for name, number in found.items() if number}}
+
+
+def _version(name: str) -> str | None:
+    """Of an installed package; a requirement of another platform is not there."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def without_folders(argument: str) -> str:
@@ -71,16 +83,19 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, physical cores, torch threads, memory in GB (1e9 bytes) and the GPU's name, if there is one."""
+    """Processor, physical cores, CPUs that this process may use, torch threads, memory in GB (1e9 bytes), and GPUs."""
     import psutil
     import torch
 
     return {
         "cpu": _cpu_model(),
         "physical_cores": psutil.cpu_count(logical=False),
+        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpus": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
     }
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.bench import provenance
+from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
+from specbench_kit.bench.run import describe_method
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
@@ -24,17 +26,23 @@ from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 
-def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], None]) -> list[Conclusion]:
-    """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does."""
+def bench_replay(
+    settings: Settings, path: Path, report: Callable[[Progress], None]
+) -> tuple[list[Conclusion], dict[str, str]]:
+    """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
+
+    Returned with why methods of `all` were left out.
+    """
     trace = TraceFile(path)
     pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
     deployment = settings.deployment or recorded(trace.header)
     surroundings = environment(pair, deployment)
-    methods = {spec: parse_method(spec).prepare(surroundings) for spec in settings.methods}
-    for method in methods.values():
-        _try(method, trace)
+    methods, left_out = usable(settings, lambda spec: _try(parse_method(spec).prepare(surroundings), trace))
     shared = _describe(settings, trace, deployment)
-    runs = {spec: RunDirectory.create(settings.out, {"method": spec, **shared}) for spec in methods}
+    runs = {
+        spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
+        for spec, method in methods.items()
+    }
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
     if settings.baseline:
         for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
@@ -45,13 +53,14 @@ def bench_replay(settings: Settings, path: Path, report: Callable[[Progress], No
         for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
             run.append(record)
         exports.write()
-    return conclude(list(runs.values()), _no_divergence, None)
+    return conclude(list(runs.values()), _no_divergence, None), left_out
 
 
-def _try(method: Method, trace: TraceFile) -> None:
-    """Let a method that the trace does not serve be refused before there is a run."""
+def _try(method: Method, trace: TraceFile) -> Method:
+    """The method; one that the trace does not serve is refused before there is a run."""
     for _ in replay(method, trace.header, islice(trace, 1)):
         pass
+    return method
 
 
 class _Counter:

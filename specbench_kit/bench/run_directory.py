@@ -20,7 +20,7 @@ from specbench_kit.errors import SkitError
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
 
-_DEFINING = ("method", "dataset", "models", "config", "time_kind", "deployment")
+_DEFINING = ("method", "uses", "dataset", "models", "config", "time_kind", "deployment")
 _KEY_DIGITS = 8
 _SLUG_LENGTH = 60
 
@@ -71,11 +71,30 @@ class RunDirectory:
             )
         return cls(path, run)
 
+    @classmethod
+    def find(cls, path: Path) -> "RunDirectory":
+        """The run in `path`, or the only one right below it."""
+        inside = sorted(file.parent for file in path.glob("*/requests.jsonl"))
+        if (path / "run.json").exists() or not inside:
+            return cls.open(path)
+        if len(inside) > 1:
+            raise SkitError(f"{path} holds {len(inside)} runs: name one of them, such as {inside[0]}")
+        return cls.open(inside[0])
+
     @property
     def is_partial(self) -> bool:
         """Whether requests may be missing: true until `summary.json` says otherwise."""
-        summary = self.path / "summary.json"
-        return not summary.exists() or _read_object(summary).get("partial") is not False
+        return self.summary().get("partial") is not False
+
+    def summary(self) -> dict[str, Any]:
+        """The content of `summary.json`; nothing where it was not written yet."""
+        path = self.path / "summary.json"
+        return _read_object(path) if path.exists() else {}
+
+    def amend(self, **facts: Any) -> None:
+        """Write `run.json` anew with facts that were not known when the run was made."""
+        self.run.update(facts)
+        self.write_json("run.json", self.run)
 
     def append(self, record: RequestRecord) -> None:
         """Add a finished request of the method."""
@@ -109,7 +128,11 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`; a number that is not finite is a ValueError."""
-        self.write_report("summary.json", _to_json(summary))
+        self.write_json("summary.json", summary)
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write the file `name`, whole or not at all; a number that is not finite is a ValueError."""
+        self.write_report(name, _to_json(content))
 
     def write_report(self, name: str, text: str) -> None:
         """Write the file `name`, whole or not at all."""
@@ -220,12 +243,13 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def _read_records(path: Path) -> list[RequestRecord]:
     """The records of the file's whole lines; a file that is not there has none."""
-    records: dict[str, RequestRecord] = {}
+    records: dict[tuple[str, int], RequestRecord] = {}
     for number, line in enumerate(_whole_lines(path), 1):
         record = _read_record(line, f"{path}:{number}")
-        if record.request_id in records:
-            raise SkitError(f"{path}:{number}: request '{record.request_id}' is recorded twice: remove one line")
-        records[record.request_id] = record
+        if record.key in records:
+            again = f", repeat {record.repeat}," if record.repeat else ""
+            raise SkitError(f"{path}:{number}: request '{record.request_id}'{again} is recorded twice: remove one line")
+        records[record.key] = record
     return list(records.values())
 
 

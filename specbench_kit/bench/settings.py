@@ -35,6 +35,7 @@ class Settings:
     top_k: int = 0
     seed: int = 0
     limit: int | None = None
+    repeats: int = 1
     baseline: bool = True
     out: Path = Path("results")
     resume: bool = False
@@ -48,6 +49,9 @@ class Settings:
         _require(bool(self.methods), "no method: give at least one --method")
         _require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         _require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
+        _require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
+        varies = self.repeats == 1 or self.deployment is None
+        _require(varies, "--repeats measures again, and modelled time is the same every time: leave out one of them")
         _require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         _require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         temperature_fits = isfinite(self.temperature) and self.temperature >= 0

@@ -1,11 +1,11 @@
-"""`skit bench`: decode a dataset with methods and report."""
+"""`skit bench`: decode datasets with methods and report."""
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -19,19 +19,27 @@ from specbench_kit.errors import SkitError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from specbench_kit.bench.campaign import Campaign
     from specbench_kit.bench.conclusion import Conclusion
     from specbench_kit.bench.lanes import Progress
-    from specbench_kit.bench.run import Benchmark
 
 Report = Callable[["Progress"], None]
 
 
 def bench(
     method: Annotated[
-        list[str], typer.Option(help="name or name:key=value,...; may be given several times.", rich_help_panel=RUN)
+        list[str],
+        typer.Option(
+            help="name or name:key=value,...; may be given several times. 'all' is every method that can run here.",
+            rich_help_panel=RUN,
+        ),
     ],
-    dataset: options.DatasetOption = "gsm8k",
+    dataset: options.DatasetsOption = None,
     limit: options.LimitOption = None,
+    repeats: Annotated[
+        int,
+        typer.Option(help="Times that every request is asked, with the same seeds.", rich_help_panel=RUN),
+    ] = 1,
     baseline: Annotated[bool, typer.Option(help="Decode the autoregressive baseline too.", rich_help_panel=RUN)] = True,
     replay: Annotated[
         Path | None, typer.Option(help="A trace of `skit record` to run on, without models.", rich_help_panel=RUN)
@@ -115,6 +123,7 @@ def bench(
         top_k=top_k,
         seed=seed,
         limit=limit,
+        repeats=repeats,
         baseline=baseline,
         out=out,
         resume=resume,
@@ -127,48 +136,79 @@ def bench(
     console = Console(stderr=as_json)
     problem = None
     if replay is not None:
-        conclusions = _replay(settings, replay)
+        conclusions, left_out = _replay(settings, replay)
     else:
-        benchmark = _prepare(settings, dataset, data_dir, sample, console)
-        problem = _decode(benchmark)
-        conclusions = benchmark.conclude()
-    _print_conclusions(console, conclusions)
+        campaign = _prepare(settings, dataset or [options.DATASET], data_dir, sample, console)
+        left_out = campaign.bench.left_out
+        problem = _decode(campaign)
+        conclusions = campaign.conclude()
+    folder = _report(console, settings.out, conclusions)
+    for spec, reason in left_out.items():
+        say(console, f"left out: {spec}: {reason.removeprefix(f'{spec}: ')}")
     if as_json:
-        print(_as_json(conclusions))
+        print(json.dumps(_document(conclusions, left_out, folder), allow_nan=False))
     if problem is not None:
         raise problem
 
 
-def _prepare(settings: Settings, dataset: str, data_dir: Path | None, sample: bool, console: "Console") -> "Benchmark":
+def _prepare(
+    settings: Settings, datasets: Sequence[str], data_dir: Path | None, sample: bool, console: "Console"
+) -> "Campaign":
     """Check the cheap things first: method names, then data, then models."""
+    from specbench_kit.bench.choice import expand
     from specbench_kit.methods.spec import parse_method
 
-    for spec in settings.methods:
+    if len(set(datasets)) < len(datasets):
+        raise SkitError("a dataset is given twice: name each --dataset once")
+    for spec in expand(settings.methods, settings.baseline):
         if parse_method(spec).needs_reference and not settings.baseline:
             say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
-    loaded = load_dataset(dataset, data_dir, sample, settings, console)
-    with console.status("loading models"):
-        from specbench_kit.bench.run import Benchmark
+    loaded = [load_dataset(name, data_dir, sample, settings, console) for name in datasets]
+    with _preparing(console) as report:
+        from specbench_kit.bench.campaign import Campaign
 
-        return Benchmark(settings, loaded)
+        campaign = Campaign(settings, loaded, report)
+    for note in campaign.bench.surroundings.notes:
+        say(console, note)
+    return campaign
 
 
-def _replay(settings: Settings, path: Path) -> "list[Conclusion]":
+@contextmanager
+def _preparing(console: "Console") -> "Iterator[Callable[[str, int, int], None]]":
+    """A line while models load, and bars in its place once something is measured."""
+    from specbench_kit.cli.progress import stepping_bar
+
+    with ExitStack() as stack:
+        status = stack.enter_context(console.status("loading models"))
+        bars: list[Callable[[str, int, int], None]] = []
+
+        def report(step: str, done: int, planned: int) -> None:
+            if not bars:
+                status.stop()
+                bars.append(stack.enter_context(stepping_bar()))
+            bars[0](step, done, planned)
+
+        yield report
+
+
+def _replay(settings: Settings, path: Path) -> "tuple[list[Conclusion], dict[str, str]]":
     if settings.temperature or settings.resume:
         raise SkitError("--replay runs a recorded greedy trace from its start: leave out --temperature and --resume")
     if settings.token_view:
         raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
+    if settings.repeats > 1:
+        raise SkitError("--repeats measures again, and a replay is the same every time: leave out one of them")
     from specbench_kit.bench.replay_run import bench_replay
 
     with _progress() as report:
         return bench_replay(settings, path, report)
 
 
-def _decode(benchmark: "Benchmark") -> SkitError | None:
+def _decode(campaign: "Campaign") -> SkitError | None:
     """Decode under a progress bar; what ends it early is returned, so that finished requests get their report."""
     try:
         with _progress() as report:
-            benchmark.run(report)
+            campaign.run(report)
     except KeyboardInterrupt:
         return SkitError("interrupted; finished requests are kept, --resume goes on with the rest")
     except SkitError as error:
@@ -182,19 +222,38 @@ def _progress() -> AbstractContextManager[Report]:
     return decoding_bar()
 
 
-def _print_conclusions(console: "Console", conclusions: "list[Conclusion]") -> None:
-    from specbench_kit.reports.terminal import print_summary
+def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
+    """Print the result; several runs get one more folder, which is returned, with a report on all of them."""
+    from specbench_kit.bench.joint import report_jointly
+    from specbench_kit.reports.terminal import print_comparison, print_summary
 
-    print_summary(console, conclusions[0].directory.run, [conclusion.summary for conclusion in conclusions])
+    directories = [conclusion.directory for conclusion in conclusions]
+    joint = report_jointly(out, directories)
+    if joint is not None:
+        print_comparison(console, joint[1])
+    else:
+        print_summary(console, directories[0].run, [conclusion.summary for conclusion in conclusions])
+    for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
+        say(console, f"report: {folder / 'report.md'}")
+    return None if joint is None else joint[0]
+
+
+def _by_dataset(conclusions: "Sequence[Conclusion]") -> "dict[str, list[Conclusion]]":
+    found: dict[str, list[Conclusion]] = {}
     for conclusion in conclusions:
-        say(console, f"report: {conclusion.directory.path / 'report.md'}")
+        found.setdefault(conclusion.directory.run["dataset"]["name"], []).append(conclusion)
+    return found
 
 
-def _as_json(conclusions: "list[Conclusion]") -> str:
-    return json.dumps(
-        {
-            "run_dirs": [str(conclusion.directory.path) for conclusion in conclusions],
-            "summary": {conclusion.summary["method"]: conclusion.summary for conclusion in conclusions},
-        },
-        allow_nan=False,
-    )
+def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, Any]:
+    """Summaries by method; where there are several datasets, by dataset and method."""
+    by_dataset = {
+        name: {conclusion.summary["method"]: conclusion.summary for conclusion in together}
+        for name, together in _by_dataset(conclusions).items()
+    }
+    return {
+        "run_dirs": [str(conclusion.directory.path) for conclusion in conclusions],
+        "summary": by_dataset if len(by_dataset) > 1 else next(iter(by_dataset.values())),
+        **({"report_dir": str(folder)} if folder else {}),
+        **({"left_out": left_out} if left_out else {}),
+    }

@@ -15,11 +15,11 @@ Entry = dict[str, Any]
 def list_entries(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, datasets, models, predictors, profiles or deployments; all of them if left out"),
+        typer.Argument(help="methods, datasets, models, predictors, profiles, deployments or formats; all if left out"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
-    """List methods, datasets, models, predictors, profiles or deployments."""
+    """List methods, datasets, models, predictors, profiles, deployments or formats."""
     if kind is not None and kind not in KINDS:
         raise SkitError(f"nothing to list under '{kind}'; known: {', '.join(KINDS)}")
     chosen = [kind] if kind else list(KINDS)
@@ -34,15 +34,7 @@ def list_entries(
 def _methods() -> list[Entry]:
     from specbench_kit.methods.base import methods
 
-    return [
-        {
-            "name": name,
-            "summary": (method.__doc__ or "").strip().partition("\n")[0],
-            "source": method.source,
-            "options": {field.name: field.default for field in fields(method)},
-        }
-        for name, method in methods.all().items()
-    ]
+    return [_with_options(name, method) for name, method in methods.all().items()]
 
 
 def _datasets() -> list[Entry]:
@@ -81,6 +73,50 @@ def _deployments() -> list[Entry]:
     return entries()
 
 
+def _formats() -> list[Entry]:
+    from specbench_kit.interchange.base import formats
+
+    return [{"name": name, "summary": form.summary, "tool": form.tool} for name, form in formats.all().items()]
+
+
+def _systems() -> list[Entry]:
+    from specbench_kit.serving.systems.base import systems
+
+    return [
+        {
+            "name": name,
+            "summary": system.summary,
+            "source": system.source,
+            "defaults": {"method": system.method, "scheduler": system.scheduler},
+        }
+        for name, system in systems.all().items()
+    ]
+
+
+def _schedulers() -> list[Entry]:
+    from specbench_kit.serving.schedulers.base import schedulers
+
+    return [_with_options(name, scheduler) for name, scheduler in schedulers.all().items()]
+
+
+def _presets() -> list[Entry]:
+    from specbench_kit.serving.presets.base import presets
+
+    return [
+        {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}
+        for name, preset in presets.all().items()
+    ]
+
+
+def _with_options(name: str, entry: Any) -> Entry:
+    return {
+        "name": name,
+        "summary": (entry.__doc__ or "").strip().partition("\n")[0],
+        "source": entry.source,
+        "options": {field.name: field.default for field in fields(entry)},
+    }
+
+
 KINDS: dict[str, Callable[[], list[Entry]]] = {
     "methods": _methods,
     "datasets": _datasets,
@@ -88,6 +124,10 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "predictors": _predictors,
     "profiles": _profiles,
     "deployments": _deployments,
+    "systems": _systems,
+    "schedulers": _schedulers,
+    "presets": _presets,
+    "formats": _formats,
 }
 
 

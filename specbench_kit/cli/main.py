@@ -4,7 +4,21 @@ import sys
 
 import typer
 
-from specbench_kit.cli import bench, listing, profile_drafter, profile_verifier, record, sweep, train_predictor
+from specbench_kit.cli import (
+    bench,
+    capacity,
+    compare,
+    interchange,
+    listing,
+    profile_drafter,
+    profile_verifier,
+    record,
+    report,
+    rerun,
+    simulate,
+    sweep,
+    train_predictor,
+)
 from specbench_kit.errors import SkitError
 
 INTERRUPTED = 130
@@ -18,11 +32,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("bench")(bench.bench)
+app.command("rerun")(rerun.rerun)
+app.command("report")(report.report)
+app.command("compare")(compare.compare)
+app.command("import")(interchange.import_run)
+app.command("export")(interchange.export_run)
 app.command("record")(record.record)
 app.command("train-predictor")(train_predictor.train_predictor)
 app.command("profile-verifier")(profile_verifier.profile_verifier)
 app.command("profile-drafter")(profile_drafter.profile_drafter)
 app.command("sweep")(sweep.sweep)
+app.command("simulate")(simulate.simulate)
+app.command("capacity")(capacity.capacity)
 app.command("list")(listing.list_entries)
 
 

@@ -10,6 +10,16 @@ RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding",
 DatasetOption = Annotated[
     str, typer.Option("--dataset", help="A name from `skit list datasets`, or a .jsonl file.", rich_help_panel=RUN)
 ]
+DATASET = "gsm8k"
+DatasetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset",
+        help="A name from `skit list datasets`, or a .jsonl file; may be given several times.",
+        show_default=DATASET,
+        rich_help_panel=RUN,
+    ),
+]
 LimitOption = Annotated[
     int | None, typer.Option(help="Number of prompts, drawn by --seed; all if left out.", rich_help_panel=RUN)
 ]

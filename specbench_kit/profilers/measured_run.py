@@ -60,10 +60,10 @@ def run_measured(
         folder, run = _open(settings, place, parts, stands, models)
         results = []
         for number, (part, stand) in enumerate(zip(parts, stands, strict=True), 1):
-            profile = _profile(settings, place, part, run)
+            profile = unfitted(settings, place, part, run)
             samples = Samples.open(folder / str(profile.samples))
             factor, deadline_s = run["workload"][part.role]["factor"], settings.budget_s * number / len(parts)
-            found, told = _measure(stand, part, factor, samples, deadline_s, report)
+            found, told = measure_part(stand, part, factor, samples, deadline_s, report)
             results.append(Result(profile, found, told))
         policy = {} if settings.draft is None else _policy(stands, models, device)
     return Finished(folder, run, results, policy)
@@ -131,7 +131,7 @@ def _unfinished(out: Path, command: str, key: str) -> tuple[Path, Fields]:
     return unfinished[-1], run
 
 
-def _profile(settings: Settings, place: Place, part: Part, run: Mapping[str, Any]) -> Profile:
+def unfitted(settings: Settings, place: Place, part: Part, run: Mapping[str, Any]) -> Profile:
     """All but the numbers."""
     assert place.device is not None
     weights = run["models"][part.model].get("hash")
@@ -154,7 +154,7 @@ def _profile(settings: Settings, place: Place, part: Part, run: Mapping[str, Any
     )
 
 
-def _measure(
+def measure_part(
     stand: Stand, part: Part, factor: float, samples: Samples, deadline_s: float, report: Report
 ) -> tuple[Fit, Fields]:
     """The fit, and what else is to be told of the measurement."""

@@ -28,7 +28,7 @@ class Losslessness:
 
     At a divergence: `position` in the output (from 0), both tokens there (None where that output has ended) and
     the target's logit margin. `prompt differs` is a later turn of a dialogue whose earlier output diverged;
-    `not compared` failed in either run or has no baseline.
+    `not compared` failed in either run, has no baseline, or comes from a tool that does not name its tokens.
     """
 
     request_id: str
@@ -47,7 +47,7 @@ def check(
     A tie needs both tokens to be the target's two best, less than `tie_margin` apart. Outputs are expected to
     hold their end-of-sequence token, so one that merely ends earlier than the other is an error.
     """
-    if baseline is None or "error" in (record.finish_reason, baseline.finish_reason):
+    if baseline is None or "error" in (record.finish_reason, baseline.finish_reason) or not record.has_token_ids:
         return Losslessness(record.request_id, "not compared")
     if record.prompt_ids != baseline.prompt_ids:
         return Losslessness(record.request_id, "prompt differs")
@@ -78,9 +78,9 @@ def check_all(
     top2: TopTwo,
     tie_margin: float = TIE_MARGINS["float32"],
 ) -> list[Losslessness]:
-    """`check` for every record, paired by request id."""
-    by_id = {r.request_id: r for r in baseline}
-    return [check(record, by_id.get(record.request_id), top2, tie_margin) for record in records]
+    """`check` for every record, paired by request and repeat."""
+    by_key = {r.key: r for r in baseline}
+    return [check(record, by_key.get(record.key), top2, tie_margin) for record in records]
 
 
 def summarise_checks(checks: Sequence[Losslessness], tie_margin: float) -> dict[str, Any]:

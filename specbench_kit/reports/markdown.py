@@ -7,7 +7,7 @@ from typing import Any
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.reports import deployment_wording, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
-from specbench_kit.reports.markup import code, fence, folded, table
+from specbench_kit.reports.markup import code, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
 from specbench_kit.reports.vocabulary import (
     BASELINE,
@@ -41,13 +41,16 @@ def render(
     records: Sequence[RequestRecord],
     decode: Decode | None = None,
     exports: Sequence[str] = (),
+    further: Sequence[str] = (),
+    problems: Sequence[str] = (),
 ) -> str:
     """The report: `run` and `summary` are run.json and summary.json; `decode` turns prompt ids into text.
 
-    `exports` are the files beside the report that it links to.
+    `exports` are the files beside the report that it links to, `further` sections go before the example, and
+    `problems` are lines on what could not be read.
     """
     sections = [
-        _title(run, summary),
+        _title(run, summary, problems),
         _setting(run),
         deployment_wording.section(run),
         _lossless(run, summary),
@@ -59,28 +62,32 @@ def render(
         pipeline_section(run, summary),
         _overlap(run, summary),
         _exports(exports),
+        *further,
         _failures(records),
         _example(records, decode),
         _all_numbers(summary),
-        _definitions(),
+        definitions(),
         provenance(run),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _title(run: Fields, summary: Fields) -> str:
+def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
     parts = [f"# {code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
-    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run)]
-    if cautions:
-        parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{caution}**" for caution in cautions))
-    return "\n\n".join(parts)
+    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run), *map(wording.not_read, problems)]
+    return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
 
 
 def _setting(run: Fields) -> str:
+    return "## What was run\n\n" + table(["", ""], setting(run))
+
+
+def setting(run: Fields) -> list[tuple[str, str]]:
+    """What was run on what, as rows of a table."""
     config, models = run.get("config") or {}, run.get("models") or {}
     limits = f"{config.get('max_new_tokens')} new tokens per request, batch size {config.get('batch_size')}"
-    rows = [
+    return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
         *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
         ("sampling", wording.sampling_sentence(config)),
@@ -89,7 +96,6 @@ def _setting(run: Fields) -> str:
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
     ]
-    return "## What was run\n\n" + table(["", ""], rows)
 
 
 def _lossless(run: Fields, summary: Fields) -> str:
@@ -223,9 +229,10 @@ def _all_numbers(summary: Fields) -> str:
     return folded("All numbers, with 95% intervals", table(["metric", *sides], rows))
 
 
-def _definitions() -> str:
-    definitions = {m.name: m.definition for m in METRICS} | DISTRIBUTIONS | LISTS
-    return folded("Definitions", "\n".join(f"- {code(name)}: {text}" for name, text in definitions.items()))
+def definitions() -> str:
+    """What every metric means, to open on a click."""
+    meanings = {m.name: m.definition for m in METRICS} | DISTRIBUTIONS | LISTS
+    return folded("Definitions", "\n".join(f"- {code(name)}: {text}" for name, text in meanings.items()))
 
 
 def provenance(run: Fields) -> str:

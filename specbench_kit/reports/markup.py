@@ -9,6 +9,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(value) for value in row)} |" for row in [header, rules, *rows])
 
 
+def warning(lines: Sequence[str]) -> str:
+    """A box that GitHub shows as a warning; nothing for no lines."""
+    return "> [!WARNING]\n" + "\n>\n".join(f"> **{line}**" for line in lines) if lines else ""
+
+
 def code(text: str) -> str:
     """Inline code."""
     return f"`{text}`"

@@ -8,6 +8,7 @@ seconds.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +42,7 @@ class Rounds:
         self.count = len(rounds)
         self.requests = len(finished)
         self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
+        self.prompt = prompt_numbers(finished)
         self.commits_s = [r.commits_s for r in rounds]
         self._columns = {
             f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64)
@@ -59,6 +61,17 @@ class Rounds:
     def per_request(self, column: str) -> Array:
         """Sums over each request's rounds: shape (requests,)."""
         return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(np.float64)
+
+    def per_prompt(self, column: str) -> Array:
+        """Sums over all rounds of a prompt, repeats included: shape (prompts,)."""
+        return np.bincount(self.prompt, weights=self.per_request(column)).astype(np.float64)
+
+
+def prompt_numbers(records: Sequence[RequestRecord]) -> NDArray[np.int64]:
+    """The number of each record's prompt, from 0: repeats of a request share one."""
+    numbers: dict[str, int] = {}
+    found = [numbers.setdefault(record.request_id, len(numbers)) for record in records]
+    return np.array(found, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -156,8 +169,7 @@ def by_category(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecor
 
 def _summarise_group(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] | None, seed: int) -> Metrics:
     group = Group(records)
-    metrics = counts(group) | ratios(group.rounds, seed) | acceptance_by_position(group.rounds)
-    metrics |= wasted_time(group.rounds) | latency(group) | phases(group.rounds)
+    metrics = plain(group) | {"intervals": ratio_intervals(group.rounds, seed)}
     if baseline is not None:
         paired = speedup(records, baseline, seed)
         metrics["intervals"]["speedup"] = paired.pop("interval")
@@ -165,11 +177,18 @@ def _summarise_group(records: Sequence[RequestRecord], baseline: Sequence[Reques
     return metrics
 
 
+def plain(group: Group) -> Metrics:
+    """Every metric of requests that needs neither a baseline, nor a makespan, nor a bootstrap."""
+    rounds = group.rounds
+    found = counts(group) | _ratios(rounds) | acceptance_by_position(rounds)
+    return found | wasted_time(rounds) | latency(group) | phases(rounds)
+
+
 def counts(group: Group) -> Metrics:
     """Requests, rounds and tokens; `wasted_tokens` were drafted and not accepted, sent or not."""
     rounds = group.rounds
     drafted, submitted, accepted, committed = (
-        int(rounds.sum(column)) for column in ("drafted", "submitted", "accepted", "committed")
+        _whole(rounds.sum(column)) for column in ("drafted", "submitted", "accepted", "committed")
     )
     return {
         "finished": len(group.finished),
@@ -179,26 +198,50 @@ def counts(group: Group) -> Metrics:
         "drafted": drafted,
         "submitted": submitted,
         "accepted": accepted,
-        "wasted_tokens": drafted - accepted,
+        "wasted_tokens": _whole(rounds.sum("drafted") - rounds.sum("accepted")),
     }
 
 
+def _known(value: float) -> float | None:
+    """None for what another tool's records do not say."""
+    return value if isfinite(value) else None
+
+
+def _whole(value: float) -> int | None:
+    return int(value) if isfinite(value) else None
+
+
 def ratios(rounds: Rounds, seed: int = 0) -> Metrics:
-    """The pooled ratios with their intervals, and the mean of the requests' own tokens per verify."""
-    pairs = RATIOS | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
-    values: Metrics = {name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in pairs.items()}
-    own_rounds = rounds.per_request("rounds")
-    own = rounds.per_request("committed")[own_rounds > 0] / own_rounds[own_rounds > 0]
-    values["tokens_per_verify_request_mean"] = float(own.mean()) if len(own) else None
-    values["intervals"] = _ratio_intervals(rounds, pairs, seed)
+    """The pooled ratios with their intervals, and the means of the requests' own ratios where papers differ on them."""
+    return _ratios(rounds) | {"intervals": ratio_intervals(rounds, seed)}
+
+
+def _ratios(rounds: Rounds) -> Metrics:
+    values: Metrics = {
+        name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in _pairs(rounds).items()
+    }
+    for name in ("tokens_per_verify", "acceptance_rate"):
+        values[f"{name}_request_mean"] = _request_mean(*map(rounds.per_request, RATIOS[name]))
     return values
 
 
-def _ratio_intervals(rounds: Rounds, pairs: dict[str, tuple[str, str]], seed: int) -> Metrics:
-    if rounds.requests < 2:
-        return dict.fromkeys(pairs)
+def _pairs(rounds: Rounds) -> dict[str, tuple[str, str]]:
+    return RATIOS | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+
+
+def _request_mean(numerator: Array, denominator: Array) -> float | None:
+    defined = denominator > 0
+    return _known(float((numerator[defined] / denominator[defined]).mean())) if defined.any() else None
+
+
+def ratio_intervals(rounds: Rounds, seed: int = 0) -> Metrics:
+    """95% bootstrap intervals of the pooled ratios, over prompts."""
+    pairs = _pairs(rounds)
     columns = sorted({column for pair in pairs.values() for column in pair})
-    sums = resampled_sums(np.column_stack([rounds.per_request(column) for column in columns]), seed=seed)
+    by_prompt = np.column_stack([rounds.per_prompt(column) for column in columns])
+    if len(by_prompt) < 2:
+        return dict.fromkeys(pairs)
+    sums = resampled_sums(by_prompt, seed=seed)
     by_name = dict(zip(columns, sums.T, strict=True))
     return {name: interval_of_ratio(by_name[top], by_name[base]) for name, (top, base) in pairs.items()}
 
@@ -210,10 +253,12 @@ def acceptance_by_position(rounds: Rounds) -> Metrics:
     over the rounds that submitted at least i tokens and accepted all i - 1 before. In a tree, position is depth.
     """
     accepted, submitted = rounds["accepted"], rounds["submitted"]
-    submitted = np.where(rounds["steps"] > 0, accepted, submitted)  # of a pipeline's nodes, many have one position
+    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one position
+    submitted = np.where(pipeline | np.isnan(submitted), accepted, submitted)
     positions = range(1, int(submitted.max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
-    reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) for i in positions]
+    known = not np.isnan(rounds["submitted"]).any()
+    reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) * known for i in positions]
     return {
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
@@ -230,8 +275,8 @@ def wasted_time(rounds: Rounds) -> Metrics:
     per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)
     wdt = float((per_token * (drafted - accepted)).sum())
     return {
-        "wdt": wdt,
-        "wdt_paper": float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum()),
+        "wdt": _known(wdt),
+        "wdt_paper": _known(float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())),
         "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
     }
 
@@ -260,7 +305,7 @@ def inter_token_gaps(rounds: Rounds) -> Array:
         if size
     ]
     request, tokens, end_s = np.array(bursts, dtype=np.float64).reshape(-1, 3).T
-    later = request[1:] == request[:-1]
+    later = (request[1:] == request[:-1]) & np.isfinite(np.diff(end_s))
     sizes = tokens[1:][later]
     return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
 
@@ -275,11 +320,11 @@ def distribution(values: Sequence[float] | Array) -> Metrics:
 
 def phases(rounds: Rounds) -> Metrics:
     """Busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
-    seconds = {phase: rounds.sum(f"{phase}_s") for phase in PHASES}
-    total = sum(seconds.values())
+    seconds = {phase: _known(rounds.sum(f"{phase}_s")) for phase in PHASES}
+    total = sum(filter(None, seconds.values()))
     return {
         "phase_seconds": seconds,
-        "phase_share": {phase: ratio_of_sums(busy, total) for phase, busy in seconds.items()},
+        "phase_share": {phase: ratio_of_sums(busy or 0.0, total) for phase, busy in seconds.items()},
     }
 
 
@@ -327,7 +372,7 @@ def idle_shares(deployment: Metrics, records: Sequence[RequestRecord]) -> Metric
     edge_s = sum(rounds.sum(f"{phase}_s") for phase in ("prefill", "draft", "policy"))
     busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
     if deployment["placement"] == "edge" and edge_s:
-        busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(_seconds(records).values()))
+        busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(records).values()))
     return {name: max(0.0, 1 - share) for name, share in busy.items() if share is not None}
 
 
@@ -339,22 +384,50 @@ def headroom(method: float | None, autoregressive: float | None, oracle: float) 
 
 
 def speedup(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], seed: int = 0) -> Metrics:
-    """Baseline seconds / method seconds, end to end, over the requests that finished in both."""
-    times = np.array(_paired_seconds(records, baseline)).reshape(-1, 2)
+    """Baseline seconds / method seconds, end to end, over the requests that finished in both.
+
+    Repeats of a request are paired with the baseline's, and drawn together with their prompt.
+    """
+    ids, times = paired_seconds(records, baseline)
+    by_prompt = sums_by_prompt(ids, times)
+    own = times[:, 0] / times[:, 1]
     return {
         "speedup": ratio_of_sums(times[:, 0].sum(), times[:, 1].sum()),
+        "speedup_request_mean": float(own.mean()) if len(own) else None,
         "speedup_pairs": len(times),
-        "interval": bootstrap_ratio(times[:, 0], times[:, 1], seed=seed),
+        "win_share": win_share(by_prompt),
+        "interval": bootstrap_ratio(by_prompt[:, 0], by_prompt[:, 1], seed=seed),
     }
 
 
-def _paired_seconds(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> list[tuple[float, float]]:
-    before, after = _seconds(baseline), _seconds(records)
-    return [(before[key], seconds) for key, seconds in after.items() if key in before]
+def paired_seconds(before: Sequence[RequestRecord], after: Sequence[RequestRecord]) -> tuple[list[str], Array]:
+    """Prompt ids, and the seconds of both sides, shape (pairs, 2), of the requests that finished in both.
+
+    The second side comes first: `before` is what is judged, `after` what it is held against.
+    """
+    own, other = request_seconds(before), request_seconds(after)
+    keys = [key for key in own if key in other]
+    return [key[0] for key in keys], np.array([(other[key], own[key]) for key in keys]).reshape(-1, 2)
 
 
-def _seconds(records: Sequence[RequestRecord]) -> dict[str, float]:
-    return {r.request_id: r.e2e_s for r in Group(records).finished if r.e2e_s is not None}
+def sums_by_prompt(ids: Sequence[str], values: Array) -> Array:
+    """Sums over each prompt's repeats: (pairs, columns) -> (prompts, columns)."""
+    numbers: dict[str, int] = {}
+    prompt = np.array([numbers.setdefault(one, len(numbers)) for one in ids], dtype=np.int64)
+    sums = np.zeros((len(numbers), values.shape[1]))
+    np.add.at(sums, prompt, values)
+    return sums
+
+
+def win_share(times: Array) -> float | None:
+    """Share of prompts on which the second column's seconds are fewer; a tie counts half."""
+    wins = (times[:, 1] < times[:, 0]) + 0.5 * (times[:, 1] == times[:, 0])
+    return float(wins.mean()) if len(wins) else None
+
+
+def request_seconds(records: Sequence[RequestRecord]) -> dict[tuple[str, int], float]:
+    """End-to-end seconds of finished requests by id and repeat."""
+    return {(r.request_id, r.repeat): r.e2e_s for r in Group(records).finished if r.e2e_s}
 
 
 def _present(values: Sequence[T | None]) -> list[T]:

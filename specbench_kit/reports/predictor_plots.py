@@ -1,27 +1,21 @@
 """Plots of a training run, as PNG files that need no colour to be read."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specbench_kit.errors import SkitError
 from specbench_kit.predictors import scoring
 from specbench_kit.reports import predictor_wording as wording
+from specbench_kit.reports.drawing import plot
+from specbench_kit.reports.palette import COLOURS, GREY, LINES, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Fields = Mapping[str, Any]
-
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-MARKERS = "osD^vPX"
-GREY = "#777777"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +44,6 @@ def write_plots(folder: Path, summary: Fields, judged: Mapping[str, Judged], whe
     with plot(folder / "correlations.png", (6.4, 5.6)) as axes:
         _correlations(axes, summary["correlations"], f"Correlations of draft statistics\n({where}, training prompts)")
     _acceptance(folder / "acceptance_by_feature.png", summary["acceptance_by_feature"], where)
-
-
-@contextmanager
-def plot(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, formats: Sequence[str] = ("png",)
-) -> Iterator[Any]:
-    """Axes of a figure that is written when the context is left."""
-    import matplotlib.figure
-
-    figure = matplotlib.figure.Figure(figsize=size, dpi=130, layout="constrained")
-    yield figure.subplots(rows, columns)
-    try:
-        for suffix in formats:
-            undated = {"Date": None} if suffix == "svg" else None
-            figure.savefig(path.with_suffix(f".{suffix}"), metadata=undated)
-    except OSError as error:
-        raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _speed(axes: "Axes", summary: Fields, title: str) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from specbench_kit.papers import wisp
-from specbench_kit.predictors.scoring import Confusion
+from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports import predictor_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table
+from specbench_kit.reports.markup import code, folded, table, warning
 from specbench_kit.reports.wording import dataset_sentence, hardware_sentence, model_sentence, setting_cautions
 
 Fields = Mapping[str, Any]
@@ -49,9 +49,7 @@ def _title(run: Fields, summary: Fields) -> str:
     parts = [f"# Rejection predictors on {run['dataset'].get('name', 'a trace')}", f"**{wording.headline(summary)}**"]
     parts += [wording.classifier_adds(summary), wording.where_the_gap_is(summary), wording.to_measure(run, summary)]
     warnings = [*wording.cautions(run, summary), *setting_cautions(dict(run))]
-    if warnings:
-        parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{warning}**" for warning in warnings))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
 
 
 def _setting(run: Fields, summary: Fields) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit, Observation
-from specbench_kit.reports.predictor_plots import COLOURS, GREY, LINES, MARKERS, plot
+from specbench_kit.reports.drawing import logarithmic, plot
+from specbench_kit.reports.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
 from specbench_kit.reports.profile_wording import SYMBOLS, UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HATCHES = ("", "//", "..", "xx")
 PARTS = ("train", "test")
 
 
@@ -45,8 +45,8 @@ def _predicted(axes: "Axes", fit: Fit, title: str) -> None:
     ends = [max(min(limits), 1e-4), max(limits)]
     axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":")
     axes.set(xlabel="predicted (ms)", ylabel="actual (ms)", title=title)
-    _logarithmic(axes, "x")
-    _logarithmic(axes, "y")
+    logarithmic(axes, "x")
+    logarithmic(axes, "y")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
 
@@ -61,7 +61,7 @@ def _residuals(axes: "Axes", fit: Fit, title: str) -> None:
                 _points(axes, place, part, predicted, residuals, regime)
     axes.axhline(0, color=GREY, linewidth=1, linestyle=":")
     axes.set(xlabel="predicted (ms)", ylabel="actual - predicted (ms)", title=title)
-    _logarithmic(axes, "x")
+    logarithmic(axes, "x")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
 
@@ -129,17 +129,6 @@ def _points(axes: "Axes", place: int, part: str, x: list[float], y: list[float],
         "markersize": 6,
     }
     axes.plot(x, y, MARKERS[place], label=f"{label}, {part}", **style)
-
-
-def _logarithmic(axes: "Axes", name: str) -> None:
-    """Marked by plain numbers."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set(**{f"{name}scale": "log"})
-    axis = axes.xaxis if name == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_locator(NullLocator())
 
 
 def _chosen(fit: Fit, regime: str, part: str) -> list[Observation]:

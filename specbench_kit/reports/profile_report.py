@@ -7,7 +7,7 @@ from specbench_kit.profilers.roofline import LAUNCH_S, LAUNCHES_PER_LAYER
 from specbench_kit.reports import profile_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table
+from specbench_kit.reports.markup import code, folded, table, warning
 from specbench_kit.reports.wording import hardware_sentence, model_sentence
 
 Fields = Mapping[str, Any]
@@ -50,9 +50,7 @@ def _title(run: Fields, profiles: list[Fields]) -> str:
     names = " and ".join(profile["role"] for profile in profiles)
     parts = [f"# Latency profile: {names}", *(f"**{wording.headline(profile)}**" for profile in profiles)]
     warnings = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
-    if warnings:
-        parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{warning}**" for warning in warnings))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
 
 
 def _setting(run: Fields, profiles: list[Fields]) -> str:

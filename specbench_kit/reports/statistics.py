@@ -1,5 +1,6 @@
 """Paired bootstrap: requests are drawn with replacement, each with both of its sides."""
 
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ LEVEL = 0.95
 
 
 def ratio_of_sums(numerator: float, denominator: float) -> float | None:
-    """The ratio, or None where the denominator is zero."""
-    return float(numerator / denominator) if denominator else None
+    """The ratio, or None where the denominator is zero or either side is unknown."""
+    return float(numerator / denominator) if denominator and isfinite(numerator) and isfinite(denominator) else None
 
 
 def resampled_sums(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> NDArray[np.float64]:
@@ -29,8 +30,8 @@ def resampled_sums(columns: ArrayLike, *, resamples: int = RESAMPLES, seed: int 
 
 
 def interval_of_ratio(numerator: NDArray[Any], denominator: NDArray[Any], level: float = LEVEL) -> Interval | None:
-    """Percentile interval of resampled sums' ratio; samples whose denominator is zero have no ratio."""
-    defined = denominator != 0
+    """Percentile interval of resampled sums' ratio; samples with a zero denominator or an unknown side have none."""
+    defined = (denominator != 0) & np.isfinite(numerator) & np.isfinite(denominator)
     return percentile_interval(numerator[defined] / denominator[defined], level)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.lanes import BASELINE
-from specbench_kit.reports.predictor_plots import COLOURS, GREY, LINES, MARKERS, plot
+from specbench_kit.reports.drawing import plot
+from specbench_kit.reports.palette import BASELINE_STYLE, GREY, Style, method_styles
 from specbench_kit.sweeps.axes import Axis
 from specbench_kit.sweeps.summary import Line
 
@@ -24,27 +25,33 @@ def write_plots(folder: Path, lines: Sequence[Line], axis: Axis, found: Sequence
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
+    styles = _styles(lines)
     with matplotlib.rc_context({"svg.hashsalt": "skit"}):
         with plot(folder / "speedup.png", (8, 5), formats=FORMATS) as axes:
-            for place, line in enumerate(one for one in lines if one.series != BASELINE):
-                _line(axes, place, line, axis, "speedup", interval=True)
+            for line in lines:
+                if line.series != BASELINE:
+                    _line(axes, styles[line.label], line, axis, "speedup", interval=True)
             _break_even(axes, found)
             _frame(axes, axis, "speedup over centralised autoregressive serving", f"Speedup, modelled\n({where})")
         with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
-            for place, line in enumerate(lines):
-                _line(axes, place, line, axis, "throughput", interval=False)
+            for line in lines:
+                _line(axes, styles[line.label], line, axis, "throughput", interval=False)
             _frame(axes, axis, "committed tokens per second", f"Throughput, modelled\n({where})")
 
 
-def _line(axes: "Axes", place: int, line: Line, axis: Axis, metric: str, *, interval: bool) -> None:
+def _styles(lines: Sequence[Line]) -> Mapping[str, Style]:
+    others = method_styles({line.label: line.series for line in lines if line.series != BASELINE})
+    return {line.label: others.get(line.label, BASELINE_STYLE) for line in lines}
+
+
+def _line(axes: "Axes", style: Style, line: Line, axis: Axis, metric: str, *, interval: bool) -> None:
     x: Sequence[Any] = axis.numbers or [str(value) for value in axis.values]
     y = [row.overall[metric] for row in line.points.values()]
-    colour, style, marker = COLOURS[place % len(COLOURS)], LINES[place % len(LINES)], MARKERS[place % len(MARKERS)]
-    axes.plot(x, y, color=colour, linestyle=style, marker=marker, markersize=5, label=line.label)
+    axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, label=line.label)
     bounds = [row.overall["intervals"].get(metric) for row in line.points.values()]
     if interval and all(bounds):
         low, high = zip(*bounds, strict=True)
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
 
 
 def _break_even(axes: "Axes", found: Sequence[Fields]) -> None:

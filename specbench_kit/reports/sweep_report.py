@@ -7,7 +7,7 @@ from specbench_kit.reports import deployment_wording
 from specbench_kit.reports import sweep_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, table
+from specbench_kit.reports.markup import code, table, warning
 from specbench_kit.reports.wording import dataset_sentence, model_sentence, setting_cautions, time_sentence
 
 Fields = Mapping[str, Any]
@@ -33,8 +33,7 @@ def _title(run: Fields, summary: Fields) -> str:
     parts = [f"# Sweep over {varied} on {run['dataset'].get('name', 'a trace')}"]
     values = next(iter(summary["axes"].values()))
     parts += [f"**{wording.headline(found, values)}**" for found in summary["break_even"]]
-    parts.append("> [!WARNING]\n" + "\n>\n".join(f"> **{caution}**" for caution in setting_cautions(dict(run))))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, warning(setting_cautions(dict(run)))])
 
 
 def _break_even(summary: Fields) -> str:

@@ -1,9 +1,12 @@
 """The same result as a compact table on the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import wording
+from specbench_kit.reports import comparison_wording, wording
+from specbench_kit.reports.comparison import Comparison
+from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
 
 if TYPE_CHECKING:
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+VERDICT_WIDTH = 14
 SHOWN = ("speedup (95%)", "throughput", "tokens / verify", "acceptance")
 
 
@@ -26,6 +30,38 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
         console.print(Text(line, style="bold yellow"))
 
 
+def print_comparison(console: "Console", comparison: Comparison) -> None:
+    """One table with a row per method, what the intervals show, and everything that must be known before quoting it."""
+    from rich.text import Text
+
+    console.print(Text(comparison_wording.where(comparison), style="dim"))
+    console.print(_comparison_table(comparison))
+    console.print(Text(comparison_wording.headline(comparison).replace("`", "")))
+    if any(comparison_wording.EVEN in comparison_wording.speedup_cell(row) for row in comparison.overall.values()):
+        console.print(Text(comparison_wording.EVEN_NOTE, style="dim"))
+    for line in comparison_wording.cautions(comparison):
+        console.print(Text(line.replace("`", ""), style="bold yellow"))
+
+
+def _comparison_table(comparison: Comparison) -> "Table":
+    from rich.text import Text
+
+    table = _empty_table(
+        ["speedup (95%)", "tokens /\nverify", "acceptance", f"against\n{comparison.reference}", "lossless"]
+    )
+    for label, row in comparison.overall.items():
+        cells = [comparison_wording.COLUMNS[name](row) for name in ("speedup (95%)", "tokens / verify", "acceptance")]
+        cells += [_against(row), comparison_wording.lossless_cell(row).replace(", ", "\n")]
+        table.add_row(Text(label), *map(Text, cells))
+    return table
+
+
+def _against(row: Mapping[str, Any]) -> str:
+    if not row.get("verdict"):
+        return ABSENT
+    return "\n".join([times(row["relative_speed"]), *wrap(row["verdict"], VERDICT_WIDTH)])
+
+
 def _setting(run: Fields) -> str:
     config = run.get("config") or {}
     parts = [wording.dataset_sentence(run.get("dataset") or {}), wording.sampling_sentence(config)]
@@ -34,15 +70,21 @@ def _setting(run: Fields) -> str:
 
 
 def _table(summaries: Sequence[Fields]) -> "Table":
-    from rich.table import Table
     from rich.text import Text
+
+    table = _empty_table([name.replace(" / ", " /\n") for name in (*SHOWN, "lossless")])
+    for label, overall, verdict in _rows(summaries):
+        table.add_row(Text(label), *(Text(COLUMNS[name](overall)) for name in SHOWN), Text(verdict))
+    return table
+
+
+def _empty_table(columns: Sequence[str]) -> "Table":
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
-    for name in (*SHOWN, "lossless"):
-        table.add_column(name.replace(" / ", " /\n"), justify="right", no_wrap=True)
-    for label, overall, verdict in _rows(summaries):
-        table.add_row(Text(label), *(Text(COLUMNS[name](overall)) for name in SHOWN), Text(verdict))
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
-from specbench_kit.reports.predictor_plots import COLOURS, GREY, plot
+from specbench_kit.reports.drawing import plot
+from specbench_kit.reports.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

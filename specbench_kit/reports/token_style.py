@@ -1,22 +1,15 @@
 """The style sheet of the token view: light and dark, and readable without colour."""
 
-from specbench_kit.reports.predictor_plots import COLOURS
+from specbench_kit.reports.html_style import theme
+from specbench_kit.reports.palette import COLOURS
 
 BLUE, ORANGE, GREEN, VERMILLION = COLOURS[:4]
 
+LIGHT = f"--accepted: {BLUE}38; --extra: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;"
+DARK = f"--accepted: {BLUE}90; --extra: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;"
+
 CSS = f"""\
-:root {{
-  color-scheme: light dark;
-  --back: #ffffff; --text: #1b1b1b; --faint: #5f6368; --line: #d0d3d6; --panel: #f5f6f7;
-  --accepted: {BLUE}38; --extra: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;
-}}
-@media (prefers-color-scheme: dark) {{
-  :root {{
-    --back: #14171a; --text: #eceef0; --faint: #a5abb1; --line: #42484e; --panel: #1f2428;
-    --accepted: {BLUE}90; --extra: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;
-  }}
-}}
-* {{ box-sizing: border-box; }}
+{theme(LIGHT, DARK)}\
 html {{ scroll-padding-bottom: 50vh; }}
 body {{
   margin: 0 auto; max-width: 75rem; padding: 1rem 1rem 50vh;

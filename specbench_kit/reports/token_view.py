@@ -13,6 +13,7 @@ from unicodedata import category
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.reports.formatting import share, significant
+from specbench_kit.reports.html import document
 from specbench_kit.reports.token_style import CSS
 from specbench_kit.reports.wording import model_sentence, time_kind
 
@@ -83,7 +84,7 @@ def render_index(run: Fields, shown: Sequence[Page], finished: int) -> str:
     body = (
         f"<h1>Tokens of {_code(run['method'])}</h1><p>{_setting(run)} {first}</p><table><tr>{header}</tr>{rows}</table>"
     )
-    return _document(f"Tokens of {run['method']}", body)
+    return document(f"Tokens of {run['method']}", body, CSS)
 
 
 def _index_row(page: Page) -> str:
@@ -117,7 +118,7 @@ def render_page(run: Fields, page: Page, show: Show, prompt: str) -> str:
         f"<details><summary>Prompt</summary><pre>{escape(prompt)}</pre></details>"
         f'<main class="output">{output}</main>'
     )
-    return _document(f"Request {record.request_id}", body)
+    return document(f"Request {record.request_id}", body, CSS)
 
 
 def _setting(run: Fields) -> str:
@@ -240,13 +241,3 @@ def _piece(tokenizer: Any, token: int) -> str:
 
 def _code(text: object) -> str:
     return f"<code>{escape(str(text))}</code>"
-
-
-def _document(title: str, body: str) -> str:
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )

@@ -25,7 +25,8 @@ def _speed(overall: Fields) -> str:
         return rate(overall["throughput"]) if overall.get("throughput") else ""
     bounds = overall["intervals"]["speedup"]
     within = f" (95% interval {interval(bounds)})" if bounds else ""
-    return f"{times(overall['speedup'])} the speed of autoregressive decoding{within}"
+    shown = ", which shows no difference" if bounds and bounds[0] <= 1 <= bounds[1] else ""
+    return f"{times(overall['speedup'])} the speed of autoregressive decoding{within}{shown}"
 
 
 def speedup_note(run: Fields, summary: Fields) -> str:
@@ -40,6 +41,11 @@ def overlap_note(run: Fields) -> str:
     """What one device cannot show of a method that drafts while the target verifies."""
     if run.get("time_kind") == "modelled":
         return ""
+    if (run.get("config") or {}).get("launch") == "processes":
+        return (
+            "The target ran in a process of its own and verified while this one went on drafting; "
+            "`verify` is the time that was left to wait for it."
+        )
     turns = "Drafting and verifying took turns on one device, so what was drafted meanwhile cost time like the rest"
     return f"{turns}: that the two can overlap is only seen under a modelled deployment (`--deployment`)."
 
@@ -54,6 +60,11 @@ def setting_cautions(run: Fields) -> list[str]:
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
     return lines
+
+
+def not_read(problem: str) -> str:
+    """A file, or a part of one, that a report has to do without."""
+    return f"NOT READ: {problem}."
 
 
 def result_cautions(summary: Fields) -> list[str]:
@@ -86,6 +97,8 @@ def lossless_sentence(run: Fields, summary: Fields) -> str:
 
 def _why_unchecked(run: Fields) -> str:
     config = run.get("config") or {}
+    if "imported" in run:
+        return f"Not compared: {run['imported']['tool']} does not record the tokens of outputs."
     if config.get("baseline") and not config.get("temperature"):
         return "This run is the autoregressive baseline itself."
     if config.get("temperature"):
@@ -98,9 +111,13 @@ def lossless_short(summary: Fields) -> str:
     lossless = summary.get("lossless")
     if not lossless or not lossless["compared"]:
         return "unchecked"
+    return "\n".join(lossless_parts(lossless))
+
+
+def lossless_parts(lossless: Fields) -> list[str]:
+    """`80/80`, then what differs."""
     parts = [f"{lossless['identical']}/{lossless['compared']}"]
-    parts += [f"{lossless[key]} {word}" for key, word in (("ties", "tied"), ("errors", "WRONG")) if lossless[key]]
-    return "\n".join(parts)
+    return parts + [f"{lossless[key]} {word}" for key, word in (("ties", "tied"), ("errors", "WRONG")) if lossless[key]]
 
 
 def dataset_sentence(dataset: Fields) -> str:
@@ -114,6 +131,8 @@ def dataset_sentence(dataset: Fields) -> str:
 
 def sampling_sentence(config: Fields) -> str:
     """Greedy, or the sampling parameters that are set."""
+    if config.get("temperature", 0) is None:
+        return "sampling not stated"
     if not config.get("temperature"):
         return "greedy"
     limits = [f", {name.replace('_', '-')} {config[name]:g}" for name in ("top_p", "top_k") if config.get(name)]
@@ -122,7 +141,7 @@ def sampling_sentence(config: Fields) -> str:
 
 def model_sentence(model: Fields) -> str:
     """Name, size and the start of the weights' hash."""
-    parts = [str(model.get("name", "unnamed"))]
+    parts = [str(model.get("name") or "not stated")]
     if model.get("parameters"):
         parts.append(f"{parameters(model['parameters'])} parameters")
     if model.get("hash"):
@@ -140,7 +159,8 @@ def time_sentence(run: Fields) -> str:
     """How durations were obtained."""
     name = deployment_name(run)
     under = f": what the deployment '{name}' would take" if name else ""
-    meanings = {"measured": "measured by this machine's clock", "modelled": f"modelled{under}, by latency models"}
+    clock = f"measured by {run['imported']['tool']}" if "imported" in run else "measured by this machine's clock"
+    meanings = {"measured": clock, "modelled": f"modelled{under}, by latency models"}
     return meanings.get(run.get("time_kind", ""), "unlabelled")
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from command_line import Rows, TinyPair, copy_model, read_object, read_rows, write_rows
+from tiny_predictors import confidence_predictor
 
-from specbench_kit.bench.run import Benchmark, Progress
+from specbench_kit.bench.lanes import Progress
+from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.run_directory import config_key
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.loading import load
 from specbench_kit.errors import SkitError
+from specbench_kit.training.pair import identify
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
 DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)]
@@ -92,7 +95,7 @@ def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_pat
 
 def test_there_are_no_more_slots_than_requests_can_be_open(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=10**9), DIALOGUES)
-    assert benchmark.runners[0].store.data.shape[2] == len(DIALOGUES) * 2 + 1
+    assert benchmark.bench.runners[0].store.data.shape[2] == len(DIALOGUES) * 2 + 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -107,7 +110,7 @@ def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: Ti
     assert conclusion.summary["requests"] == {"planned": 6, "finished": 6, "failed": 0}
     records = conclusion.directory.records()
     assert all(len(r.output_ids) == 12 or r.finish_reason == "eos" for r in records)
-    assert any(len(benchmark.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids) for r in records)
+    assert any(len(benchmark.bench.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids) for r in records)
 
 
 def interrupt(benchmark: Benchmark, after: int) -> None:
@@ -159,7 +162,7 @@ def test_a_run_whose_report_could_not_be_written_can_be_resumed(tiny: TinyPair, 
     benchmark.run(no_report)
     blocked = benchmark.runs["threshold"].path / "report.md"
     blocked.mkdir()
-    with pytest.raises(SkitError, match=r"cannot write report\.md"):
+    with pytest.raises(SkitError, match=r"cannot write the report in"):
         benchmark.conclude()
     blocked.rmdir()
     resumed = prepare(replace(asked, resume=True))
@@ -193,3 +196,19 @@ def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path)
 def test_settings_that_make_no_sense_are_refused(option: str, value: object, reason: str) -> None:
     with pytest.raises(SkitError, match=reason):
         replace(Settings(("fixed-k",)), **{option: value})  # type: ignore[arg-type]
+
+
+def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tiny: TinyPair, tmp_path: Path) -> None:
+    pair = identify(str(tiny.target), str(tiny.draft))
+    folder = confidence_predictor(tmp_path / "deep" / "mine", pair, threshold=0.03)
+    benchmark = prepare(settings(tiny, tmp_path, f"wisp:predictor={folder},max_draft=3"))
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    run = conclusion.directory
+    assert run.run["method"] == conclusion.summary["method"] == "wisp:predictor=mine,max_draft=3"
+    used = run.run["uses"]["predictor"]
+    assert (used["family"], used["threshold"], used["max_draft"]) == ("logistic", 0.03, 3)
+    for file in run.path.glob("*.*"):
+        assert str(tmp_path) not in file.read_text()
+    retrained = run.run | {"uses": {"predictor": used | {"created": "later"}}}
+    assert config_key(retrained) != config_key(run.run)

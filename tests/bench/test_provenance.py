@@ -46,8 +46,11 @@ def test_collect_states_this_machine_and_these_versions() -> None:
     assert found["argv"] == ["skit", "bench"]
     assert found["versions"]["python"] == platform.python_version()
     assert found["versions"]["torch"] == torch.__version__
-    assert set(found["versions"]) == {"python", "torch", "transformers", "tokenizers", "numpy", "specbench_kit"}
-    assert set(found["hardware"]) == {"cpu", "physical_cores", "torch_threads", "memory_gb", "gpu"}
+    decisive = {"python", "torch", "transformers", "tokenizers", "numpy", "safetensors", "specbench_kit"}
+    assert decisive <= set(found["versions"])
+    assert "pytest" not in found["versions"]
+    hardware = {"cpu", "physical_cores", "usable_cpus", "torch_threads", "memory_gb", "gpu", "gpus", "cuda"}
+    assert set(found["hardware"]) == hardware
     assert found["hardware"]["torch_threads"] == torch.get_num_threads()
     assert found["hardware"]["cpu"]
     assert 0.1 < found["hardware"]["memory_gb"] < 100_000

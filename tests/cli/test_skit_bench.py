@@ -92,11 +92,11 @@ def test_stdout_is_one_json_document_and_tables_go_to_stderr(
     done: subprocess.CompletedProcess[str], document: dict[str, Any], runs: list[Path]
 ) -> None:
     assert done.stdout.count("\n") == 1
-    assert set(document) == {"run_dirs", "summary"}
+    assert set(document) == {"run_dirs", "summary", "report_dir"}
     assert tuple(document["summary"]) == METHODS
     assert [read_object(run / "summary.json") for run in runs] == list(document["summary"].values())
     assert "lossless" in done.stderr
-    assert str(runs[0] / "report.md") in done.stderr
+    assert str(Path(document["report_dir"]) / "report.md") in done.stderr
 
 
 def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> None:
@@ -154,6 +154,7 @@ def test_run_json_says_what_was_run_without_naming_a_folder(runs: list[Path], pr
         "top_k": 0,
         "seed": 0,
         "limit": None,
+        "repeats": 1,
         "baseline": True,
         "device": "cpu",
         "dtype": "float32",
@@ -244,7 +245,9 @@ def test_a_sample_that_stands_in_is_announced_once_and_stamped(tmp_path: Path) -
         "SAMPLE DATA: 'gsm8k' was not found, 2 prompts of the bundled sample 'gsm8k' stand in "
         "(openai/gsm8k:main:test is out of reach and not cached). --no-sample forbids this."
     ]
-    for run in tmp_path.iterdir():
+    runs = [file.parent for file in tmp_path.glob("*/run.json")]
+    assert len(runs) == 2
+    for run in runs:
         assert read_object(run / "run.json")["dataset"]["source"] == "sample"
         assert "> **SAMPLE DATA: a few bundled prompts stand in for gsm8k" in (run / "report.md").read_text()
 

@@ -146,7 +146,7 @@ BAD = {
     "--limit 0": "--limit must be at least 1",
     "--name a/b": "cannot be a folder's name",
     "--trace nowhere.parquet": "cannot read the trace nowhere.parquet",
-    "--limit 3 --max-new-tokens 2": "holds 3 prompts, which cannot be split",
+    "--limit 3 --max-new-tokens 2": "prompts, which cannot be split: record at least 5",
 }
 
 

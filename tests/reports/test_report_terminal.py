@@ -5,7 +5,7 @@ from report_builders import autoregressive_like, make_run, simulate_chain, summa
 from rich.console import Console
 
 from specbench_kit.reports.losslessness import Losslessness, summarise_checks
-from specbench_kit.reports.terminal import print_summary
+from specbench_kit.reports.terminal import print_comparison, print_summary
 
 
 @pytest.fixture
@@ -53,3 +53,17 @@ def test_eighty_columns_lose_nothing(summaries):
     assert "10/10" in text
     folded = "".join(line.split()[0] for line in text.splitlines() if not line.startswith(" "))
     assert "threshold:threshold=0.4,max_draft=20,schedule=constant" in folded
+
+
+def test_a_comparison_fits_eighty_columns_and_says_what_intervals_show(comparison):
+    console = Console(file=StringIO(), width=80)
+    print_comparison(console, comparison)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    assert set(comparison.overall) <= set(rows)
+    assert f"{comparison.overall['threshold']['speedup']:.2f}x (" in rows["threshold"]
+    assert rows["threshold"].endswith("12/12")
+    text = " ".join(" ".join(lines).split())
+    assert f"{comparison.reference}: {comparison.overall[comparison.reference]['speedup']:.2f}x the speed" in text
+    assert "slower" in text

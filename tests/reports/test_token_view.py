@@ -160,7 +160,7 @@ def test_a_large_tree_is_cut_and_counted() -> None:
     record = make_record("q", make_round(many, submitted=0))
     lines = Reader(page_of(record, RequestDetail("q", [tree]))).classes("line")
     assert len([line for line in lines if "○" in line]) == 12
-    assert lines[-1] == "and 28 more that were not sent"
+    assert lines[-1] == "and 28 more that came to nothing"
 
 
 def test_the_heading_says_what_became_of_the_round() -> None:

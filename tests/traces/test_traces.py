@@ -39,6 +39,7 @@ EOS = frozenset({3})
 PREDICTOR = confidence_predictor(Path(mkdtemp(prefix="predictor-")))
 CHAIN_METHODS = [
     "autoregressive",
+    "layer-split",
     "fixed-k",
     "fixed-k:k=6",
     "threshold:max_draft=6",
@@ -50,7 +51,7 @@ CHAIN_METHODS = [
     "adaspec:max_draft=6",
     "adaspec:max_draft=6,elimination=false,slo_tpot=0.02",
 ]
-TREE_METHODS = ["specedge", "specinfer", "specpipe"]
+TREE_METHODS = ["specedge", "server-tree", "specinfer", "specpipe"]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_the_trace_is_not_trivial(traces):
     assert any(trace.finish_reason == "length" for trace in traces)
 
 
-@pytest.mark.parametrize("spec", CHAIN_METHODS)
+@pytest.mark.parametrize("spec", CHAIN_METHODS, ids=[spec.replace(str(PREDICTOR), "made") for spec in CHAIN_METHODS])
 def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, header, traces):
     method = parse_method(spec).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)

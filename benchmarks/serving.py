@@ -1,0 +1,67 @@
+"""What simulating costs: seconds of one core, memory, and how cost grows with events."""
+
+import json
+import subprocess
+import sys
+from math import log
+from typing import NamedTuple
+
+from benchmarks.common import Bound, Figure, Outcome, Setting, over_rounds
+from benchmarks.process import measure
+
+CASES = {
+    "200 devices, 600 s": (("200", "600", "wisp", "own"), Bound(most=4)),
+    "10,000 devices, 60 s": (("10000", "60", "wisp", "own"), Bound(most=25)),
+    "10,000 devices, 60 s, on a server that keeps up": (("10000", "60", "wisp", "fast"), None),
+}
+GROWTH = ("250", "4000")
+"""Devices on a server that keeps up, so that events grow with them."""
+GROWTH_S = "20"
+NEAR_LINEAR = Bound(most=1.25)
+"""Exponent of seconds over events; what is beyond 1 is the logarithm of heaps, and caches that are outgrown."""
+
+
+class _Cost(NamedTuple):
+    """Seconds of processor time, which other work on the machine does not lengthen."""
+
+    seconds: float
+    events: int
+    rounds: int
+
+
+def run(setting: Setting) -> Outcome:
+    """Simulations in processes of their own; setting up is not part of their time."""
+    cases = [_case(setting, name, *case) for name, case in CASES.items()]
+    figures = [figure for case in cases for figure in case]
+    return Outcome("Simulating many devices on one server, on one core", [*figures, _growth(setting)])
+
+
+def _case(setting: Setting, name: str, arguments: tuple[str, ...], bound: Bound | None) -> list[Figure]:
+    costs = [_simulate(arguments) for _ in range(setting.rounds)]
+    peak = measure(_command(arguments)).peak_bytes
+    per_round = [cost.seconds / cost.rounds * 1e6 for cost in costs]
+    return [
+        over_rounds(f"{name}: {costs[0].rounds:,} rounds", [cost.seconds for cost in costs], "s", bound),
+        over_rounds(f"{name}: per round", per_round, "µs"),
+        Figure(f"{name}: peak memory", peak / 1e9, "GB", Bound(most=1)),
+    ]
+
+
+def _growth(setting: Setting) -> Figure:
+    """The slope between the fewest and the most events, on logarithmic scales."""
+    few, many = ([_simulate((devices, GROWTH_S, "wisp", "fast")) for _ in range(setting.rounds)] for devices in GROWTH)
+    exponents = [
+        log(large.seconds / small.seconds) / log(large.events / small.events)
+        for small, large in zip(few, many, strict=True)
+    ]
+    span = f"{few[0].events:,} to {many[0].events:,} events"
+    return over_rounds(f"exponent of cost from {span}", exponents, "", NEAR_LINEAR)
+
+
+def _simulate(arguments: tuple[str, ...]) -> _Cost:
+    done = subprocess.run(_command(arguments), capture_output=True, text=True, check=True)
+    return _Cost(**json.loads(done.stdout))
+
+
+def _command(arguments: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.serving_scene", *arguments]

@@ -1,0 +1,53 @@
+"""One simulation in a process of its own: `python -m benchmarks.serving_scene DEVICES SECONDS SYSTEM SERVER`.
+
+Prints a line of JSON with the seconds of processor time that it took and the events that it went through.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from time import process_time
+
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.deployments.loading import find
+from specbench_kit.serving.acceptance import iid
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import systems
+
+DEPLOYMENT = "wisp"
+FAST = InteractionModel(a_s=1e-6, b_compute_s=0, b_read_s=1e-9, c_s=5e-3)
+"""A server that keeps up with 10,000 devices."""
+
+
+def scene(devices: int, duration_s: float, system: str, server: str) -> Scenario:
+    """Prompts of 200 tokens, answers of 100, all classes; the deployment's own server, or a `fast` one."""
+    deployment = find(DEPLOYMENT).build()
+    if server == "fast":
+        deployment = replace(deployment, verifier=replace(deployment.verifier, latency=FAST))
+    return Scenario(
+        deployment,
+        systems.get(system),
+        iid(0.8, 4),
+        devices,
+        slo=parse_slo("1:0.25,2:0.25,3:0.25,4:0.25"),
+        prompt_tokens=200,
+        output_tokens=100,
+        max_batch=256,
+        duration_s=duration_s,
+        warmup_s=duration_s / 10,
+    )
+
+
+def main() -> None:
+    devices, duration_s, system, server = sys.argv[1:]
+    asked = scene(int(devices), float(duration_s), system, server)
+    started_s = process_time()
+    result = simulate(asked)
+    seconds = process_time() - started_s
+    print(json.dumps({"seconds": seconds, "events": result.events, "rounds": len(result.rounds["client"])}))
+
+
+if __name__ == "__main__":
+    main()

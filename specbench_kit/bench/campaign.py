@@ -1,0 +1,40 @@
+"""The work of one `skit bench`: a benchmark per dataset, with one pair of models."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from specbench_kit.bench.conclusion import Conclusion
+from specbench_kit.bench.lanes import Progress
+from specbench_kit.bench.run import Benchmark, open_runs
+from specbench_kit.bench.settings import Settings
+from specbench_kit.bench.workbench import Workbench
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.profilers.measurement import Report
+
+
+class Campaign:
+    """Every run directory is there before anything is decoded, so that `--resume` finds all that belongs together."""
+
+    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report) -> None:
+        self.bench = Workbench(settings, datasets, report)
+        runs = open_runs(settings, self.bench, datasets)
+        pairs = zip(datasets, runs, strict=True)
+        self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
+
+    def run(self, report: Callable[[Progress], None]) -> None:
+        """Decode everything that is missing, one dataset after the other."""
+        try:
+            for number, benchmark in enumerate(self.benchmarks):
+                benchmark.run(partial(self._report, report, number))
+        finally:
+            self.bench.close()
+
+    def conclude(self) -> list[Conclusion]:
+        """Summaries and reports of every run, whole or partial."""
+        return [conclusion for benchmark in self.benchmarks for conclusion in benchmark.conclude()]
+
+    def _report(self, report: Callable[[Progress], None], number: int, progress: Progress) -> None:
+        """Count over all datasets."""
+        planned = [benchmark.planned for benchmark in self.benchmarks]
+        report(replace(progress, done=sum(planned[:number]) + progress.done, planned=sum(planned)))

@@ -1,0 +1,24 @@
+"""The report that sets the runs of one command side by side, in a folder of its own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.reports.comparison import Comparison, compare
+from specbench_kit.reports.document import write_reports
+from specbench_kit.reports.run_data import load_runs
+from specbench_kit.run_folder import unused_folder
+
+
+def report_jointly(out: Path, runs: Sequence[RunDirectory]) -> tuple[Path, Comparison] | None:
+    """Write it into a new folder below `out`; nothing where fewer than two runs have finished any request."""
+    begun = [run.path for run in runs if run.records()]
+    if len(begun) < 2:
+        return None
+    # By force, because an interruption can leave runs on different prompts; the report then says so.
+    found, problems = load_runs(begun)
+    comparison = compare(found, force=True, problems=problems)
+    datasets = "-".join(dict.fromkeys(run.run["dataset"]["name"] for run in runs))
+    folder = unused_folder(out, "bench", datasets, {"runs": [path.name for path in begun]})
+    write_reports(comparison, folder)
+    return folder, comparison

@@ -1,0 +1,87 @@
+"""What the benchmarks of one command share: a pair of models, the methods made ready, and room for all of them."""
+
+from collections.abc import Sequence
+
+from specbench_kit.bench import provenance
+from specbench_kit.bench.choice import usable
+from specbench_kit.bench.conversations import most_tokens
+from specbench_kit.bench.lanes import BASELINE
+from specbench_kit.bench.latencies import Surroundings
+from specbench_kit.bench.settings import Settings
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.pipeline import require_stages
+from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.pair import load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.profilers.measurement import Report
+
+
+class Workbench:
+    """`methods` are those that can run here, by spec; `left_out` says why others of `all` cannot.
+
+    `lanes` are those that take turns: the methods, after the baseline where that is wanted or read.
+    """
+
+    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report = lambda *_: None) -> None:
+        self.settings = settings
+        self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+        self.models = self.pair.describe(provenance.hash_model)
+        self.surroundings = Surroundings(settings, self.pair, self.models, report)
+        self.methods, self.left_out = usable(settings, self._prepare)
+        needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
+        self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
+        self.runners = self._make_runners(datasets)
+        self.stages = self._start_stages() if settings.launch == "processes" else None
+
+    def engine(self, method: Method, started_s: float = 0.0) -> Loop:
+        """The method's loop, whose clock goes on at `started_s`."""
+        settings = self.settings
+        return live_engine(
+            method,
+            *self.runners,
+            sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
+            seed=settings.seed,
+            eos_ids=self.pair.eos_ids,
+            batch_size=settings.batch_size,
+            started_s=started_s,
+            deployment=settings.deployment,
+            stages=self.stages,
+        )
+
+    def close(self) -> None:
+        """End the processes of a pipeline."""
+        if self.stages is not None:
+            self.stages.close()
+
+    def _prepare(self, spec: str) -> Method:
+        method = parse_method(spec).prepare(self.surroundings.environment)
+        if self.settings.deployment is not None:
+            require_stages(method, self.settings.deployment)
+        return method
+
+    def _make_runners(self, datasets: Sequence[LoadedDataset]) -> tuple[Runner, Runner]:
+        """Slots for the batches of all methods, and one to check losslessness in when a run ends early."""
+        most = max(len(dataset.prompts) for dataset in datasets)
+        slots = min(self.settings.batch_size, most) * len(self.lanes) + 1
+        prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
+        longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
+        in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)
+        return self.pair.runners(slots, longest + in_flight)
+
+    def _start_stages(self) -> ProcessStages:
+        """The processes that all methods with a pipeline share, as they take turns."""
+        counts = {method.pipeline.stages for method in self.methods.values() if method.pipeline}
+        if not counts and any(method.overlaps for method in self.methods.values()):
+            counts = {1}  # the whole target, beside which is drafted
+        if len(counts) != 1:
+            found = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
+            raise SkitError(f"--launch processes needs methods with one number of stages: {found}")
+        capacity, slots = self.runners[0].capacity, self.settings.batch_size * len(self.lanes)
+        sizes = {"slots": slots, "capacity": capacity, "vocabulary": self.pair.vocabulary}
+        return ProcessStages(counts.pop(), self.pair.target, sizes)

@@ -1,0 +1,54 @@
+"""`skit compare`: runs side by side, refused where they are not comparable."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench_kit.cli import options
+from specbench_kit.cli.report import FORMATS, AgainstOption, ForceOption, FormatOption, RunsArgument
+
+FAILED = 1
+"""Exit code where a condition of --fail-if holds."""
+
+
+def compare(
+    run: RunsArgument,
+    against: AgainstOption = None,
+    force: ForceOption = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
+            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95'; "
+            "may be given several times."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write a report into; none is written without.")] = None,
+    formats: FormatOption = FORMATS,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Compare runs of the same prompts, models, lengths, sampling and clock."""
+    from rich.console import Console
+
+    from specbench_kit.cli.common import say
+    from specbench_kit.cli.report import as_document, load_comparison, write
+    from specbench_kit.reports.condition import Condition, violations
+    from specbench_kit.reports.terminal import print_comparison
+
+    conditions = [Condition.parse(text) for text in fail_if or ()]
+    console = Console(stderr=as_json)
+    comparison = load_comparison(run, against, force)
+    print_comparison(console, comparison)
+    if out is not None:
+        write(console, comparison, out, formats)
+    failed = [line for condition in conditions for line in violations(comparison, condition)]
+    if as_json:
+        print(json.dumps(as_document(comparison) | {"failed": failed}, allow_nan=False))
+    for line in failed:
+        say(Console(stderr=True), f"failed: {line}", style="bold red")
+    if conditions and not failed:
+        say(console, f"passed: {', '.join(condition.text for condition in conditions)} holds for no method")
+    if failed:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,94 @@
+"""`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and plots."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specbench_kit.cli import options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specbench_kit.reports.comparison import Comparison
+
+FORMATS = "md,html,csv,latex,png,svg"
+
+RunsArgument = Annotated[
+    list[Path], typer.Argument(help="Run directories, or folders that hold some.", show_default=False)
+]
+FormatOption = Annotated[str, typer.Option("--format", help="Any of md, html, csv, latex, png and svg, with commas.")]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(help="The method that all others are compared with; the fastest that can be deployed if left out."),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Compare runs that must not be compared; every output then says so.")
+]
+
+
+def report(
+    run: RunsArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the report; the run's own, or a new one beside several runs, if left out."),
+    ] = None,
+    formats: FormatOption = FORMATS,
+    against: AgainstOption = None,
+    force: ForceOption = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Report on one run, or put several in one report."""
+    from rich.console import Console
+
+    from specbench_kit.reports.terminal import print_comparison
+
+    console = Console(stderr=as_json)
+    comparison = load_comparison(run, against, force)
+    print_comparison(console, comparison)
+    write(console, comparison, out or _folder(comparison), formats)
+    if as_json:
+        print(json.dumps(as_document(comparison), allow_nan=False))
+
+
+def load_comparison(paths: list[Path], against: str | None, force: bool) -> "Comparison":
+    """The runs in these folders, side by side."""
+    from specbench_kit.reports.comparison import compare
+    from specbench_kit.reports.run_data import load_runs
+
+    runs, problems = load_runs(paths)
+    return compare(runs, against=against, force=force, problems=problems)
+
+
+def write(console: "Console", comparison: "Comparison", folder: Path, formats: str) -> None:
+    """Write the report and say where its pages are."""
+    from specbench_kit.cli.common import say
+    from specbench_kit.reports.document import write_reports
+
+    written = write_reports(comparison, folder, [name.strip() for name in formats.split(",") if name.strip()])
+    pages = [path for path in written if path.parent == folder]
+    for path in pages or written[:1]:
+        say(console, f"report: {path}")
+
+
+def as_document(comparison: "Comparison") -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "run_dirs": [str(run.path) for run in comparison.runs],
+        "reference": comparison.reference,
+        "forced": list(comparison.overruled),
+        "remarks": list(comparison.remarks),
+        "problems": list(comparison.problems),
+        "summary": comparison.overall,
+    }
+
+
+def _folder(comparison: "Comparison") -> Path:
+    from specbench_kit.run_folder import unused_folder
+
+    runs = comparison.runs
+    if len(runs) == 1:
+        return runs[0].path
+    named = {"runs": [run.name for run in runs]}
+    return unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), named)

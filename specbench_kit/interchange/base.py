@@ -1,0 +1,57 @@
+"""The contract of a file format that other tools read or write."""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.errors import SkitError
+from specbench_kit.registry import Registry
+
+if TYPE_CHECKING:
+    from specbench_kit.bench.run_directory import RunDirectory
+
+UNKNOWN = dict.fromkeys(
+    ("drafted", "submitted", "prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s")
+)
+"""Fields of a round that hardly any other tool records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file says: one record per request, the name of what decoded them, and when, in ISO 8601, if it says so.
+
+    `notes` are lines on what a reader of the numbers must know.
+    """
+
+    method: str
+    records: Sequence[RequestRecord]
+    started_at: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+class Format(ABC):
+    """One file per format: `read`, `write`, or both."""
+
+    summary: ClassVar[str]
+    """One line: what the files hold."""
+    tool: ClassVar[str]
+    """Whose format it is."""
+    dataset: ClassVar[str] = "unnamed"
+    """What the prompts are where an import does not name them."""
+
+    def read(self, path: Path) -> Found:
+        """The content of a file; bad content is an error with its line."""
+        raise SkitError(f"files of {self.tool} cannot be imported, as they do not tell requests apart: {_READABLE}")
+
+    def write(self, run: "RunDirectory") -> str:
+        """The text of the file for a run."""
+        raise SkitError(f"runs cannot be exported to {self.tool}")
+
+
+_READABLE = "import a format with one record per request"
+
+formats: Registry[type[Format]] = Registry("format", "specbench_kit.interchange")

@@ -1,0 +1,36 @@
+"""Right and wrong predictions, counted. Imports nothing heavy."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Counts of tokens by prediction (positive: accepted) and truth."""
+
+    true_negatives: int
+    false_positives: int
+    false_negatives: int
+    true_positives: int
+
+    @property
+    def accuracy(self) -> float:
+        total = self.true_negatives + self.false_positives + self.false_negatives + self.true_positives
+        return (self.true_negatives + self.true_positives) / total
+
+    @property
+    def recall(self) -> float:
+        """Share of the accepted tokens that are predicted accepted."""
+        return self.true_positives / (self.true_positives + self.false_negatives)
+
+    @property
+    def specificity(self) -> float:
+        """Share of the rejected tokens that are predicted rejected."""
+        return self.true_negatives / (self.true_negatives + self.false_positives)
+
+    @property
+    def false_positive_rate(self) -> float:
+        return 1 - self.specificity
+
+    @property
+    def balanced_accuracy(self) -> float:
+        return (self.recall + self.specificity) / 2

@@ -1,0 +1,119 @@
+"""What runs must agree in before their numbers stand in one table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.wording import deployment_name, sampling_sentence
+
+Fields = Mapping[str, Any]
+Labelled = Sequence[tuple[str, Run]]
+
+
+def obstacles(runs: Labelled) -> list[str]:
+    """Where labelled runs differ so that comparing them is refused: data, models, lengths, sampling, clock."""
+    by_dataset: dict[str, list[tuple[str, Run]]] = {}
+    for label, run in runs:
+        by_dataset.setdefault(dataset_name(run), []).append((label, run))
+    found = [_coverage(by_dataset)] if len(by_dataset) > 1 else []
+    found += [_disagreement(f"prompts of {name}", some, _prompts) for name, some in by_dataset.items()]
+    found += [_disagreement(name, runs, value) for name, value in DECISIVE.items()]
+    return [line for line in [*found, _deployments(runs)] if line]
+
+
+def remarks(runs: Labelled) -> list[str]:
+    """Where they differ in what changes time but can be the very thing that is compared."""
+    return [line for name, value in NOTABLE.items() if (line := _disagreement(name, runs, value))]
+
+
+def dataset_name(run: Run) -> str:
+    """The dataset's name, without which a run has prompts of no known origin."""
+    return str(run.dataset.get("name", "unnamed dataset"))
+
+
+def _coverage(by_dataset: Mapping[str, Labelled]) -> str:
+    """Several datasets compare methods only where each method ran on all of them."""
+    everyone = {label for some in by_dataset.values() for label, _ in some}
+    gaps = [
+        f"{label} did not run on {name}"
+        for name, some in by_dataset.items()
+        for label in sorted(everyone - {one for one, _ in some})
+    ]
+    return f"dataset: {', '.join(gaps)}" if gaps else ""
+
+
+def _disagreement(name: str, runs: Labelled, value: Callable[[Run], str]) -> str:
+    """`max_new_tokens: 128 (fixed-k), 96 (threshold)`, or nothing where all agree."""
+    by_value: dict[str, list[str]] = {}
+    for label, run in runs:
+        by_value.setdefault(value(run), []).append(label)
+    if len(by_value) < 2:
+        return ""
+    return f"{name}: {', '.join(f'{one} ({_some(labels)})' for one, labels in by_value.items())}"
+
+
+def _some(labels: Sequence[str], most: int = 3) -> str:
+    unique = list(dict.fromkeys(labels))
+    return ", ".join(unique) if len(unique) <= most else f"{', '.join(unique[:most])} and {len(unique) - most} more"
+
+
+def _prompts(run: Run) -> str:
+    digest, count = run.dataset.get("digest"), run.dataset.get("count")
+    return f"{count} prompts, digest {str(digest)[:12]}"
+
+
+def _model(role: str) -> Callable[[Run], str]:
+    def value(run: Run) -> str:
+        model = (run.fields.get("models") or {}).get(role) or {}
+        return f"{model.get('name')}, hash {str(model.get('hash'))[:12]}"
+
+    return value
+
+
+def _config(name: str) -> Callable[[Run], str]:
+    return lambda run: str((run.fields.get("config") or {}).get(name))
+
+
+def _hardware(name: str) -> Callable[[Run], str]:
+    return lambda run: str((run.fields.get("hardware") or {}).get(name)) if _measured(run) else ""
+
+
+def _measured(run: Run) -> bool:
+    return run.fields.get("time_kind") != "modelled"
+
+
+DECISIVE: dict[str, Callable[[Run], str]] = {
+    "target model": _model("target"),
+    "draft model": _model("draft"),
+    "dtype": _config("dtype"),
+    "max_new_tokens": _config("max_new_tokens"),
+    "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
+    "time": lambda run: str(run.fields.get("time_kind")),
+}
+NOTABLE: dict[str, Callable[[Run], str]] = {
+    "batch size": _config("batch_size"),
+    "device": lambda run: _config("device")(run) if _measured(run) else "",
+    "CPU": _hardware("cpu"),
+    "GPU": _hardware("gpu"),
+    "threads": _hardware("torch_threads"),
+    "git commit": lambda run: str(run.fields.get("git_commit"))[:12],
+}
+
+
+def _deployments(runs: Labelled) -> str:
+    """The fields in which deployments differ, by name and value."""
+    described = {label: _flat(run.fields.get("deployment") or {}) for label, run in runs}
+    keys = dict.fromkeys(key for fields in described.values() for key in fields)
+    differing = [key for key in keys if len({str(fields.get(key)) for fields in described.values()}) > 1]
+    if not differing:
+        return ""
+    names = _disagreement("deployment", runs, lambda run: deployment_name(run.fields) or "none")
+    values = [f"{key} {' / '.join(dict.fromkeys(str(f.get(key)) for f in described.values()))}" for key in differing]
+    return names or f"deployment: {_some(values)}"
+
+
+def _flat(fields: Fields, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found

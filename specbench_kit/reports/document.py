@@ -1,0 +1,128 @@
+"""A comparison as files: Markdown, HTML, CSV, LaTeX and plots."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from specbench_kit.errors import SkitError
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown
+from specbench_kit.reports.comparison import Comparison
+from specbench_kit.reports.comparison_wording import where
+from specbench_kit.reports.drawing import Picture, draw
+from specbench_kit.reports.markup import folded
+from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.tables import to_csv, to_latex
+from specbench_kit.reports.wording import time_kind
+
+ALL = ("md", "html", "csv", "latex", "png", "svg")
+PLOTS = "plots"
+BESIDE = ("plots/timeline.png", "timeline.json", "tokens/index.html")
+"""What a run directory may hold that its report links to."""
+
+
+def write_reports(
+    comparison: Comparison,
+    folder: Path,
+    formats: Sequence[str] = ALL,
+    decode: Callable[[list[int]], str] | None = None,
+) -> list[Path]:
+    """Write the report into `folder` in these formats; the paths of what was written.
+
+    A single run's report has all of that run; `decode` gives it the text of a prompt.
+    """
+    unknown = [name for name in formats if name not in ALL]
+    if unknown:
+        raise SkitError(f"unknown report format '{unknown[0]}'; known: {', '.join(ALL)}")
+    try:
+        return list(Content(comparison, folder, formats, decode).write())
+    except OSError as error:
+        raise SkitError(
+            f"cannot write the report in {folder}: {error.strerror or error}; choose another --out"
+        ) from error
+
+
+class Content:
+    """One report: every figure is drawn once, and the page is made of the Markdown."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        folder: Path,
+        formats: Sequence[str],
+        decode: Callable[[list[int]], str] | None,
+    ) -> None:
+        self.comparison, self.folder, self.formats, self.decode = comparison, folder, formats, decode
+        self.plot_formats = [suffix for suffix in ("png", "svg") if suffix in formats]
+        self.drawings: dict[str, str] = {}
+        """SVG texts for the page, by their path in the Markdown."""
+
+    def write(self) -> Iterator[Path]:
+        """Every file's path as it is written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines: list[str] = []
+        timelines: list[str] = []
+        if self.plot_formats or "html" in self.formats:
+            for picture in comparison_plots.pictures(self.comparison):
+                yield from self._draw(picture)
+                lines += [f"![{picture.title}]({self._path(picture.name)})\n*{picture.title}. {picture.note}*"]
+            for run in self.comparison.runs:
+                yield from self._copy_timeline(run, timelines)
+        if timelines:
+            lines.append(folded("Timelines of the first rounds of one request", "\n\n".join(timelines)))
+        yield from self._write_texts(lines)
+
+    def _draw(self, picture: Picture) -> Iterator[Path]:
+        suffixes = {*self.plot_formats, *(["svg"] if "html" in self.formats else [])}
+        drawn = draw(picture, where(self.comparison), sorted(suffixes))
+        yield from self._keep(picture.name, drawn)
+
+    def _keep(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
+        """Files for the formats that were asked for, and the SVG for the page."""
+        if "svg" in drawn:
+            self.drawings[f"{PLOTS}/{name}"] = html.inline_svg(drawn["svg"].decode(), name)
+        for suffix in self.plot_formats:
+            if suffix in drawn:
+                path = self.folder / PLOTS / f"{name}.{suffix}"
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(drawn[suffix])
+                yield path
+
+    def _path(self, name: str) -> str:
+        return f"{PLOTS}/{name}.{next(iter(self.plot_formats), 'svg')}"
+
+    def _copy_timeline(self, run: Run, lines: list[str]) -> Iterator[Path]:
+        """The picture of a run's timeline; in the run's own folder it lies already."""
+        found = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
+        if not found:
+            return
+        if run.path.resolve() == self.folder.resolve():
+            if "svg" in found:
+                self.drawings[f"{PLOTS}/timeline"] = html.inline_svg(found["svg"].decode(), "timeline")
+            return
+        name = f"timeline-{run.name}"
+        yield from self._keep(name, found)
+        lines.append(f"![Timeline, {run.method}]({self._path(name)})\n*{run.method}, {time_kind(run.fields)}.*")
+
+    def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:
+        """Pictures are part of the page, while the Markdown can only point to files."""
+        makers: dict[str, tuple[str, Callable[[], str]]] = {
+            "md": ("report.md", lambda: self._markdown(pictures if self.plot_formats else ())),
+            "html": ("report.html", lambda: html.page(self._markdown(pictures), self.drawings)),
+            "csv": ("report.csv", lambda: to_csv(self.comparison)),
+            "latex": ("report.tex", lambda: to_latex(self.comparison)),
+        }
+        for suffix, (name, make) in makers.items():
+            if suffix in self.formats:
+                path = self.folder / name
+                path.write_text(make(), encoding="utf-8", errors="backslashreplace")
+                yield path
+
+    def _markdown(self, pictures: Sequence[str]) -> str:
+        everywhere = f"Every figure: {where(self.comparison)}."
+        figures = "\n\n".join(["## Figures", everywhere, *pictures]) if pictures else ""
+        if len(self.comparison.runs) > 1:
+            return comparison_markdown.render(self.comparison, figures)
+        (run,) = self.comparison.runs
+        own = [comparison_markdown.averages(self.comparison), comparison_markdown.repeats(self.comparison), figures]
+        exports = [name for name in BESIDE if (self.folder / name).exists()]
+        records, problems = run.records, self.comparison.problems
+        return markdown.render(run.fields, run.summary, records, self.decode, exports, own, problems)

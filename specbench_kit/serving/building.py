@@ -1,0 +1,144 @@
+"""From settings to scenarios: deployments, acceptance, arrivals and memory, each made once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.fields import parse_field
+from specbench_kit.deployments.loading import Definition, find
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.profilers import loading
+from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.serving.acceptance import Acceptance
+from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.estimator import EstimatorError, of_another_device
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.settings import Point, Series, Settings
+from specbench_kit.serving.slo import SloMix, parse_slo
+from specbench_kit.serving.sources import acceptance, of_trace
+from specbench_kit.specs import from_options
+from specbench_kit.traces.trace import TraceFile
+
+RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson}
+
+
+@dataclass
+class Builder:
+    """Makes the scenarios of one run; `trace` is what was recorded for it."""
+
+    settings: Settings
+    trace: TraceFile | None = None
+    _sources: dict[tuple[str, str | None, str], Acceptance] = field(default_factory=dict)
+    _definitions: dict[str, Definition] = field(default_factory=dict)
+    _arrivals: Arrivals | None = None
+
+    def scenario(self, point: Point) -> Scenario:
+        """What is simulated at a point."""
+        settings, series = self.settings, point.series
+        return Scenario(
+            self.deployment(series),
+            series.serves,
+            self.source(series),
+            point.devices,
+            slo=scaled(parse_slo(point.slo), point.slo_scale),
+            arrivals=self.arrivals(),
+            prompt_tokens=settings.prompt_tokens,
+            output_tokens=settings.output_tokens,
+            memory=self.memory(series)[0],
+            scheduler=point.scheduler,
+            estimator=self._estimator(point),
+            max_batch=settings.max_batch,
+            learned=parse_method(series.method).learned,
+            duration_s=settings.duration_s,
+            warmup_s=settings.warmup_s,
+        )
+
+    def deployment(self, series: Series) -> Deployment:
+        """With the fields that were set."""
+        return self._definition(series).build()
+
+    def source(self, series: Series) -> Acceptance:
+        """Its rounds."""
+        key = series.method, series.acceptance, series.deployment
+        if key not in self._sources:
+            method, deployment = parse_method(series.method), self.deployment(series)
+            if series.acceptance is not None:
+                self._sources[key] = acceptance(series.acceptance, method, deployment)
+            else:
+                assert self.trace is not None
+                self._sources[key] = of_trace(self.trace, method, deployment)
+        return self._sources[key]
+
+    def arrivals(self) -> Arrivals:
+        """The closed loop, random ones, or those of a file."""
+        if self._arrivals is None:
+            self._arrivals = parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
+        return self._arrivals
+
+    def memory(self, series: Series) -> tuple[KvCapacity, str]:
+        """Room for KV, and in words where that comes from."""
+        text = self.settings.kv_tokens
+        profile = server_profile(self._definition(series))
+        roofline = None if profile is None else roofline_of(profile)
+        context = UNLIMITED.context
+        if roofline is not None and not isinstance(roofline, str):
+            context = roofline.architecture.max_positions
+        if text == "unlimited":
+            return KvCapacity(context=context), "unlimited, as asked for"
+        if text != "auto":
+            return KvCapacity(_tokens(text), context), "as given"
+        if profile is None or roofline is None:
+            return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
+        if isinstance(roofline, str):
+            return UNLIMITED, f"unlimited: {roofline}"
+        return capacity(profile), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
+
+    def _definition(self, series: Series) -> Definition:
+        name = series.deployment
+        if name not in self._definitions:
+            values = dict(map(parse_field, self.settings.replaced))
+            self._definitions[name] = find(name).replace(values)
+        return self._definitions[name]
+
+    def _estimator(self, point: Point) -> EstimatorError:
+        name, model = self.settings.estimator_profile, None
+        if name is not None:
+            served = server_profile(self._definition(point.series))
+            if served is None:
+                raise SkitError(
+                    f"--estimator-profile {name}: the deployment {point.series.deployment} names no profile of its "
+                    "verifier to compare it with"
+                )
+            model = of_another_device(loading.load(name), served).model
+        return EstimatorError(point.estimator_factor, point.estimator_noise, model)
+
+
+def parse_arrivals(text: str, scale: float) -> Arrivals:
+    """`closed:think_s=5`, `poisson:rate_per_s=2`, or a file."""
+    name, _, tail = text.partition(":")
+    if name in RANDOM:
+        if scale != 1:
+            raise SkitError("--arrivals-scale is for the arrivals of a file")
+        made: Arrivals = from_options(name, RANDOM[name], tail)
+        return made
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise SkitError(
+            f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, or the file of a trace"
+        )
+    return read_arrivals(path).scaled(scale)
+
+
+def scaled(slo: SloMix, scale: float) -> SloMix:
+    """With so many times the time per token."""
+    return SloMix(slo.names, tuple(speed / scale for speed in slo.speeds), slo.shares)
+
+
+def _tokens(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
+    return int(text)

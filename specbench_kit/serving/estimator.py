@@ -1,0 +1,79 @@
+"""What a server believes about time: a latency model, right or wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from random import Random
+from typing import TYPE_CHECKING
+
+from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel
+from specbench_kit.errors import SkitError
+from specbench_kit.profilers.base import Profile
+
+if TYPE_CHECKING:
+    from specbench_kit.serving.schedulers.base import Waiting
+
+ADDITIVE = (InteractionModel, ContextModel)
+"""Models in which each request adds its own time to that of an empty batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorError:
+    """How an estimator is wrong: all of its times by a factor, each request's besides by a log-normal one.
+
+    `model` replaces the latency model, as one that was profiled on another device would.
+    """
+
+    factor: float = 1.0
+    noise: float = 0.0
+    model: LatencyModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0:
+            raise SkitError(f"the estimator's factor must be above 0, not {self.factor}")
+        if self.noise < 0:
+            raise SkitError(f"the estimator's noise must not be negative, but is {self.noise}")
+
+
+RIGHT = EstimatorError()
+
+
+class Estimator:
+    """Seconds that batches are expected to take."""
+
+    def __init__(self, model: LatencyModel, error: EstimatorError = RIGHT, seed: int = 0) -> None:
+        self._model, self._error = error.model or model, error
+        self._random = Random(f"{seed}/estimator")
+        self._additive = isinstance(self._model, ADDITIVE)
+        self.idle_s = self._model.seconds(()) * error.factor if self._additive else 0.0
+        """Of a batch without requests."""
+
+    def judge(self, request: "Waiting") -> None:
+        """Note how long a request takes by itself."""
+        seconds = self._error.factor * self._model.seconds(((request.new, request.cached),))
+        if self._error.noise:
+            noise = exp(self._error.noise * self._random.gauss(0, 1))
+            seconds = self.idle_s + (seconds - self.idle_s) * noise
+        request.alone_s = seconds
+
+    def of_batch(self, batch: "Sequence[Waiting]") -> float:
+        """Of judged requests together."""
+        if self._additive:
+            return self.idle_s + sum(request.alone_s - self.idle_s for request in batch)
+        return self._error.factor * self._model.seconds([(one.new, one.cached) for one in batch])
+
+    def with_one_more(self, batch: "Sequence[Waiting]", seconds: float, request: "Waiting") -> float:
+        """Of a batch that takes `seconds`, with a judged request more."""
+        if self._additive:
+            return seconds + request.alone_s - self.idle_s
+        return self.of_batch([*batch, request])
+
+
+def of_another_device(profile: Profile, served: Profile) -> EstimatorError:
+    """The error of using a profile that was taken elsewhere; it has to be of the same model."""
+    if profile.model != served.model:
+        raise SkitError(
+            f"the profile '{profile.name}' is of {profile.model or 'no known model'}, but the server runs "
+            f"{served.model or 'no known model'}: choose a profile of the same model"
+        )
+    return EstimatorError(model=profile.latency())

@@ -1,0 +1,1 @@
+"""Published experiments as simulations; one file each."""

@@ -1,0 +1,71 @@
+"""What a simulation leaves behind, in columns."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+
+ROUNDS = (
+    "client", "slo", "response", "batch", "sent_s", "arrived_s", "started_s", "ended_s", "answered_s", "deadline_s",
+    "draft_s", "new", "cached", "drafted", "submitted", "accepted", "committed",
+)  # fmt: skip
+"""Rounds in the order of their verification; those that still waited at the end have infinite times and no batch."""
+RESPONSES = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
+"""Responses in the order of their end; those that went on at the end come last, with an infinite `end_s`.
+
+`tokens` is the length of the whole response, `committed` what was there at the end of the simulation.
+"""
+BATCHES = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
+"""Batches in their order; `expected_s` is what the scheduler thought."""
+
+
+class Columns:
+    """Rows that are appended one after the other, packed."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._numbers = array("d")
+        self.append = self._numbers.extend
+
+    def table(self) -> dict[str, Column]:
+        """One array per name."""
+        rows = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, len(self._names))
+        return {name: rows[:, place].copy() for place, name in enumerate(self._names)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that happened up to `end_s` seconds of simulated time, in tables by column.
+
+    `refusals` are decisions of an idle server to verify nothing while requests waited, `idle_waiting_s` the time that
+    it stood idle so. `events` are arrivals and batches.
+    """
+
+    rounds: dict[str, Column]
+    responses: dict[str, Column]
+    batches: dict[str, Column]
+    end_s: float
+    refusals: int
+    idle_waiting_s: float
+    evictions: int
+    peak_kv_tokens: int
+    events: int
+
+    def same_as(self, other: "Result") -> bool:
+        """Whether every number is the same."""
+        return _equal(self, other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    tables = ("rounds", "responses", "batches")
+    plain = ("end_s", "refusals", "idle_waiting_s", "evictions", "peak_kv_tokens", "events")
+    return all(getattr(one, name) == getattr(other, name) for name in plain) and all(
+        np.array_equal(getattr(one, table)[name], getattr(other, table)[name])
+        for table in tables
+        for name in getattr(one, table)
+    )

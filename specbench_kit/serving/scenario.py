@@ -1,0 +1,107 @@
+"""What is simulated: who asks for what, on which devices, under which promises."""
+
+from dataclasses import dataclass, field
+from math import isfinite
+
+from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.errors import SkitError
+from specbench_kit.serving.acceptance import Acceptance
+from specbench_kit.serving.arrivals import Arrivals, ClosedLoop
+from specbench_kit.serving.estimator import RIGHT, EstimatorError
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity
+from specbench_kit.serving.schedulers.base import Limits, Scheduler, parse_scheduler
+from specbench_kit.serving.slo import SloMix, budget_s, parse_slo
+from specbench_kit.serving.systems.base import System
+
+DEFAULT_SLO = parse_slo("2")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Checked when made.
+
+    `prompt_tokens` and `output_tokens` count where arrivals say nothing; where neither does, the lengths are the
+    source's. `learned`: a predictor judges every drafted token. `scheduler` replaces the system's own. Until
+    `warmup_s` nothing counts.
+    """
+
+    deployment: Deployment
+    system: System
+    source: Acceptance
+    devices: int
+    slo: SloMix = DEFAULT_SLO
+    arrivals: Arrivals = field(default_factory=ClosedLoop)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    memory: KvCapacity = UNLIMITED
+    scheduler: str | None = None
+    estimator: EstimatorError = RIGHT
+    max_batch: int = 64
+    learned: bool = False
+    duration_s: float = 600.0
+    warmup_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
+        _require(self.max_batch >= 1, f"a batch must hold at least 1 request, not {self.max_batch}")
+        spans = isfinite(self.duration_s) and 0 <= self.warmup_s < self.duration_s
+        _require(
+            spans, f"the warm-up of {self.warmup_s:g} s must end before the {self.duration_s:g} s that are simulated"
+        )
+        for name in ("prompt_tokens", "output_tokens"):
+            length = getattr(self, name)
+            _require(length is None or length >= 1, f"{name} must be at least 1, not {length}")
+        if self.prompt_tokens is not None and self.output_tokens is not None:
+            self.check_lengths(self.prompt_tokens, self.output_tokens)
+        for name, speed in zip(self.slo.names, self.slo.speeds, strict=True):
+            self._check_slo(name, speed)
+
+    def make_scheduler(self) -> Scheduler:
+        """The system's own, or the one that replaces it."""
+        return parse_scheduler(self.scheduler or self.system.scheduler)
+
+    def limits(self) -> Limits:
+        """The largest batch; what the server may draft for it has to fit too."""
+        drafted = self.max_batch * self.source.typical.longest if self.system.drafting == "server" else 0
+        return Limits(self.max_batch, self.memory.tokens - drafted)
+
+    def check_lengths(self, prompt: int, output: int) -> None:
+        """Refuse a response that the server cannot hold."""
+        drafted = 0 if self.system.drafting == "none" else self.source.typical.longest
+        longest = prompt + output + drafted
+        if longest > self.memory.context:
+            raise SkitError(
+                f"a response of {prompt} + {output} tokens exceeds the model's context of {self.memory.context:g}: "
+                "choose shorter lengths"
+            )
+        if longest > self.memory.tokens:
+            raise SkitError(
+                f"a response of {prompt} + {output} tokens exceeds the server's KV memory of {self.memory.tokens:g} "
+                "tokens: choose shorter lengths or a larger device"
+            )
+
+    def _check_slo(self, name: str, speed: float) -> None:
+        """Refuse a speed at which a typical round leaves no time for even its own verification."""
+        typical, link = self.source.typical, self.deployment.link
+        on_edge = self.system.drafting == "edge"
+        draft_s = typical.steps * _step_s(self.deployment.drafter.latency) if on_edge else 0.0
+        sent = round(typical.submitted) if on_edge else 0
+        committed = typical.committed if self.system.drafting != "none" else 1.0
+        left_s = budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)
+        needed_s = self.deployment.verifier.pass_s(((1 + sent, self.prompt_tokens or 1),))
+        if left_s < needed_s:
+            raise SkitError(
+                f"no batch can meet the SLO '{name}' of {speed:g} tokens/s: a round brings {committed:.2f} tokens, and "
+                f"{max(left_s, 0) * 1e3:.0f} ms are left for a verification of {needed_s * 1e3:.0f} ms; "
+                "promise less, or use a faster drafter or link"
+            )
+
+
+def _step_s(latency: LatencyModel) -> float:
+    return latency.seconds(((1, 1),))
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise SkitError(message)

@@ -1,0 +1,1 @@
+"""Which waiting requests are verified next; one file each."""

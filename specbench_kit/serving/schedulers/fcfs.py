@@ -1,0 +1,36 @@
+"""First come, first served."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from specbench_kit.serving.estimator import Estimator
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, Waiting, schedulers
+
+
+@schedulers.register("fcfs")
+@dataclass(frozen=True)
+class Fcfs(Scheduler):
+    """Take what waits, in the order of its arrival, up to the limits."""
+
+    source = "baseline"
+
+    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+        return _FcfsQueue(estimator, limits)
+
+
+class _FcfsQueue(Queue):
+    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+        super().__init__(estimator, limits)
+        self._line: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def add(self, request: Waiting) -> None:
+        self._line.append(request)
+
+    def next_batch(self, now_s: float) -> Decision:
+        growing = self.growing()
+        while self._line and growing.fits(self._line[0]):
+            growing.add(self._line.popleft())
+        return growing.decision()

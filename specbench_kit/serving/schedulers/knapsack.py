@@ -1,0 +1,71 @@
+"""The best batch of an epoch, by trying all of them: a bound for small queues."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from specbench_kit.methods.base import require
+from specbench_kit.serving.estimator import Estimator
+from specbench_kit.serving.schedulers.base import Decision, Growing, Limits, Queue, Scheduler, Waiting, schedulers
+
+Worth = tuple[int, float, float]
+
+
+@schedulers.register("knapsack")
+@dataclass(frozen=True)
+class Knapsack(Scheduler):
+    """Of the batches in which every deadline is met, the one with the most critical requests, as `wisp` counts them.
+
+    Among those, the one with the most expected tokens, then the shortest. Late requests fill the room that is left.
+    Of a queue longer than `window` only the earliest deadlines that can still be met are weighed.
+    """
+
+    guard_s: float = 0.5
+    window: int = 12
+    source = "exact optimum"
+
+    def __post_init__(self) -> None:
+        require(self.guard_s >= 0, f"knapsack: guard_s must not be negative, but is {self.guard_s}")
+        require(1 <= self.window <= 16, f"knapsack: window must lie in 1..16, not {self.window}")
+
+    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+        return _KnapsackQueue(self, estimator, limits)
+
+
+class _KnapsackQueue(Queue):
+    def __init__(self, options: Knapsack, estimator: Estimator, limits: Limits) -> None:
+        super().__init__(estimator, limits)
+        self._options = options
+        self._waiting: list[Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, request: Waiting) -> None:
+        self._waiting.append(request)
+
+    def next_batch(self, now_s: float) -> Decision:
+        hopeful = [one for one in self._waiting if now_s + one.alone_s <= one.deadline_s]
+        hopeful.sort(key=lambda one: one.deadline_s)
+        batches = self._feasible(self.growing(), hopeful[: self._options.window], now_s)
+        growing = max(batches, key=lambda batch: self._worth(batch, now_s))
+        for request in self._waiting:
+            late = now_s + request.alone_s > request.deadline_s
+            if late and growing.fits(request) and growing.leaves_time(request, now_s):
+                growing.add(request, binding=False)
+        decision = growing.decision()
+        self._waiting = [one for one in self._waiting if not one.taken]
+        return decision
+
+    def _feasible(self, growing: Growing, others: list[Waiting], now_s: float) -> Iterator[Growing]:
+        """Every batch that meets all deadlines: with any of its requests left out it meets them too."""
+        yield growing
+        for place, request in enumerate(others):
+            if growing.fits(request) and growing.in_time(request, now_s):
+                larger = growing.copy()
+                larger.add(request)
+                yield from self._feasible(larger, others[place + 1 :], now_s)
+
+    def _worth(self, batch: Growing, now_s: float) -> Worth:
+        guard_s = self._options.guard_s
+        critical = sum(one.deadline_s - one.alone_s - guard_s <= now_s for one in batch.requests)
+        return critical, sum(one.expected_tokens for one in batch.requests), -batch.seconds

@@ -1,0 +1,61 @@
+"""Full batches of one size, or what is there after a time-out."""
+
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+
+from specbench_kit.methods.base import require
+from specbench_kit.serving.estimator import Estimator
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, Waiting, schedulers
+
+
+@schedulers.register("static")
+@dataclass(frozen=True)
+class Static(Scheduler):
+    """Wait for `size` requests, or until the first of them has waited `timeout_s`.
+
+    With `groups`, clients are dealt to that many groups, and a batch holds requests of one.
+    """
+
+    size: int = 8
+    timeout_s: float = 0.1
+    groups: int = 1
+    source = "SLED"
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"static: size must be at least 1, not {self.size}")
+        require(self.timeout_s >= 0, f"static: timeout_s must not be negative, but is {self.timeout_s}")
+        require(self.groups >= 1, f"static: groups must be at least 1, not {self.groups}")
+
+    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+        return _StaticQueue(self, estimator, limits)
+
+
+class _StaticQueue(Queue):
+    def __init__(self, options: Static, estimator: Estimator, limits: Limits) -> None:
+        size = min(options.size, limits.requests)
+        super().__init__(estimator, Limits(size, limits.kv_tokens))
+        self._size, self._timeout_s = size, options.timeout_s
+        self._lines: list[deque[Waiting]] = [deque() for _ in range(options.groups)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines))
+
+    def add(self, request: Waiting) -> None:
+        self._lines[request.client % len(self._lines)].append(request)
+
+    def next_batch(self, now_s: float) -> Decision:
+        line = min(self._lines, key=self._starts_s)
+        first_s = self._starts_s(line)
+        if first_s > now_s:
+            return Decision([], first_s)
+        growing = self.growing()
+        while line and growing.fits(line[0]):
+            growing.add(line.popleft())
+        return growing.decision()
+
+    def _starts_s(self, line: deque[Waiting]) -> float:
+        """When a line's next batch can start."""
+        if len(line) >= self._size:
+            return line[self._size - 1].arrived_s
+        return line[0].arrived_s + self._timeout_s if line else inf

@@ -1,0 +1,118 @@
+"""Acceptance as the command line names it: odds such as `iid:alpha=0.8,length=4`, a trace's file, a run's folder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.environment import environment
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
+from specbench_kit.serving.timing import levels_of_trees
+from specbench_kit.specs import from_options
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import TraceFile
+
+
+@dataclass(frozen=True)
+class Odds:
+    """A stop rule's chances, where there is one: of passing a right token, and of stopping a wrong one."""
+
+    recall: float | None = None
+    specificity: float | None = None
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """None without a stop rule."""
+        if (self.recall is None) != (self.specificity is None):
+            raise SkitError("a stop rule needs both its recall and its specificity")
+        if self.recall is None or self.specificity is None:
+            return None
+        return Predictor(self.recall, self.specificity)
+
+    def acceptance(self) -> Acceptance:
+        """The source that these odds make."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid(Odds):
+    """Every token is accepted with probability `alpha` if those before it were."""
+
+    alpha: float
+    length: int = 4
+
+    def acceptance(self) -> Acceptance:
+        return iid(self.alpha, self.length, self.predictor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions(Odds):
+    """The i-th token is accepted with the i-th of these rates if those before it were."""
+
+    rates: tuple[float, ...]
+
+    def acceptance(self) -> Acceptance:
+        return PerPosition(self.rates, self.predictor)
+
+
+ODDS: Mapping[str, type[Odds]] = {"iid": Iid, "positions": Positions}
+
+
+def parse_odds(text: str) -> Odds | None:
+    """The odds that a text names; None where it names a file or folder."""
+    name, _, tail = text.partition(":")
+    if name in ODDS:
+        return from_options(name, ODDS[name], tail)
+    if Path(text).expanduser().exists():
+        return None
+    raise SkitError(
+        f"unknown acceptance '{text}': name a trace of skit record, the folder of a run, iid:alpha=0.8,length=4, or "
+        "positions:rates=0.8-0.7-0.6"
+    )
+
+
+def acceptance(text: str, method: Method, deployment: Deployment) -> Acceptance:
+    """The source of rounds that a text names, for a method on a deployment."""
+    odds = parse_odds(text)
+    if odds is not None:
+        return odds.acceptance()
+    path = Path(text).expanduser()
+    return of_run(path, deployment) if path.is_dir() else of_trace(TraceFile(path), method, deployment)
+
+
+def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Acceptance:
+    """A trace, replayed under the method."""
+    if not len(trace):
+        raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
+    models = trace.header.run["models"]
+    pair = PairHashes(*(models[role]["hash"] for role in ("target", "draft")))
+    prepared = method.prepare(environment(pair, deployment))
+    try:
+        return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))
+    except SkitError as error:
+        raise SkitError(f"{error}, with skit bench, and name the folder of that run as --acceptance") from error
+
+
+def of_run(folder: Path, deployment: Deployment) -> Acceptance:
+    """The rounds of a run as it was; trees take the levels that the deployment gives time for."""
+    run = RunDirectory.open(folder)
+    records = run.records()
+    method = parse_method(run.run["method"])
+    if not (method.overlaps and any(record.rounds for record in records)):
+        return Recorded(records)
+    proactive: int = getattr(method, "proactive_depth", 0)
+    return Recorded(records, levels_of_trees(deployment, *_typical_row(records)), proactive)
+
+
+def _typical_row(records: Sequence[RequestRecord]) -> tuple[int, int]:
+    """New and cached tokens of an average verification."""
+    rounds = [one for record in records for one in record.rounds]
+    new = 1 + sum(one.submitted for one in rounds) / len(rounds)
+    contexts = [len(record.prompt_ids) + len(record.output_ids) / 2 for record in records]
+    return round(new), round(sum(contexts) / len(contexts))

@@ -1,0 +1,28 @@
+"""The system contract: a scheduler, a place and a way to draft, and whether the server keeps what it has read."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specbench_kit.registry import Registry
+
+Drafting = Literal["edge", "server", "none"]
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to serve; `method` and `scheduler` are what it uses unless told otherwise.
+
+    Drafting on the `edge`, each device drafts and every round crosses the link; otherwise the server goes on by itself
+    and only prompt and answer cross it. On the `server`, a batch is drafted together before it is verified, as far as
+    the expected tokens per second grow. Without `prefix_cache` every round is verified from its first token on.
+    """
+
+    summary: str
+    method: str
+    scheduler: str
+    drafting: Drafting = "edge"
+    prefix_cache: bool = True
+    source: str = ""
+
+
+systems: Registry[System] = Registry("system", "specbench_kit.serving.systems", group="specbench_kit.systems")

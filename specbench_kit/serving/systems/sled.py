@@ -1,0 +1,13 @@
+"""Drafts of one length, verified in static batches."""
+
+from specbench_kit.serving.systems.base import System, systems
+
+SLED = systems.register("sled")(
+    System(
+        "drafts of one length on the edge, full batches or a time-out, no prefix cache",
+        method="fixed-k",
+        scheduler="static",
+        prefix_cache=False,
+        source="SLED",
+    )
+)

@@ -1,0 +1,18 @@
+"""WISP, and what each of its parts brings: stopping before rejections, Algorithm 1, and the prefix cache."""
+
+from specbench_kit.serving.systems.base import System, systems
+
+SOURCE = "WISP, Li et al. 2025"
+
+WISP = systems.register("wisp")(
+    System("wisp drafting on the edge, prefix cache, Algorithm 1", method="wisp", scheduler="wisp", source=SOURCE)
+)
+DRAFTING = systems.register("wisp-drafting")(
+    System("only wisp's drafting", method="wisp", scheduler="fcfs", prefix_cache=False, source=SOURCE)
+)
+SCHEDULER = systems.register("wisp-scheduler")(
+    System("only wisp's Algorithm 1", method="fixed-k", scheduler="wisp", prefix_cache=False, source=SOURCE)
+)
+CACHE = systems.register("wisp-cache")(
+    System("only the prefix cache", method="fixed-k", scheduler="fcfs", source=SOURCE)
+)

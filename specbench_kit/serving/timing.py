@@ -1,0 +1,87 @@
+"""How long a device's own work takes, and how long a batch occupies the server."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.methods.specedge import calibrated_depth
+from specbench_kit.serving.schedulers.base import Waiting
+
+REMEMBERED = 1 << 17
+"""Drafts of one length after one context whose time is kept."""
+
+
+class DraftTime:
+    """Seconds on an edge device."""
+
+    def __init__(self, deployment: Deployment, learned: bool) -> None:
+        self._latency = deployment.drafter.latency
+        self._decision_s = deployment.predictor_s if learned else 0.0
+        self.draft_s = lru_cache(REMEMBERED)(self._draft_s)
+        self.prefill_s = lru_cache(REMEMBERED)(self._prefill_s)
+
+    def _draft_s(self, steps: int, lacking: int, cached: int) -> float:
+        """Of `steps` forwards, the first of which brings the KV up to date with `lacking` tokens."""
+        if not steps:
+            return 0.0
+        seconds = self._latency.seconds(((lacking, cached),))
+        for place in range(lacking + cached, lacking + cached + steps - 1):
+            seconds += self._latency.seconds(((1, place),))
+        return seconds + steps * self._decision_s
+
+    def _prefill_s(self, prompt: int) -> float:
+        return self._latency.seconds(((prompt - 1, 0),)) if prompt > 1 else 0.0
+
+
+class Execution(Protocol):
+    """What the server does with a batch."""
+
+    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
+        """Its seconds, and where the server drafts, how many tokens it drafted for each request."""
+
+
+class Verification:
+    """The target's forward over tokens that were drafted elsewhere; without a drafter, `drafted` is 0."""
+
+    def __init__(self, deployment: Deployment, drafted: int | None) -> None:
+        self._pass_s, self._drafted = deployment.verifier.pass_s, drafted
+
+    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
+        """One forward over all rows."""
+        return self._pass_s([(request.new, request.cached) for request in batch]), self._drafted
+
+
+class CoLocated:
+    """Drafts for the whole batch, one token more as long as the expected tokens per second do not fall, then verifies.
+
+    AdaSpec's drafter where all requests are equally sure: with acceptance `rate`, s tokens bring 1 + rate + ... +
+    rate^s of them, and none is worth dropping from single requests. A length that takes longer than `slo_s` is out.
+    Prompts are read by both models, and not drafted for.
+    """
+
+    def __init__(self, deployment: Deployment, rate: float, longest: int, slo_s: float) -> None:
+        self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
+        self._rate, self._longest, self._slo_s = rate, longest, slo_s
+
+    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
+        """The batch with the length that promises the most tokens per second."""
+        rows = [(request.new, request.cached) for request in batch]
+        seconds = self._verify_s(rows)
+        if any(not cached for _, cached in rows):
+            return seconds + self._draft_s(rows), 0
+        drafting_s, tokens, length = 0.0, 1.0, 0
+        while length < self._longest:
+            drafting_s += self._draft_s([(1, cached + length) for _, cached in rows])
+            longer_s = drafting_s + self._verify_s([(new + length + 1, cached) for new, cached in rows])
+            more = tokens + self._rate ** (length + 1)
+            if longer_s > self._slo_s or more / longer_s < tokens / seconds:
+                break
+            seconds, tokens, length = longer_s, more, length + 1
+        return seconds, length
+
+
+def levels_of_trees(deployment: Deployment, new: int, cached: int) -> int:
+    """Levels that SpecEdge grows on a deployment while the other group's batch is verified."""
+    verify_s = deployment.verifier.pass_s(((new, cached),))
+    return calibrated_depth(verify_s, deployment.link.rtt_s, deployment.drafter.latency.seconds(((1, cached),)))

@@ -1,0 +1,47 @@
+"""What `all` stands for, and what becomes of methods that cannot run."""
+
+import pytest
+
+from specbench_kit.bench.choice import expand, usable
+from specbench_kit.bench.settings import Settings
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.spec import parse_method
+
+
+def only_chains(spec: str) -> Method:
+    if spec.startswith("spec"):
+        raise SkitError("no trees here")
+    return parse_method(spec)
+
+
+def test_all_is_every_method_beside_the_baseline() -> None:
+    assert set(expand(["all"], baseline=True)) == set(methods.all()) - {"autoregressive"}
+    assert set(expand(["all"], baseline=False)) == set(methods.all())
+    assert not any(expand(["all"], baseline=True).values())
+
+
+def test_named_methods_go_along_and_are_not_doubled() -> None:
+    found = expand(["all", "fixed-k:k=3", "oracle"], baseline=True)
+    assert [spec for spec, named in found.items() if named] == ["oracle", "fixed-k:k=3"]
+    assert "fixed-k" in found
+    assert expand(["threshold", "fixed-k"], baseline=True) == {"threshold": True, "fixed-k": True}
+
+
+def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
+    ready, left_out = usable(Settings(("all",)), only_chains)
+    assert {"fixed-k", "threshold", "oracle"} <= set(ready)
+    assert left_out == dict.fromkeys(("specedge", "specinfer", "specpipe"), "no trees here")
+
+
+def test_what_was_named_and_cannot_run_is_an_error() -> None:
+    with pytest.raises(SkitError, match="no trees here"):
+        usable(Settings(("all", "specinfer")), only_chains)
+
+
+def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
+    def nothing(spec: str) -> Method:
+        raise SkitError(f"not {spec}")
+
+    with pytest.raises(SkitError, match="no method can run here: adaspec: not adaspec; fixed-k: not fixed-k;"):
+        usable(Settings(("all",)), nothing)

@@ -1,0 +1,160 @@
+"""A run is run again from its run.json, and what differs is said."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Rows, TinyPair, copy_model, error_line, read_object, read_rows, skit, skit_here, write_rows
+
+PROMPTS: Rows = [
+    {"id": "d1", "category": "chat", "turns": ["Who was first?", "And why?"]},
+    {"id": "q1", "category": "maths", "prompt": "How many?"},
+    {"id": "q2", "category": "maths", "prompt": "How often?"},
+]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("data") / "prompts.jsonl", *PROMPTS)
+
+
+def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> Path:
+    """The run directory of a benchmark."""
+    small = ("--dataset", prompts, "--max-new-tokens", 12, "--out", out, *tiny.options, *options)
+    done = skit_here("bench", *small)
+    assert done.returncode == 0, done.stderr
+    (run,) = (file.parent for file in out.glob("*/run.json"))
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    options = ("--method", "fixed-k:k=3", "--repeats", 2, "--limit", 2, "--seed", 5, "--batch-size", 2)
+    return bench(prompts, tiny, tmp_path_factory.mktemp("first"), *options)
+
+
+def again(run: Path, tiny: TinyPair, prompts: Path, out: Path, *options: object) -> dict[str, Any]:
+    """What `skit rerun` says of a run, as JSON."""
+    done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", out, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_same_machine_gives_the_same_run(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    document = again(run, tiny, prompts, tmp_path)
+    differences = document["differences"]
+    count = len(read_rows(run / "requests.jsonl"))
+    assert differences["outputs"] == differences["rounds"] == {"equal": count, "compared": count}
+    assert (differences["environment"], differences["missing"]) == ({}, 0)
+    assert differences["time_ratio"] > 0 < differences["baseline_time_ratio"]
+    second = Path(document["run_dirs"][0])
+    first, other = read_object(run / "run.json"), read_object(second / "run.json")
+    for name in ("method", "dataset", "models", "config", "requests"):
+        assert other[name] == first[name]
+    assert other["rerun_of"] == {"run": run.name, "started_at": first["started_at"]}
+    assert read_object(second / "rerun.json") == differences
+
+
+def test_what_changed_is_named(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(run, changed)
+    described = read_object(run / "run.json")
+    described["versions"]["torch"] = "1.0"
+    described["hardware"]["torch_threads"] = 99
+    (changed / "run.json").write_text(json.dumps(described))
+    rows = read_rows(run / "requests.jsonl")
+    rows[0]["output_ids"][-1] ^= 1
+    rows[1]["rounds"][0]["accepted"] += 1
+    write_rows(changed / "requests.jsonl", *rows[:-1])
+    done = skit_here("rerun", changed, "--data-dir", prompts.parent, *tiny.options, "--out", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("versions.torch: 1.0 before, ")]
+    assert [line for line in lines if line.startswith("hardware.torch_threads: 99 before, ")]
+    compared = len(rows) - 1
+    assert f"outputs: {compared - 1} of {compared} equal" in lines
+    assert f"rounds: {compared - 1} of {compared} requests with the same drafts and acceptances" in lines
+    assert "requests that finished in one of the two runs only: 1" in lines
+
+
+def test_a_modelled_run_is_repeated_to_the_last_digit(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    options = ("--method", "specedge", "--deployment", "specedge", "--set", "link.rtt_s=0.03")
+    first = bench(prompts, tiny, tmp_path / "first", *options)
+    differences = again(first, tiny, prompts, tmp_path / "again")["differences"]
+    assert differences["time_ratio"] == differences["baseline_time_ratio"] == 1.0
+    assert differences["rounds"]["equal"] == 4
+
+
+def test_a_sampled_run_is_repeated_by_its_seeds(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    sampling = ("--temperature", 0.9, "--top-k", 40, "--seed", 3)
+    first = bench(prompts, tiny, tmp_path / "first", "--method", "threshold", *sampling)
+    assert again(first, tiny, prompts, tmp_path / "again")["differences"]["outputs"] == {"equal": 4, "compared": 4}
+
+
+def test_a_replayed_run_asks_for_its_trace(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    trace = tmp_path / "deep" / "trace.parquet"
+    trace.parent.mkdir()
+    recorded = ("--dataset", prompts, "--max-new-tokens", 12, *tiny.options, "--max-draft", 4)
+    assert skit_here("record", *recorded, "--out", trace).returncode == 0
+    first = bench(prompts, tiny, tmp_path / "first", "--method", "fixed-k:k=3", "--replay", trace)
+    line = error_line(skit_here("rerun", first, *tiny.options, "--out", tmp_path / "again"))
+    assert line == "the run replayed the trace trace.parquet: say where it is with --replay"
+    differences = again(first, tiny, prompts, tmp_path / "again", "--replay", trace)["differences"]
+    assert (differences["rounds"]["equal"], differences["time_ratio"]) == (4, 1.0)
+
+
+def test_models_and_prompts_that_cannot_be_found_are_asked_for(run: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    line = error_line(skit_here("rerun", run, "--out", tmp_path))
+    assert line == "the target 'target' was in a folder that the run does not name: say where with --target"
+    line = error_line(skit_here("rerun", run, *tiny.options, "--out", tmp_path))
+    place = "in a folder that the run does not name: name the folder with --data-dir"
+    assert line == f"the prompts were in a file prompts.jsonl {place}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_models_and_prompts_are_refused(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    other = copy_model(tiny.target, tmp_path / "other", initializer_range=0.5)
+    options = ("--draft", tiny.draft, "--data-dir", prompts.parent, "--out", tmp_path / "out")
+    line = error_line(skit_here("rerun", run, "--target", other, *options))
+    assert line.startswith("the target other is not that of the run (hash ")
+    write_rows(
+        tmp_path / "prompts.jsonl", *PROMPTS[:2], {"id": "q2", "prompt": "How seldom?"}, {"id": "q3", "prompt": "?"}
+    )
+    line = error_line(skit_here("rerun", run, *tiny.options, "--data-dir", tmp_path, "--out", tmp_path / "out"))
+    assert line.startswith("the prompts of prompts (prompts.jsonl) are not those of the run (SHA-256 ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_on_a_sample_is_repeated_on_the_sample(tiny: TinyPair, tmp_path: Path) -> None:
+    options = ("--method", "fixed-k", "--limit", 2, "--max-new-tokens", 4, "--out", tmp_path / "first", *tiny.options)
+    assert skit("bench", *options, "--dataset", "mt-bench").returncode == 0
+    (run,) = (tmp_path / "first").iterdir()
+    assert read_object(run / "run.json")["dataset"]["source"] == "sample"
+    assert skit("rerun", run, *tiny.options, "--out", tmp_path / "again").returncode == 0
+    (second,) = (tmp_path / "again").iterdir()
+    assert read_object(second / "run.json")["dataset"] == read_object(run / "run.json")["dataset"]
+
+
+def test_a_folder_stands_for_the_only_run_in_it(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    document = again(run.parent, tiny, prompts, tmp_path / "again")
+    assert document["differences"]["missing"] == 0
+    shutil.copytree(run, tmp_path / "two" / "a")
+    shutil.copytree(run, tmp_path / "two" / "b")
+    line = error_line(skit_here("rerun", tmp_path / "two"))
+    assert line == f"{tmp_path / 'two'} holds 2 runs: name one of them, such as {tmp_path / 'two' / 'a'}"
+
+
+def test_what_is_no_run_of_bench_is_refused(run: Path, tmp_path: Path) -> None:
+    assert "No such file" in error_line(skit_here("rerun", tmp_path))
+    (tmp_path / "run.json").write_text('{"schema_version": 1, "command": "sweep"}')
+    assert error_line(skit_here("rerun", tmp_path)) == (
+        "run.json names no method, models and settings: only runs of skit bench can be run again"
+    )
+    described = read_object(run / "run.json") | {"imported": {"tool": "Spec-Bench"}}
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    assert error_line(skit_here("rerun", tmp_path)) == (
+        "the run was imported from Spec-Bench, which would have to run it again"
+    )

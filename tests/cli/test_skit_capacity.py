@@ -1,0 +1,100 @@
+"""`skit capacity` from the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import error_line, read_object, skit_here
+
+LENGTHS = ["--prompt-tokens", 300, "--output-tokens", 30]
+SHORT = ["--duration", 60, "--warm-up", 5, "--jobs", 1]
+
+
+def searched(*arguments: object, command: str = "capacity") -> tuple[Path, dict[str, Any], str]:
+    """The run directory, the summary, and what was said."""
+    done = skit_here(command, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    (folder,) = map(Path, document["run_dirs"])
+    return folder, document["summary"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+    out = tmp_path_factory.mktemp("out")
+    systems = ["--system", "wisp", "--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
+    slos = ["--slo", "3", "--slo", "4", "--slo", "3:0.5,4:0.5"]
+    return searched(*systems, *slos, *LENGTHS, *SHORT, "--seeds", 2, "--out", out)
+
+
+def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, said = two_systems
+    found = {(row["series"], row["slo"]): row["capacity"]["mean"] for row in summary["rows"]}
+    assert list(found) == [(name, slo) for name in ("wisp", "sled") for slo in ("3", "4", "3:0.5,4:0.5")]
+    for name in ("wisp", "sled"):
+        assert 0 < found[name, "4"] < found[name, "3"]
+    assert all(found["wisp", slo] > found["sled", slo] for slo in ("3", "4"))
+    assert "MODELLED TIME" in said
+    assert {path.name for path in folder.iterdir()} == {
+        "run.json", "summary.json", "report.md", "report.html", "plots",
+    }  # fmt: skip
+    plots = {f"{name}.{suffix}" for name in ("capacity", "tried") for suffix in ("png", "svg")}
+    assert {path.name for path in (folder / "plots").iterdir()} == plots
+
+
+def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict[str, Any], str]) -> None:
+    summary = two_systems[1]
+    for row in summary["rows"]:
+        by_seed = [one["devices"] for one in row["seeds"]]
+        assert row["capacity"]["mean"] == pytest.approx(sum(by_seed) / 2)
+        for one in row["seeds"]:
+            tried = {trial["devices"]: trial["holds"] for trial in one["trials"]}
+            assert max((devices for devices, holds in tried.items() if holds), default=0) == one["devices"]
+            assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in one["trials"])
+
+
+def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path) -> None:
+    slos = ["--slo", "4", "--slo", "60/s"]
+    odds = ["--acceptance", "iid:alpha=0.8,length=4"]
+    _, summary, said = searched(*odds, *slos, *LENGTHS, *SHORT, "--seeds", 1, "--most", 4, "--out", tmp_path)
+    served, refused = summary["rows"]
+    assert served["bounded"]
+    assert refused["capacity"]["mean"] == 0
+    assert "no batch can meet the SLO '60/s'" in refused["refused"]
+    assert "AT LEAST: wisp, SLO 4" in said
+    assert "REFUSED: wisp, SLO 60/s" in said
+
+
+def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
+    grid = ["--estimator-factor", "0.5,1", "--slo", "4"]
+    odds = ["--acceptance", "iid:alpha=0.8,length=4"]
+    folder, summary, _ = searched(*odds, *grid, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
+    assert [row["estimator_factor"] for row in summary["rows"]] == [0.5, 1.0]
+    assert read_object(folder / "run.json")["config"]["estimator_factor"] == [0.5, 1.0]
+
+
+def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> None:
+    smaller = ["--system", "sled", "--acceptance", "iid:alpha=0.78,length=4", "--slo", "4", "--label", "sled"]
+    options = ["--preset", "wisp-table-2", *smaller, *SHORT, "--seeds", 1]
+    found = [searched(*options, "--out", tmp_path / one, command=one)[1] for one in ("simulate", "capacity")]
+    assert found[0] == found[1]
+    pairs = {(one["series"], one["where"]["slo"]): one for one in found[0]["published"]}
+    assert pairs["sled", "4"]["value"] == 21
+    assert pairs["sled", "4"]["simulated"]["mean"] > 0
+    assert pairs["wisp", "1"]["simulated"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--slo", "60/s"], "no batch can meet the SLO '60/s'"),
+        (["--epsilon", "2"], "--epsilon is a share of responses"),
+        (["--most", "0"], "--most must be at least 1 device"),
+        (["--output-tokens", "2000"], "simulate for longer"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+    odds = ["--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, *SHORT, "--seeds", 1]
+    lengths = [] if "--output-tokens" in arguments else ["--output-tokens", 30]
+    assert line in error_line(skit_here("capacity", *odds, *lengths, *arguments, "--out", tmp_path))

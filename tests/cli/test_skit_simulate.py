@@ -1,0 +1,288 @@
+"""`skit simulate` from the command line."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import TinyPair, error_line, read_object, skit_here, write_rows
+from trace_builders import made_requests, write_trace
+
+ODDS = ["--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--output-tokens", 30]
+SHORT = ["--duration", 40, "--warm-up", 5, "--jobs", 1]
+MIX = "1:0.5,4:0.5"
+FIGURES = ("violations", "throughput", "waiting", "interference", "attainment")
+
+
+def simulated(*arguments: object, command: str = "simulate") -> tuple[Path, dict[str, Any], str]:
+    """The run directory, the summary, and what was said."""
+    done = skit_here(command, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout.splitlines()[-1])
+    (folder,) = map(Path, document["run_dirs"])
+    return folder, document["summary"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+    out = tmp_path_factory.mktemp("out")
+    systems = ["--system", "wisp", "--system", "centralized", "--system", "sled"]
+    load = ["--devices", "4,8,60", "--slo", MIX, "--seeds", 2, "--events", "--timeline", "10:11"]
+    return simulated(*systems, *ODDS, *SHORT, *load, "--out", out)
+
+
+def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, said = side_by_side
+    assert re.fullmatch(r"\d{8}T\d{6}Z-simulate-wisp-centralized-sled-[0-9a-f]{8}", folder.name)
+    files = {"run.json", "summary.json", "simulate.csv", "report.md", "report.html"}
+    assert files <= {path.name for path in folder.iterdir()}
+    plots = {path.name for path in (folder / "plots").iterdir()}
+    assert plots >= {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
+    assert read_object(folder / "summary.json") == summary
+    assert f"report: {folder / 'report.md'}" in said
+    assert "MODELLED TIME" in said
+
+
+def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, _ = side_by_side
+    grid = [(series, devices) for series in ("wisp", "centralized", "sled") for devices in (4, 8, 60)]
+    assert [(row["series"], row["devices"]) for row in summary["rows"]] == grid
+    for row in summary["rows"]:
+        overall = row["figures"]["overall"]
+        assert set(row["figures"]["classes"]) == {"1", "4"}
+        assert overall["goodput"]["mean"] <= overall["throughput"]["mean"]
+        assert overall["throughput"]["low"] <= overall["throughput"]["mean"] <= overall["throughput"]["high"]
+    with (folder / "simulate.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 3 * len(grid)
+    first = summary["rows"][0]["figures"]["overall"]["throughput"]["mean"]
+    assert float(table[0]["throughput"]) == first
+
+
+def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    rows = {(row["series"], row["devices"]): row for row in side_by_side[1]["rows"]}
+    for pair in side_by_side[1]["against_first"]:
+        ours, theirs = rows[pair["series"], pair["devices"]], rows["wisp", pair["devices"]]
+        rates = [one["figures"]["overall"]["violation_rate"]["mean"] for one in (ours, theirs)]
+        assert pair["violation_difference"]["mean"] == pytest.approx(rates[0] - rates[1])
+
+
+def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    folder = side_by_side[0]
+    report = (folder / "report.md").read_text()
+    for section in ("Results (modelled)", "By class", "Rounds", "Server", "Figures", "Events", "Series", "Deployment"):
+        assert f"## {section}" in report
+    assert "MODELLED TIME" in report
+    assert "24,708 tokens, what" in report
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg ") >= len(FIGURES)
+    run = read_object(folder / "run.json")
+    assert (run["command"], run["time_kind"]) == ("simulate", "modelled")
+    assert run["config"]["devices"] == [4, 8, 60]
+    assert [one["method"] for one in run["series"]] == ["wisp", "autoregressive", "fixed-k"]
+
+
+def test_events_are_tables_of_every_run(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    import pandas
+
+    folder = side_by_side[0]
+    files = sorted((folder / "events").iterdir())
+    assert len(files) == 3 * 3 * 2 * 3
+    rounds = pandas.read_parquet(folder / "events" / "sled-devices-4-seed-1-rounds.parquet")
+    batches = pandas.read_parquet(folder / "events" / "sled-devices-4-seed-1-batches.parquet")
+    verified = rounds[rounds["batch"] >= 0]
+    assert len(verified) > 50
+    assert (verified.groupby("batch").size() == batches["size"][: verified["batch"].max() + 1]).all()
+    assert (rounds["cached"] == 0).all()
+
+
+def test_the_timeline_shows_the_window(side_by_side: tuple[Path, dict[str, Any], str]) -> None:
+    folder = side_by_side[0]
+    trace = read_object(folder / "timeline-wisp.json")
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    labels = {span["name"] for span in spans}
+    assert labels >= {"draft", "transfer", "queue", "verify"}
+    assert all(span["ts"] < 11e6 and span["ts"] + span["dur"] > 10e6 for span in spans if span["name"] == "verify")
+    names = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    assert {"edge", "link", "server queue", "server"} <= names
+
+
+def test_the_same_run_leaves_the_same_bytes_for_any_number_of_processes(tmp_path: Path) -> None:
+    command = [*ODDS, "--devices", "5,9", "--seeds", 2, *SHORT[:-2]]
+    folders = [simulated(*command, "--jobs", jobs, "--out", tmp_path / str(jobs))[0] for jobs in (1, 2)]
+    for name in ("summary.json", "simulate.csv", "plots/violations.svg"):
+        assert folders[0].joinpath(name).read_bytes() == folders[1].joinpath(name).read_bytes()
+
+
+def test_a_trace_is_replayed_under_the_drafting_method(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "made.parquet", made_requests(6)).path
+    methods = ["--method", "fixed-k:k=1", "--method", "fixed-k:k=4"]
+    folder, summary, _ = simulated("--acceptance", trace, *methods, *SHORT, "--seeds", 1, "--out", tmp_path)
+    sent = [row["figures"]["overall"]["submitted_per_verify"]["mean"] for row in summary["rows"]]
+    assert sent == pytest.approx([1, 4])
+    assert [one["acceptance"] for one in read_object(folder / "run.json")["series"]] == ["made.parquet"] * 2
+
+
+def test_a_run_is_a_source_of_acceptance(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "made.parquet", made_requests(6)).path
+    bench = skit_here("bench", "--replay", trace, "--method", "fixed-k:k=3", "--out", tmp_path, "--json")
+    (folder,) = json.loads(bench.stdout.splitlines()[-1])["run_dirs"]
+    _, summary, _ = simulated("--acceptance", folder, *SHORT, "--seeds", 1, "--out", tmp_path)
+    assert summary["rows"][0]["figures"]["overall"]["submitted_per_verify"]["mean"] == pytest.approx(3)
+
+
+def test_without_a_source_a_trace_is_recorded(tiny: TinyPair, tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
+    recording = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
+    options = ["--system", "sled", *recording, *SHORT, "--seeds", 1, "--out", tmp_path]
+    folder, _, _ = simulated(*options)
+    run = read_object(folder / "run.json")
+    assert (folder / "trace.parquet").is_file()
+    assert run["dataset"]["count"] == 3
+    assert set(run["models"]) == {"target", "draft"}
+    assert run["series"][0]["acceptance"] is None
+
+
+def test_arrivals_of_a_trace_file(tmp_path: Path) -> None:
+    rows = "".join(f"{second},{40 + second},{10}\n" for second in range(30))
+    (tmp_path / "azure.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+    system = ["--system", "centralized", "--acceptance", "iid:alpha=0,length=0", "--devices", 30]
+    arrivals = ["--arrivals", tmp_path / "azure.csv", "--objective", "tpot", "--slo", "5/s"]
+    _, summary, _ = simulated(*system, *arrivals, *SHORT, "--seeds", 1, "--out", tmp_path)
+    overall = summary["rows"][0]["figures"]["overall"]
+    assert overall["responses"]["mean"] == 25
+    assert overall["violation_rate"]["mean"] == 0
+
+
+def test_guard_times_are_weighed_against_a_wrong_estimator(tmp_path: Path) -> None:
+    grid = ["--estimator-factor", "0.5,1", "--guard", "0.05,0.4", "--devices", 40, "--slo", "4"]
+    folder, summary, said = simulated(*ODDS, *grid, *SHORT, "--seeds", 2, "--out", tmp_path)
+    assert len(summary["rows"]) == 4
+    assert [found["estimator_factor"] for found in summary["guards"]] == [0.5]
+    assert "estimator times 0.5, noise 0" in said
+    assert "## Guard time against a wrong estimator" in (folder / "report.md").read_text()
+    wrong = [row for row in summary["rows"] if row["estimator_factor"] == 0.5]
+    assert all(row["figures"]["server"]["estimate_over_true"]["mean"] == pytest.approx(0.5) for row in wrong)
+
+
+def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
+    short = ["--duration", 30, "--warm-up", 5, "--seeds", 1, "--jobs", 1]
+    folder, summary, said = simulated("--preset", "wisp-predictor", *short, "--out", tmp_path)
+    assert [pair["value"] for pair in summary["published"]] == pytest.approx([1.2045, 1.2514, 1.2549, 1.3003])
+    assert all(pair["simulated"]["mean"] > 1 for pair in summary["published"])
+    report = (folder / "report.md").read_text()
+    assert "## Published and simulated" in report
+    assert "## Assumed inputs" in report
+    assert "published" in said
+    run = read_object(folder / "run.json")
+    assert (run["preset"]["name"], run["config"]["seeds"]) == ("wisp-predictor", 1)
+
+
+def test_the_printed_algorithm_livelocks_and_says_so(tmp_path: Path) -> None:
+    load = ["--devices", 260, "--slo", "4", "--duration", 150, "--warm-up", 5, "--jobs", 1, "--seeds", 1]
+    longer = [*ODDS[:3], 500, *ODDS[4:]]
+    _, summary, said = simulated(*longer, "--scheduler", "wisp:late_lane=false", *load, "--out", tmp_path)
+    assert summary["rows"][0]["figures"]["server"]["refusals"]["mean"] > 0
+    assert "LIVELOCK: wisp at 260 devices" in said
+
+
+PROFILE = """name = "other"
+role = "verifier"
+device = "a100-80"
+model = "llama3.1-70b"
+dtype = "bfloat16"
+source = "published"
+reference = "made up"
+
+[coefficients]
+form = "interactions"
+a_s = 1e-5
+b_compute_s = 1e-9
+b_read_s = 1e-6
+c_s = 0.01
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--devices", "0"], "a simulation needs at least 1 device, not 0"),
+        (["--devices", "few"], "--devices takes numbers such as 20"),
+        (["--slo", "60/s"], "no batch can meet the SLO '60/s' of 60 tokens/s"),
+        (["--slo", "5"], "unknown SLO class '5'; known: 1, 2, 3, 4"),
+        (["--prompt-tokens", "50000"], "exceeds the model's context of 40960"),
+        (["--kv-tokens", "100", "--prompt-tokens", "200"], "exceeds the server's KV memory of 100 tokens"),
+        (["--kv-tokens", "much"], "--kv-tokens takes a number of tokens, auto or unlimited, not 'much'"),
+        (["--system", "wisps"], "unknown system 'wisps' (did you mean 'wisp'?)"),
+        (["--scheduler", "lifo"], "unknown scheduler 'lifo'"),
+        (["--scheduler", "wisp:guard=1"], "wisp: unknown option 'guard'; known: guard_s, late_lane"),
+        (["--preset", "wisp-table-9"], "unknown preset 'wisp-table-9'"),
+        (["--deployment", "local"], "choose a --deployment from skit list deployments"),
+        (["--deployment", "nowhere"], "unknown deployment 'nowhere'"),
+        (["--acceptance", "iid:alpha=1.2"], "acceptance rates must lie in 0..1"),
+        (["--acceptance", "iid:length=3"], "iid: option 'alpha' has to be given"),
+        (["--acceptance", "iid:alpha=0.5,recall=0.9"], "needs both its recall and its specificity"),
+        (["--acceptance", "nothing.parquet"], "unknown acceptance 'nothing.parquet'"),
+        (["--arrivals", "rarely"], "unknown arrivals 'rarely'"),
+        (["--arrivals", "poisson:rate_per_s=0"], "the arrival rate must be above 0"),
+        (["--arrivals", "poisson"], "poisson: option 'rate_per_s' has to be given"),
+        (["--arrivals-scale", "2"], "--arrivals-scale is for the arrivals of a file"),
+        (["--objective", "beauty"], "--objective must be speed or tpot, not 'beauty'"),
+        (["--backend", "cloud"], "--backend must be processes or ray, not 'cloud'"),
+        (["--timeline", "5"], "--timeline takes FROM:TO in simulated seconds"),
+        (["--warm-up", "50"], "the warm-up of 50 s must end before the 40 s that are simulated"),
+        (["--estimator-factor", "0"], "the estimator's factor must be above 0"),
+        (["--estimator-factor", "wrong"], "--estimator-factor takes numbers with commas between them"),
+        (["--estimator-profile", "PROFILE"], "is of llama3.1-70b, but the server runs qwen3-32b"),
+        (["--set", "link.speed=1"], "speed"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], line: str, tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    given = [str(tmp_path / "profile.toml") if one == "PROFILE" else one for one in arguments]
+    base = [*ODDS, *SHORT, "--seeds", 1]
+    options = {name: value for name, value in zip(base[::2], base[1::2], strict=True) if name not in given}
+    done = skit_here("simulate", *[part for pair in options.items() for part in pair], *given, "--out", tmp_path / "o")
+    assert line in error_line(done)
+    assert not (tmp_path / "o").exists()
+
+
+def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n")
+    done = skit_here("simulate", *ODDS, "--arrivals", tmp_path / "none.csv", "--out", tmp_path / "o")
+    assert "holds no request" in error_line(done)
+    empty = tmp_path / "empty.parquet"
+    source = write_trace(tmp_path / "made.parquet", made_requests(1))
+    from specbench_kit.traces.trace import TraceWriter
+
+    with TraceWriter(empty, source.header):
+        pass
+    done = skit_here("simulate", "--acceptance", empty, "--method", "fixed-k", "--out", tmp_path / "o")
+    assert "holds no request" in error_line(done)
+
+
+def test_trees_cannot_come_from_a_trace(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "made.parquet", made_requests(2)).path
+    done = skit_here("simulate", "--system", "specedge", "--acceptance", trace, "--out", tmp_path / "o")
+    assert "run it live" in error_line(done)
+
+
+def test_a_ray_cluster_gives_the_same_numbers(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    command = [*ODDS, "--devices", "5,9", "--seeds", 2, *SHORT]
+    here, _, _ = simulated(*command, "--out", tmp_path / "here")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        there, _, _ = simulated(*command, "--backend", "ray", "--out", tmp_path / "there")
+    finally:
+        ray.shutdown()
+    assert (here / "summary.json").read_bytes() == (there / "summary.json").read_bytes()
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = skit_here("simulate", *ODDS, *SHORT, "--backend", "ray", "--out", tmp_path)
+    assert error_line(done) == "--backend ray needs Ray: pip install 'specbench-kit[ray]'"

@@ -1,0 +1,117 @@
+"""`skit report` and `skit compare` as processes: what they print, what they leave, and how they end."""
+
+import json
+
+import pytest
+from command_line import error_line, skit, skit_here
+from report_builders import make_run
+from run_builders import in_turn, plain, records_of, write_methods, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    out = tmp_path / "results"
+    write_methods(out, drafts={"fixed-k:k=3": (3, 0.7), "wisp": (4, 0.8)})
+    return out
+
+
+def regression(tmp_path, slower):
+    """A run, and one of the same method after a change that made it slower."""
+    old, new = (in_turn(records_of(4, 0.7, 12, 24, slower=factor)) for factor in (1.0, slower))
+    return [write_run(tmp_path / name, "wisp", side, in_turn(plain(old))) for name, side in (("a", old), ("b", new))]
+
+
+def test_report_of_a_folder_of_runs_in_a_real_process(runs, tmp_path):
+    done = skit("report", runs, "--out", tmp_path / "report", "--format", "md,html,csv", "--json")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.csv", "report.html", "report.md"]
+    document = json.loads(done.stdout)
+    assert len(document["run_dirs"]) == 2
+    assert set(document["summary"]) == {"autoregressive", "fixed-k:k=3", "wisp"}
+    assert (document["reference"], document["forced"], document["problems"]) == ("wisp", [], [])
+    assert "wisp: 1." in done.stderr or "wisp: 2." in done.stderr
+    assert f"report: {tmp_path / 'report' / 'report.html'}" in done.stderr
+
+
+def test_one_run_is_reported_in_its_own_folder_and_several_beside_them(runs):
+    run = min(runs.iterdir())
+    assert skit_here("report", run, "--format", "md,svg").returncode == 0
+    assert (run / "report.md").read_text().startswith("# `fixed-k:k=3` on gsm8k")
+    assert (run / "plots" / "speedup.svg").exists()
+    before = set(runs.iterdir())
+    assert skit_here("report", runs, "--format", "md").returncode == 0
+    (made,) = set(runs.iterdir()) - before
+    assert "-report-gsm8k-" in made.name
+    assert (made / "report.md").read_text().startswith("# 2 methods on gsm8k")
+
+
+def test_compare_prints_a_table_and_writes_nothing(runs):
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+    done = skit_here("compare", runs)
+    assert done.returncode == 0
+    assert "against" in done.stdout
+    assert "slower" in done.stdout
+    assert "12/12" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
+
+
+def test_runs_that_differ_are_refused_in_one_line_and_marked_when_forced(runs, tmp_path):
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    config = make_run()["config"] | {"dtype": "bfloat16"}
+    other = write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
+    line = error_line(skit_here("compare", runs, other))
+    assert "they differ in dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold): --force compares anyway" in line
+    forced = skit_here("compare", runs, other, "--force", "--json")
+    assert forced.returncode == 0
+    assert "FORCED COMPARISON" in forced.stderr
+    assert json.loads(forced.stdout)["forced"] == ["dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold)"]
+
+
+@pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.3, 1)])
+def test_a_regression_ends_with_exit_code_1_and_names_run_and_value(tmp_path, slower, code):
+    paths = regression(tmp_path, slower)
+    done = skit_here("compare", *paths, "--fail-if", "relative_speed<0.95")
+    assert done.returncode == code
+    if code:
+        assert f"failed: wisp #2: relative_speed is 0.7692 (relative_speed<0.95); run {paths[1].name}" in done.stderr
+    else:
+        assert "passed: relative_speed<0.95 holds for no method" in done.stdout
+
+
+def test_several_conditions_and_json(runs):
+    done = skit_here("compare", runs, "--fail-if", "speedup<100", "--fail-if", "itl.p99>1000s", "--json")
+    assert done.returncode == 1
+    assert len(json.loads(done.stdout)["failed"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail-if", "speedup"], "--fail-if 'speedup': expected a metric"),
+        (["--against", "eagle"], "no run of 'eagle' to compare with"),
+        (["--out", "x", "--format", "pdf"], "unknown report format 'pdf'"),
+    ],
+)
+def test_bad_options_are_one_line(runs, arguments, message):
+    assert message in error_line(skit_here("compare", runs, *arguments))
+
+
+def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp_path):
+    first, second = sorted(runs.iterdir())
+    (first / "run.json").write_text(json.dumps(json.loads((first / "run.json").read_text()) | {"schema_version": 99}))
+    file = second / "requests.jsonl"
+    file.write_bytes(file.read_bytes()[:-30])
+    done = skit_here("report", runs, "--out", tmp_path / "report", "--format", "md", "--json")
+    assert done.returncode == 0
+    newer, cut = json.loads(done.stdout)["problems"]
+    assert newer.startswith(f"{first.name} was written by a newer specbench-kit (schema 99")
+    assert cut == f"{second.name}/requests.jsonl:12: the last line was cut short: left out"
+    assert done.stderr.count("NOT READ") == 2
+    assert f"NOT READ: {newer}" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_nothing_to_report_is_an_error(tmp_path):
+    assert "cannot read" in error_line(skit_here("report", tmp_path))
+    run = write_run(tmp_path, "wisp", [])
+    line = error_line(skit_here("report", run))
+    assert line == f"{run / 'requests.jsonl'} holds no finished request: there is nothing to report"

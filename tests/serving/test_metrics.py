@@ -1,0 +1,143 @@
+"""Figures of merit, from tables that are small enough to check by hand, and WISP's ordering of systems."""
+
+import numpy as np
+import pytest
+from scenes import VERIFY, scenario
+
+from specbench_kit.deployments.loading import find
+from specbench_kit.serving.acceptance import Predictor, iid
+from specbench_kit.serving.metrics import figures, violations
+from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Result
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.systems.base import systems
+
+NEVER = float("inf")
+Row = dict[str, float]
+
+
+def table(names: tuple[str, ...], *rows: dict[str, float]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    return {name: np.array([row.get(name, 0.0) for row in rows], dtype=float) for name in names}
+
+
+def result(responses: list[Row], rounds: list[Row], batches: list[Row]) -> Result:
+    tables = table(ROUNDS, *rounds), table(RESPONSES, *responses), table(BATCHES, *batches)
+    return Result(*tables, 100.0, 0, 0.0, 0, 0, 0)
+
+
+def response(start_s: float, end_s: float, tokens: int = 20, first_s: float | None = None) -> dict[str, float]:
+    first_s = start_s + 1 if first_s is None else first_s
+    return {"start_s": start_s, "first_s": first_s, "end_s": end_s, "tokens": tokens}
+
+
+def test_late_responses_count_as_often_as_they_were_owed() -> None:
+    """At 2 tokens/s, 20 tokens are due after 10 s; the warm-up ends at 10 s, the simulation at 100 s."""
+    scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
+    cases = [
+        (response(20, 29), (0, 1)),
+        (response(20, 31), (1, 1)),
+        (response(20, 45), (2, 2)),
+        (response(0, 9), (0, 0)),
+        (response(0, NEVER), (9, 9)),
+        (response(95, NEVER), (0, 0)),
+        (response(85, NEVER), (1, 1)),
+    ]
+    for one, (broken, owed) in cases:
+        violated, classes = violations(scene, result([one], [], []))
+        assert (violated.sum(), len(violated), len(classes)) == (broken, owed, owed), one
+    everything = result([one for one, _ in cases], [], [])
+    assert figures(scene, everything)["overall"]["violation_rate"] == pytest.approx(13 / 14)
+
+
+def test_time_per_token_is_judged_from_the_first_one_on() -> None:
+    scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
+    slow_start = result([response(20, 38, 21, first_s=29)], [], [])
+    assert violations(scene, slow_start, "speed")[0].tolist() == [True]
+    assert violations(scene, slow_start, "tpot")[0].tolist() == [False]
+
+
+def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
+    """Accepted 3 of 4 and one more in 1 s is 4 tokens/s, whatever of it the end of the response cut off."""
+    scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
+    base = {
+        "sent_s": 20.2,
+        "draft_s": 0.2,
+        "arrived_s": 20.3,
+        "started_s": 20.5,
+        "ended_s": 20.9,
+        "answered_s": 21.0,
+        "new": 5,
+    }
+    base |= {"accepted": 3, "submitted": 4, "committed": 2, "cached": 100}
+    rounds = [
+        {**base, "deadline_s": 20.95},
+        {**base, "deadline_s": 20.85},
+        {**base, "deadline_s": 20.95, "answered_s": 21.1},
+        {**base, "deadline_s": 30, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
+        {**base, "deadline_s": 130, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
+    ]
+    batches = [{"started_s": 20.5, "ended_s": 20.9, "expected_s": 20.9, "size": 3, "new": 15, "cached": 300}]
+    overall = figures(scene, result([], rounds, batches))["overall"]
+    assert overall["rounds"] == 4
+    assert overall["deadline_miss_rate"] == 2 / 4
+    assert overall["slow_round_rate"] == 2 / 4
+    assert overall["queue_s"]["mean"] == pytest.approx(0.2)
+    assert overall["interference"]["mean"] == pytest.approx(0.4 / VERIFY.seconds([(5, 100)]))
+
+
+def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
+    """The third batch takes three times the mean of itself and the two before it, less than it takes alone."""
+    scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
+    batches = [{"started_s": at, "ended_s": at + took, "size": 1} for at, took in ((20, 1), (22, 1), (24, 10), (40, 1))]
+    rounds = [
+        {"arrived_s": 19.9, "started_s": one["started_s"], "ended_s": one["ended_s"], "answered_s": one["ended_s"],
+         "deadline_s": 20.5, "batch": place, "new": 1}
+        for place, one in enumerate(batches)
+    ]  # fmt: skip
+    found = figures(scene, result([], rounds, batches))["violations"]
+    assert (found["compute_dominant"], found["queue_dominant"]) == (1, 3)
+
+
+def test_figures_of_a_run_hang_together() -> None:
+    scene = scenario("wisp-cache", 30)
+    run = simulate(scene, 2)
+    found = figures(scene, run)
+    overall, classes = found["overall"], found["classes"]
+    assert set(classes) == {"1", "2", "3", "4"}
+    assert sum(one["throughput"] for one in classes.values()) == pytest.approx(overall["throughput"])
+    assert sum(one["responses"] for one in classes.values()) == overall["responses"]
+    assert overall["goodput"] <= overall["throughput"] * 1.1
+    assert 0 < found["server"]["utilisation"] <= 1
+    assert found["server"]["estimate_over_true"] == pytest.approx(1)
+    assert overall["interference"]["mean"] >= 1
+    assert found["steady"]["steady"] in (True, False)
+    assert found["cost"]["edge_busy_s"] > 0
+
+
+def test_a_run_without_anything_to_judge_has_no_rates() -> None:
+    scene = scenario(devices=1, slo="1", duration_s=6.0)
+    overall = figures(scene, simulate(scene))["overall"]
+    assert (overall["responses"], overall["violation_rate"]) == (0, None)
+
+
+TABLE_2 = {"1": (130, 50), "2": (66, 25), "3": (56, 20), "4": (40, 14)}
+"""Per class, devices between the capacities of WISP and of centralized serving, and between that and SLED's."""
+
+
+@pytest.mark.parametrize("slo", "1234")
+def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sled(slo: str) -> None:
+    """The ordering of WISP's Table 2 with its Table 12: prompts of 500 and answers of 100 tokens, acceptance 0.8."""
+    more, fewer = TABLE_2[slo]
+    assert broken("wisp", slo, more) <= 0.05 < broken("centralized", slo, more + more // 8)
+    assert broken("centralized", slo, fewer) <= 0.05 < broken("sled", slo, fewer)
+
+
+def broken(system: str, slo: str, devices: int) -> float:
+    source = iid(0.8, 8, Predictor(0.8011, 0.575)) if system == "wisp" else iid(0.8, 4)
+    scene = Scenario(
+        find("wisp").build(), systems.get(system), source, devices, slo=parse_slo(slo),
+        prompt_tokens=500, output_tokens=100, duration_s=170.0, warmup_s=20.0,
+    )  # fmt: skip
+    rate: float = figures(scene, simulate(scene))["overall"]["violation_rate"]
+    return rate

@@ -1,0 +1,88 @@
+"""Published experiments: what they state, and how their numbers stand beside the paper's."""
+
+import pytest
+
+from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.errors import SkitError
+from specbench_kit.papers import wisp
+from specbench_kit.serving.building import Builder
+from specbench_kit.serving.presets.base import Published, beside, presets
+from specbench_kit.serving.rows import AXES
+from specbench_kit.serving.settings import Settings
+
+RECORDING = RecordSettings(methods=("autoregressive",))
+NAMES = sorted(presets.all())
+CAPACITY = {"epsilon"}
+
+
+def settings(name: str) -> Settings:
+    options = {key: value for key, value in presets.get(name).options.items() if key not in CAPACITY}
+    return Settings(recording=RECORDING, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_can_be_simulated_as_it_stands(name: str) -> None:
+    """Without a model: every acceptance is stated."""
+    chosen = settings(name)
+    assert not chosen.records
+    builder = Builder(chosen)
+    for point in chosen.points():
+        assert builder.scenario(point).devices == point.devices
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_says_where_each_assumption_would_lead(name: str) -> None:
+    preset = presets.get(name)
+    assert preset.assumed
+    assert all(one.value and one.effect.endswith(".") for one in preset.assumed)
+    assert len({one.name for one in preset.assumed}) == len(preset.assumed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_numbers_have_a_place_in_the_grid(name: str) -> None:
+    preset, chosen = presets.get(name), settings(name)
+    assert preset.published
+    labels = [one.label for one in chosen.series()]
+    for one in preset.published:
+        assert one.series in labels
+        for axis, value in one.where.items():
+            assert axis in AXES
+            assert value in getattr(chosen, axis)
+    assert preset.against in ("", *labels)
+
+
+def test_capacities_of_table_2() -> None:
+    found = {(one.series, one.where["slo"]): one.value for one in presets.get("wisp-table-2").published}
+    assert found["wisp", "1"] == 164
+    assert found["sled", "4"] == 21
+    assert len(found) == sum(map(len, wisp.CAPACITY.values()))
+
+
+def test_ratios_of_ratios_are_over_the_reference_series() -> None:
+    preset = presets.get("wisp-table-2")
+    rows = [
+        {"series": series, "slo": "1", "capacity": {"mean": mean, "low": None, "high": None}}
+        for series, mean in (("wisp", 300.0), ("sled", 100.0))
+    ]
+    pairs = {(one["series"], one["where"]["slo"]): one for one in beside(preset, rows)}
+    ratios = pairs["sled", "1"]["ratio_of_ratios"]
+    assert ratios["published"] == 164 / 83
+    assert ratios["simulated"] == 3
+    assert ratios["ratio"] == pytest.approx(3 / (164 / 83))
+    assert pairs["wisp", "1"]["ratio_of_ratios"] is None
+    assert pairs["wisp", "1"]["simulated_over_published"] == 300 / 164
+    assert pairs["centralized", "1"]["simulated"] is None
+
+
+def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
+    preset = presets.get("wisp-figure-7")
+    assert preset.published[0] == Published("fcfs", "figures.overall.violation_rate", None, {"devices": 20})
+    row = {"series": "fcfs", "devices": 20, "figures": {"overall": {"violation_rate": {"mean": 0.2}}}}
+    pair = beside(preset, [row])[0]
+    assert pair["simulated"] == {"mean": 0.2}
+    assert pair["simulated_over_published"] is None
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(SkitError, match=r"unknown preset 'wisp-table-22'.*wisp-table-2"):
+        presets.get("wisp-table-22")

@@ -1,0 +1,232 @@
+"""What each scheduler puts into a batch, asked as a live server would ask it."""
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from random import Random
+
+import pytest
+from scenes import DEPLOYMENT, VERIFY, scenario
+
+from specbench_kit.decoding.latency import InteractionModel, LatencyModel, TableModel
+from specbench_kit.errors import SkitError
+from specbench_kit.serving.estimator import Estimator, EstimatorError
+from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Waiting, parse_scheduler, schedulers
+from specbench_kit.serving.schedulers.fcfs import Fcfs
+from specbench_kit.serving.simulation import simulate
+
+PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
+"""100 ms, and 10 ms for each new token."""
+
+
+def asked(spec: str, requests: list[Waiting], model: LatencyModel = PLAIN, limits: Limits | None = None) -> Queue:
+    """A queue in which the requests wait."""
+    estimator = Estimator(model)
+    queue = parse_scheduler(spec).queue(estimator, limits or Limits())
+    for request in requests:
+        estimator.judge(request)
+        queue.add(request)
+    return queue
+
+
+def waiting(client: int, deadline_s: float, new: int = 5, tokens: float = 3.0, cached: int = 100) -> Waiting:
+    return Waiting(client, new, cached, client / 1000, deadline_s, tokens)
+
+
+def clients(queue: Queue, now_s: float = 0.5) -> list[int]:
+    return [request.client for request in queue.next_batch(now_s).batch]
+
+
+@pytest.mark.parametrize("name", sorted(schedulers.all()))
+def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
+    """Whatever the queue, nothing is lost, doubled or over the limits, with additive estimators and others."""
+    for seed, model in ((0, VERIFY), (1, VERIFY), (2, TableModel((0.02, 0.03, 0.05)))):
+        random = Random(seed)
+        requests = [
+            waiting(client, random.uniform(0.3, 4), random.randint(1, 9), random.uniform(1, 5), random.randint(0, 200))
+            for client in range(11)
+        ]
+        queue = asked(name, requests, model, Limits(4, 700))
+        handed, now_s = [], 0.5
+        while queue and now_s < 60:
+            batch = queue.next_batch(now_s).batch
+            assert len(batch) <= 4
+            assert sum(request.kv_tokens for request in batch) <= 700
+            handed += batch
+            now_s += 0.2
+        assert sorted(request.client for request in handed) == list(range(11))
+
+
+def test_fcfs_takes_the_first_and_edf_the_most_urgent() -> None:
+    requests = [(0, 9.0), (1, 2.0), (2, 5.0)]
+    assert clients(asked("fcfs", [waiting(*one) for one in requests], limits=Limits(2))) == [0, 1]
+    assert clients(asked("edf", [waiting(*one) for one in requests], limits=Limits(2))) == [1, 2]
+
+
+def test_static_waits_for_a_full_batch_or_its_time_out() -> None:
+    queue = asked("static:size=3,timeout_s=0.4", [waiting(100, 9), waiting(101, 9)])
+    decision = queue.next_batch(0.2)
+    assert decision.batch == []
+    assert decision.again_s == pytest.approx(0.5)
+    assert clients(queue, 0.5) == [100, 101]
+    assert clients(asked("static:size=2,timeout_s=9", [waiting(n, 9) for n in range(3)]), 0.1) == [0, 1]
+    assert clients(asked("static:size=2,timeout_s=9,groups=2", [waiting(n, 9) for n in range(4)]), 0.1) == [0, 2]
+
+
+def test_prompts_go_first_as_long_as_all_fits() -> None:
+    running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
+    prompts = [waiting(n, 9, new=300, cached=0) for n in (2, 3)]
+    queue = asked("prefill-first", [*running, *prompts], limits=Limits(9, 750))
+    assert clients(queue) == [2]
+    grown = waiting(2, 9, new=1, cached=300)
+    queue.estimator.judge(grown)
+    queue.add(grown)
+    assert clients(queue) == [0, 1, 2]
+    assert clients(queue) == [3]
+
+
+def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful() -> None:
+    """At 0.5 s, those due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens are more useful."""
+    requests = [waiting(0, 5, new=20), waiting(1, 1.1), waiting(2, 5, new=2), waiting(3, 0.9), waiting(4, 5, new=8)]
+    assert clients(asked("wisp:guard_s=0.5", requests)) == [3, 1, 2, 4]
+
+
+def test_a_wisp_batch_ends_at_the_first_request_that_would_break_a_deadline() -> None:
+    """150 ms for the critical one, which is due in 210 ms: 5 more tokens, and neither 20 nor, after that stop, 1."""
+    requests = [
+        waiting(0, 0.71),
+        waiting(1, 9, new=5, tokens=9),
+        waiting(2, 9, new=20, tokens=9),
+        waiting(3, 9, new=1, tokens=0.1),
+    ]
+    queue = asked("wisp:guard_s=0.1", requests)
+    assert clients(queue) == [0, 1]
+    assert clients(queue, 0.7) == [2, 3]
+
+
+def test_late_requests_use_the_room_that_is_left_and_hold_nobody_up() -> None:
+    late, urgent = waiting(0, 0.4), waiting(1, 0.72)
+    queue = asked("wisp:guard_s=0.2", [late, urgent])
+    assert clients(queue) == [1, 0]
+    assert clients(asked("wisp:guard_s=0.2", [waiting(0, 0.4), waiting(1, 0.66)])) == [1]
+    assert clients(asked("wisp:guard_s=0.2", [waiting(0, 0.1), waiting(1, 0.2)])) == [0, 1]
+
+
+def test_without_a_late_lane_one_expired_request_stops_every_batch() -> None:
+    queue = asked("wisp:late_lane=false", [waiting(0, 0.4), waiting(1, 9.0)])
+    assert [clients(queue, now_s) for now_s in (0.5, 1.0, 2.0)] == [[], [], []]
+    scene, lane = (
+        scenario("wisp-cache", 120, scheduler=spec, prompt_tokens=500) for spec in ("wisp:late_lane=false", "wisp")
+    )
+    livelocked, served = simulate(scene), simulate(lane)
+    assert livelocked.refusals > 1
+    assert livelocked.idle_waiting_s > 10
+    assert (served.refusals, served.idle_waiting_s) == (0, 0.0)
+    assert figures(scene, livelocked)["overall"]["violation_rate"] == 1.0
+
+
+def test_knapsack_finds_what_trying_every_batch_finds() -> None:
+    random = Random(4)
+    for _ in range(40):
+        requests = [waiting(n, random.uniform(0.5, 1.6), random.randint(1, 30), random.uniform(1, 6)) for n in range(6)]
+        queue = asked("knapsack:guard_s=0.3", requests)
+        batch = [one for one in queue.next_batch(0.5).batch if 0.5 + one.alone_s <= one.deadline_s]
+        every = (chosen for size in range(7) for chosen in combinations(requests, size))
+        assert worth(batch) == max(worth(chosen) for chosen in every if met(chosen))
+
+
+def met(batch: tuple[Waiting, ...]) -> bool:
+    end_s = 0.5 + PLAIN.seconds([(one.new, one.cached) for one in batch])
+    return all(end_s <= one.deadline_s for one in batch)
+
+
+def worth(batch: list[Waiting] | tuple[Waiting, ...]) -> tuple[int, float]:
+    critical = sum(one.deadline_s - one.alone_s - 0.3 <= 0.5 for one in batch)
+    return critical, round(sum(one.expected_tokens for one in batch), 9)
+
+
+def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
+    """Expected tokens that are on time, over random queues of up to 12 of the published size and speed."""
+    random, tokens = Random(0), {"wisp": 0.0, "knapsack": 0.0}
+    for _ in range(150):
+        drawn = [
+            (n, random.uniform(0.53, 2.5), random.randint(1, 9), random.uniform(1, 5), random.randint(50, 800))
+            for n in range(random.randint(1, 12))
+        ]
+        for name in tokens:
+            queue = asked(name, [waiting(*one) for one in drawn], VERIFY)
+            batch = queue.next_batch(0.5).batch
+            end_s = 0.5 + VERIFY.seconds([(one.new, one.cached) for one in batch])
+            tokens[name] += sum(one.expected_tokens for one in batch if end_s <= one.deadline_s)
+    assert 0.9 * tokens["knapsack"] <= tokens["wisp"] <= tokens["knapsack"]
+
+
+@pytest.mark.parametrize("devices", [6, 9, 12])
+def test_wisp_keeps_promises_nearly_as_well_as_the_best_batches(devices: int) -> None:
+    """A server that is slow enough for so few devices to overload it: the queue never exceeds 12."""
+    slow = InteractionModel(a_s=2e-3, b_compute_s=0, b_read_s=4e-5, c_s=0.1)
+    kept = {name: 1 - rate("deadline_miss_rate", name, devices, slow) for name in ("wisp", "knapsack")}
+    assert kept["wisp"] >= 0.9 * kept["knapsack"]
+
+
+@pytest.mark.parametrize("devices", [60, 90, 120, 150])
+@pytest.mark.parametrize("seed", range(3))
+def test_wisp_never_breaks_more_promises_than_fcfs(devices: int, seed: int) -> None:
+    """Mixed classes, from a server at ease to one that is overloaded by half; both see the same drafts."""
+    for what in ("violation_rate", "deadline_miss_rate"):
+        assert rate(what, "wisp", devices, seed=seed) <= rate(what, "fcfs", devices, seed=seed)
+
+
+def rate(what: str, scheduler: str, devices: int, verify: LatencyModel = VERIFY, seed: int = 0) -> float:
+    deployment = replace(DEPLOYMENT, verifier=replace(DEPLOYMENT.verifier, latency=verify))
+    spans = {"duration_s": 90.0, "warmup_s": 10.0}
+    scene = scenario("wisp-cache", devices, scheduler=scheduler, deployment=deployment, prompt_tokens=500, **spans)
+    found: float = figures(scene, simulate(scene, seed))["overall"][what]
+    return found
+
+
+def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
+    errors = EstimatorError(), EstimatorError(factor=2.0), EstimatorError(noise=0.3)
+    scenes = [scenario(estimator=error) for error in errors]
+    right, double, noisy = (figures(one, simulate(one))["server"]["estimate_over_true"] for one in scenes)
+    assert right == pytest.approx(1.0)
+    assert double == pytest.approx(2.0)
+    assert noisy != pytest.approx(1.0, abs=1e-6)
+    assert simulate(scenes[2], 1).same_as(simulate(scenes[2], 1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("wsip", "unknown scheduler 'wsip' \\(did you mean 'wisp'\\?\\)"),
+        ("wisp:guard=1", "wisp: unknown option 'guard'; known: guard_s, late_lane"),
+        ("wisp:guard_s=-1", "guard_s must not be negative"),
+        ("static:size=0", "static: size must be at least 1, not 0"),
+        ("knapsack:window=40", "window must lie in 1..16"),
+        ("prefill-first:prompt_tokens=0", "prompt_tokens must be at least 1"),
+    ],
+)
+def test_a_bad_spec_is_one_line(spec: str, message: str) -> None:
+    with pytest.raises(SkitError, match=message):
+        parse_scheduler(spec)
+
+
+@pytest.mark.parametrize(("times", "message"), [(2, "does not wait: it is broken"), (1, "beyond the server's limits")])
+def test_a_broken_scheduler_is_found_out(times: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scenario, "make_scheduler", lambda _scenario: Broken(times))
+    with pytest.raises(SkitError, match=message):
+        simulate(scenario(max_batch=2))
+
+
+@dataclass(frozen=True)
+class Broken(Fcfs):
+    """Hands everything out, several times over."""
+
+    times: int = 1
+
+    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+        queue = super().queue(estimator, Limits())
+        single = queue.next_batch
+        queue.next_batch = lambda now_s: Decision(self.times * single(now_s).batch)  # type: ignore[method-assign]
+        return queue

@@ -1,0 +1,278 @@
+"""The event loop: what holds for every system and scheduler, and what can be worked out in closed form."""
+
+from dataclasses import replace
+from math import inf, isclose
+
+import numpy as np
+import pytest
+from scenes import DRAFT, VERIFY, calm, scenario
+from trace_builders import MAX_DRAFT, made_requests
+
+from specbench_kit.decoding.latency import ContextModel, InteractionModel
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.serving.acceptance import Recorded, iid
+from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, Replayed
+from specbench_kit.serving.memory import KvCapacity
+from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.parallel import simulate_all
+from specbench_kit.serving.result import Result
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import TraceHeader
+
+SYSTEMS = list(systems.all())
+TIGHT = KvCapacity(700, 4096)
+"""Room for six of the scenes' sessions."""
+WORK_CONSERVING = ("fcfs", "edf", "wisp", "knapsack:window=6", "prefill-first")
+
+
+def replayed(method: str, deployment: Deployment, requests: int = 4) -> list[RequestRecord]:
+    header = TraceHeader(MAX_DRAFT, 0.0, (), {})
+    return list(replay(parse_method(method), header, made_requests(requests), deployment=deployment))
+
+
+@pytest.mark.parametrize("memory", [KvCapacity(), TIGHT], ids=["plenty", "tight"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_holds_in_every_system(system: str, memory: KvCapacity) -> None:
+    scene = scenario(system, memory=memory)
+    result = simulate(scene, seed=3)
+    assert len(result.responses["client"]) > scene.devices
+    no_token_is_lost_or_doubled(result)
+    no_request_is_in_two_batches(result)
+    time_never_runs_backwards(result)
+    assert 0 < result.peak_kv_tokens <= memory.tokens
+    assert (result.evictions > 0) == (memory is TIGHT and scene.system.prefix_cache)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scheduler", [*WORK_CONSERVING, "static:size=5,timeout_s=0.05"])
+def test_what_holds_under_every_scheduler(scheduler: str, seed: int) -> None:
+    scene = scenario(devices=9 + 7 * seed, scheduler=scheduler, memory=TIGHT, max_batch=6)
+    result = simulate(scene, seed)
+    no_token_is_lost_or_doubled(result)
+    no_request_is_in_two_batches(result)
+    time_never_runs_backwards(result)
+    assert result.peak_kv_tokens <= TIGHT.tokens
+    assert result.batches["size"].max() <= 6
+    if scheduler in WORK_CONSERVING:
+        assert (result.refusals, result.idle_waiting_s) == (0, 0.0)
+        the_server_never_idles_while_a_round_waits(result)
+
+
+def no_token_is_lost_or_doubled(result: Result) -> None:
+    """Per response, what its rounds committed is what was asked for; what goes on has what it had."""
+    rounds, responses = result.rounds, result.responses
+    for client in np.unique(responses["client"]):
+        of, mine = rounds["client"] == client, responses["client"] == client
+        done = np.bincount(rounds["response"][of].astype(int), rounds["committed"][of], minlength=int(mine.sum()))
+        assert done.tolist() == responses["committed"][mine].tolist()
+    finished = np.isfinite(responses["end_s"])
+    assert (responses["committed"] == responses["tokens"])[finished].all()
+    assert (responses["committed"] < responses["tokens"])[~finished].all()
+    verified = np.isfinite(rounds["ended_s"])
+    assert (rounds["accepted"] <= rounds["submitted"]).all()
+    assert (rounds["committed"] <= rounds["accepted"] + 1).all()
+    assert (rounds["committed"][verified] >= 1).all()
+
+
+def no_request_is_in_two_batches(result: Result) -> None:
+    rounds = result.rounds
+    batch = rounds["batch"][np.isfinite(rounds["ended_s"])].astype(int)
+    pairs = {(client, number) for client, number in zip(rounds["client"], rounds["batch"], strict=True) if number >= 0}
+    assert len(pairs) == len(batch)
+    counts = np.bincount(batch, minlength=len(result.batches["size"]))
+    whole = result.batches["ended_s"] <= result.end_s
+    assert counts[whole].tolist() == result.batches["size"][whole].tolist()
+
+
+def time_never_runs_backwards(result: Result) -> None:
+    rounds, batches = result.rounds, result.batches
+    for earlier, later in (("sent_s", "arrived_s"), ("arrived_s", "started_s"), ("ended_s", "answered_s")):
+        assert (rounds[earlier] <= rounds[later]).all(), (earlier, later)
+    verified = np.isfinite(rounds["ended_s"])
+    assert (rounds["started_s"] < rounds["ended_s"])[verified].all()
+    assert (batches["started_s"][1:] >= batches["ended_s"][:-1]).all()
+    responses = result.responses
+    assert (responses["first_s"] <= responses["end_s"]).all()
+    for client in np.unique(rounds["client"]):
+        mine = rounds["client"] == client
+        assert (np.diff(rounds["sent_s"][mine]) > 0).all()
+        assert (rounds["sent_s"][mine][1:] >= rounds["ended_s"][mine][:-1]).all()
+
+
+def the_server_never_idles_while_a_round_waits(result: Result) -> None:
+    started_s, ended_s = result.batches["started_s"], result.batches["ended_s"]
+    for free_s, busy_s in zip(ended_s[:-1], started_s[1:], strict=True):
+        if free_s < busy_s:
+            waits = (result.rounds["arrived_s"] < busy_s) & (result.rounds["started_s"] > free_s)
+            assert not waits.any()
+
+
+def test_one_device_alone_takes_the_closed_form() -> None:
+    """All of every draft is accepted: each round drafts 3 after the token that the draft model lacks."""
+    deployment = calm()
+    scene = scenario(
+        "wisp-cache",
+        1,
+        deployment=deployment,
+        source=iid(1.0, 3),
+        slo="1",
+        output_tokens=12,
+        arrivals=ClosedLoop(ramp_s=0),
+    )
+    result = simulate(scene)
+    link, prompt, expected_s = deployment.link, 60, 0.0
+    for place in range(3):
+        context, cached = prompt + 4 * place, 0 if place == 0 else prompt + 4 * place - 1
+        lacking = 1 if place == 0 else 2
+        expected_s += DRAFT.seconds([(prompt - 1, 0)]) if place == 0 else 0.0
+        expected_s += DRAFT.seconds([(lacking, context - lacking)])
+        expected_s += sum(DRAFT.seconds([(1, context + step)]) for step in range(2))
+        sent = 3 + (prompt if place == 0 else 0)
+        expected_s += link.rtt_s + sent * TOKEN_BYTES / link.up_bytes_per_s + 4 * TOKEN_BYTES / link.down_bytes_per_s
+        expected_s += VERIFY.seconds([(context + 3 - cached, cached)])
+    assert isclose(result.responses["end_s"][0], expected_s, rel_tol=1e-12)
+    assert result.rounds["submitted"][:3].tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("method", ["fixed-k:k=1", "fixed-k:k=3", "threshold:threshold=0.6,max_draft=5"])
+def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
+    """The same trace under the same deployment: round for round as `skit bench --replay` has it."""
+    deployment = calm()
+    records = replayed(method, deployment, 1)
+    scene = scenario(
+        "wisp-cache", 1, deployment=deployment, source=Recorded(records), slo="1",
+        prompt_tokens=None, output_tokens=None, arrivals=ClosedLoop(ramp_s=0),
+    )  # fmt: skip
+    result = simulate(scene)
+    rounds = len(records[0].rounds)
+    assert result.rounds["committed"][:rounds].tolist() == [one.committed for one in records[0].rounds]
+    assert np.allclose(result.rounds["answered_s"][:rounds], [one.end_s for one in records[0].rounds], rtol=1e-12)
+
+
+def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
+    """Responses of one token, one at a time: mean wait = utilisation / (1 - utilisation) * service / 2."""
+    service_s, utilisation = 0.02, 0.5
+    deployment = Deployment("md1", Endpoint("none", DRAFT), Endpoint("server", InteractionModel(0, 0, 0, service_s)))
+    waits_s = []
+    for seed in range(2):
+        scene = Scenario(
+            deployment, systems.get("centralized"), iid(0, 0), devices=400, scheduler="fcfs", max_batch=1,
+            arrivals=Poisson(utilisation / service_s), prompt_tokens=1, output_tokens=1, duration_s=2000, warmup_s=50,
+        )  # fmt: skip
+        rounds = simulate(scene, seed).rounds
+        settled = np.isfinite(rounds["ended_s"]) & (rounds["arrived_s"] >= 50)
+        waits_s.append((rounds["started_s"] - rounds["arrived_s"])[settled].mean())
+    theory_s = utilisation / (1 - utilisation) * service_s / 2
+    assert np.mean(waits_s) == pytest.approx(theory_s, rel=0.02)
+
+
+def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
+    work = [(scenario(devices=8, duration_s=10.0, warmup_s=1.0), seed) for seed in range(4)]
+    alone, together = (simulate_all(work, keep, jobs) for jobs in (1, 2))
+    assert all(one.same_as(other) for one, other in zip(alone, together, strict=True))
+    assert not alone[0].same_as(alone[1])
+
+
+def keep(_scene: Scenario, result: Result) -> Result:
+    return result
+
+
+def test_paired_seeds_give_every_scheduler_the_same_drafts() -> None:
+    results = [simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp")]
+    for client in range(12):
+        accepted = [one.rounds["accepted"][one.rounds["client"] == client] for one in results]
+        common = min(map(len, accepted)) - 1
+        assert common > 20
+        assert accepted[0][:common].tolist() == accepted[1][:common].tolist()
+
+
+def test_a_session_that_does_not_fit_comes_back_cold() -> None:
+    rounds = simulate(scenario("wisp-cache", 12, memory=TIGHT)).rounds
+    later = np.concatenate([[False], rounds["response"][1:] >= 0]) & (rounds["new"] > 50)
+    assert (rounds["cached"][later] == 0).any()
+    assert (rounds["new"] + rounds["cached"] >= 60).all()
+
+
+def test_without_a_prefix_cache_every_round_reads_all() -> None:
+    rounds = simulate(scenario("sled", 6)).rounds
+    assert (rounds["cached"] == 0).all()
+    assert (rounds["new"] >= 60).all()
+
+
+def test_the_server_drafts_as_long_as_it_pays() -> None:
+    """AdaSpec's trade-off: with a larger batch every verified token costs more, and drafts get shorter."""
+    draft, verify = ContextModel(1e-9, 1e-6, 1e-3), ContextModel(1e-9, 1e-3, 1e-2)
+    deployment = Deployment("pair", Endpoint("gpu", draft), Endpoint("gpu", verify), placement="server")
+    lengths = []
+    for devices in (1, 40):
+        scene = scenario("adaspec", devices, deployment=deployment, source=iid(0.8, 8), slo="1", output_tokens=80)
+        rounds = simulate(scene).rounds
+        assert (rounds["accepted"] <= rounds["submitted"]).all()
+        lengths.append(rounds["submitted"][rounds["cached"] > 0].mean())
+    assert lengths[0] > 2 * lengths[1]
+
+
+def test_two_groups_take_turns() -> None:
+    source = Recorded(replayed("fixed-k:k=4", calm()), levels=4, proactive=3)
+    scene = scenario("specedge", 16, source=source, slo="1", output_tokens=60)
+    rounds = simulate(scene).rounds
+    batch = rounds["batch"][rounds["batch"] >= 0].astype(int)
+    group = rounds["client"][rounds["batch"] >= 0] % 2
+    for number in np.unique(batch):
+        assert len(np.unique(group[batch == number])) == 1
+
+
+def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> None:
+    deployment = replace(calm(), drafter=Endpoint("edge", InteractionModel(0, 0, 0, 0.03)))
+    source = Recorded(replayed("fixed-k:k=2", deployment), levels=2, proactive=3)
+    rounds = simulate(scenario("wisp-cache", 1, deployment=deployment, source=source, slo="1")).rounds
+    same = rounds["response"][1:] == rounds["response"][:-1]
+    begun_s = rounds["sent_s"][1:] - rounds["draft_s"][1:]
+    delay_s = (begun_s - rounds["answered_s"][:-1])[same]
+    assert delay_s.max() > 0
+    assert (delay_s < 0.03 + 1e-9).all()
+    assert (delay_s >= -1e-9).all()
+
+
+def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() -> None:
+    asked = tuple(Asked(0.1 * n, 60, 40) for n in range(100))
+    scene = scenario(devices=2, arrivals=Replayed(asked), slo="4", duration_s=20.0, warmup_s=0.0)
+    result = simulate(scene)
+    assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in asked]
+    assert np.isinf(result.responses["end_s"]).any()
+    assert figures(scene, result)["overall"]["violation_rate"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": 0}, "at least 1 device, not 0"),
+        ({"slo": "900/s"}, "no batch can meet the SLO '900/s' of 900 tokens/s"),
+        ({"prompt_tokens": 5000, "memory": KvCapacity(inf, 4096)}, "exceeds the model's context of 4096"),
+        ({"memory": KvCapacity(50, 4096)}, "exceeds the server's KV memory of 50 tokens"),
+        ({"warmup_s": 40.0}, "the warm-up of 40 s must end before the 40 s"),
+        ({"output_tokens": 0}, "output_tokens must be at least 1, not 0"),
+        ({"max_batch": 0}, "a batch must hold at least 1 request"),
+    ],
+)
+def test_bad_input_is_one_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SkitError, match=message) as caught:
+        scenario(**changes)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_lengths_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(SkitError, match="give prompt and output tokens"):
+        simulate(scenario(prompt_tokens=None))
+
+
+def test_a_traces_length_beyond_the_context_is_refused() -> None:
+    scene = scenario(arrivals=Replayed((Asked(0.0, 9000, 10),)), memory=KvCapacity(inf, 4096))
+    with pytest.raises(SkitError, match="a response of 9000 \\+ 10 tokens exceeds the model's context"):
+        simulate(scene)

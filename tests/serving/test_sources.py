@@ -1,0 +1,221 @@
+"""What devices ask for and what becomes of their drafts: acceptance, arrivals, promises, memory."""
+
+import os
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+from scenes import calm
+from trace_builders import MAX_DRAFT, made_requests
+
+from specbench_kit.deployments.loading import find
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.profilers import loading
+from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, Round, iid
+from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.estimator import of_another_device
+from specbench_kit.serving.memory import Residents, capacity, server_profile
+from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.slo import budget_s, parse_slo
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import TraceHeader
+
+DATA = Path(os.environ.get("SKIT_DATA_DIR", "")) / "traces"
+AZURE = "arrived_at,num_prefill_tokens,num_decode_tokens"
+needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_DATA_DIR is not set")
+
+
+def drawn(source: Acceptance, count: int) -> list[Round]:
+    return list(islice(source.script(Random(1)).rounds, count))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        iid(0.7, 4),
+        PerPosition((0.9, 0.5, 0.2)),
+        iid(0.8, 8, Predictor(0.8, 0.6)),
+        PerPosition((0.9, 0.4, 0.7), Predictor(1.0, 0.0)),
+        iid(0.0, 3),
+        iid(0.5, 0),
+    ],
+)
+def test_what_is_typical_is_the_average_of_what_is_drawn(source: PerPosition) -> None:
+    rounds = drawn(source, 40_000)
+    steps, submitted, accepted = (sum(one[place] for one in rounds) / len(rounds) for place in range(3))
+    assert steps == pytest.approx(source.typical.steps, rel=0.02)
+    assert submitted == pytest.approx(source.typical.submitted, rel=0.02)
+    assert 1 + accepted == pytest.approx(source.typical.committed, rel=0.02)
+    assert all(one.accepted <= one.submitted <= one.steps <= source.typical.longest for one in rounds)
+
+
+def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
+    alpha, length = 0.8, 5
+    assert iid(alpha, length).typical.committed == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
+
+
+def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
+    for one in drawn(iid(0.6, 8, Predictor(1.0, 1.0)), 500):
+        assert one.submitted == one.accepted
+        assert one.steps == min(one.submitted + 1, 8)
+
+
+def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
+    header = TraceHeader(MAX_DRAFT, 0.0, (), {})
+    records = list(replay(parse_method("fixed-k:k=3"), header, made_requests(3), deployment=calm()))
+    source = Recorded(records)
+    script = source.script(Random(7))
+    sequences = [[(one.submitted, one.accepted) for one in record.rounds] for record in records]
+    length = min(map(len, sequences))
+    assert [(one.submitted, one.accepted) for one in islice(script.rounds, length)] in [s[:length] for s in sequences]
+    assert (script.prompt_tokens, script.output_tokens) == (3, 40)
+    everything = [one for record in records for one in record.rounds]
+    accepted = sum(one.accepted for one in everything) / sum(one.submitted for one in everything)
+    assert source.typical.acceptance == pytest.approx(accepted)
+
+
+def test_records_without_a_request_are_refused() -> None:
+    with pytest.raises(SkitError, match="hold no finished request"):
+        Recorded([])
+
+
+def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
+    following = ClosedLoop(think_s=2.0, ramp_s=3.0).of_device(0, 4, Random(0))
+    assert 0 <= following(0.0).at_s <= 3
+    assert following(10.0) == Asked(12.0)
+    following = Poisson(8.0).of_device(0, 4, Random(0))
+    assert [following(0.0).at_s for _ in range(4000)][-1] == pytest.approx(2000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "azure.csv",
+            f"{AZURE}\n2.5,100,7\n2.6,5,0\n3.0,9,2\n",
+            [(0, 100, 7), (0.5, 9, 2)],
+        ),
+        ("burst.csv", "Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,30,4\n", [(0, 30, 4)]),
+        ("times.csv", "Timestamp\n7.0\n4.0\n", [(0, None, None), (3, None, None)]),
+        ("cake.jsonl", '{"timestamp": 500, "input_length": 8, "output_length": 3, "hash_ids": [1]}\n', [(0, 8, 3)]),
+    ],
+)
+def test_arrival_files_are_read_by_their_layout(
+    tmp_path: Path, name: str, content: str, expected: list[tuple[float, int | None, int | None]]
+) -> None:
+    (tmp_path / name).write_text(content)
+    arrivals = read_arrivals(tmp_path / name)
+    assert [tuple(one) for one in arrivals.asked] == expected
+    assert [one.at_s for one in arrivals.scaled(2.0).asked] == [at_s / 2 for at_s, _, _ in expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", "Timestamp\n", "holds no request"),
+        ("none.csv", "", "has the columns \\(none\\); known layouts"),
+        ("other.csv", "when,what\n1,2\n", "has the columns what, when; known layouts: arrived_at"),
+        ("words.csv", "Timestamp\nsoon\n", "words.csv:2: not a request with Timestamp"),
+        ("minus.csv", f"{AZURE}\n1,-5,2\n", "numbers from 0 up"),
+        ("half.jsonl", '{"timestamp": 1', "half.jsonl:1: not valid JSON"),
+        ("bare.jsonl", "[]\n", "bare.jsonl:1: not a request with timestamp"),
+        ("nowhere.csv", None, "cannot read the arrivals .*nowhere.csv"),
+    ],
+)
+def test_a_bad_arrival_file_is_one_line(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(SkitError, match=message):
+        read_arrivals(tmp_path / name)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "count", "first"),
+    [
+        ("azure2023_conv.csv", 19_366, Asked(0.0, 374, 44)),
+        ("azure2023_code.csv", 8_819, Asked(0.0, 4808, 10)),
+        ("mooncake_conversation.jsonl", 12_031, Asked(0.0, 6758, 500)),
+        ("adaspec_conv.csv", None, Asked(0.0)),
+    ],
+)
+def test_the_real_traces_are_read_whole(name: str, count: int | None, first: Asked) -> None:
+    asked = read_arrivals(DATA / name).asked
+    assert count in (None, len(asked))
+    assert asked[0] == first
+    assert read_arrivals(DATA / name, limit=5).asked == asked[:5]
+
+
+def test_classes_and_speeds_of_ones_own_with_their_shares() -> None:
+    assert parse_slo("3").speeds == (6.0,)
+    mixed = parse_slo("1:0.25,4:0.5,7.5/s:0.25")
+    assert mixed.speeds == (2.0, 8.0, 7.5)
+    assert [mixed.place((n + 0.5) / 8) for n in range(8)] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert budget_s(3, 6.0, 0.1, 0.02) == pytest.approx(0.38)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5", "unknown SLO class '5'; known: 1, 2, 3, 4, or a speed"),
+        ("-3/s", "unknown SLO class '-3/s'"),
+        ("1:0.5,2:0.4", "must add up to 1, as in 1:0.5,4:0.5; they are 0.9"),
+        ("1:0.5,1:0.5", "names a class twice"),
+        ("1:half", "needs a share after each colon"),
+    ],
+)
+def test_a_bad_slo_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(SkitError, match=message):
+        parse_slo(text)
+
+
+def test_the_memory_for_kv_is_what_weights_leave_free() -> None:
+    profile = server_profile(find("wisp"))
+    assert profile is not None
+    room = capacity(profile, reserved=0.0)
+    per_token = 2 * 64 * 8 * 128 * 2
+    assert room.tokens * per_token == pytest.approx(80e9 - 32.76e9 * 2, rel=0.01)
+    assert room.context == 40960
+    assert capacity(profile).tokens < room.tokens
+    specedge = server_profile(find("specedge"))
+    assert specedge is not None
+    with pytest.raises(SkitError, match="the memory for KV cannot be told, the source names no model"):
+        capacity(specedge)
+
+
+def test_drafting_sessions_make_room_before_waiting_ones() -> None:
+    residents = Residents(100)
+    for client in range(3):
+        residents.pin(client, 30)
+        assert residents.make_room() == []
+        residents.unpin(client, 30, 30)
+    residents.arrive(0)
+    residents.pin(3, 40)
+    assert residents.make_room() == [1]
+    assert (residents.used, residents.peak) == (100, 100)
+    residents.arrive(2)
+    residents.pin(4, 50)
+    assert residents.make_room() == [2, 0]
+
+
+def test_an_estimator_of_another_model_is_refused() -> None:
+    served = loading.load("wisp-table-12")
+    error = of_another_device(loading.load("wisp-section-4.4"), served)
+    assert error.model is not None
+    with pytest.raises(SkitError, match="'specedge-verify' is of no known model, but the server runs qwen3-32b"):
+        of_another_device(loading.load("specedge-verify"), served)
+
+
+def test_every_system_names_a_method_and_a_scheduler_that_exist() -> None:
+    for name, system in systems.all().items():
+        assert parse_method(system.method)
+        assert parse_scheduler(system.scheduler)
+        assert system.summary, name
+
+
+@pytest.mark.parametrize(("alpha", "length"), [(0.6, 8), (0.95, 4), (0.0, 3), (0.3, 1)])
+def test_the_chance_of_a_next_token_is_found_in_averages(alpha: float, length: int) -> None:
+    assert iid(alpha, length).typical.chance == pytest.approx(alpha, abs=1e-9)

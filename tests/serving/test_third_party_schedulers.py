@@ -1,0 +1,66 @@
+"""A scheduler that another distribution brings, found through a real entry point."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+MODULE = '''
+"""Last come, first served."""
+
+from dataclasses import dataclass
+
+from specbench_kit.serving.schedulers.base import Queue, Scheduler
+
+
+@dataclass(frozen=True)
+class Lifo(Scheduler):
+    """The newest first."""
+
+    most: int = 3
+    source = "elsewhere"
+
+    def queue(self, estimator, limits):
+        return LifoQueue(self.most, estimator, limits)
+
+
+class LifoQueue(Queue):
+    def __init__(self, most, estimator, limits):
+        super().__init__(estimator, limits)
+        self.most, self.stack = most, []
+
+    def __len__(self):
+        return len(self.stack)
+
+    def add(self, request):
+        self.stack.append(request)
+
+    def next_batch(self, now_s):
+        growing = self.growing()
+        while self.stack and len(growing.requests) < self.most and growing.fits(self.stack[-1]):
+            growing.add(self.stack.pop())
+        return growing.decision()
+'''
+
+PROGRAM = """
+import json
+from scenes import scenario
+from specbench_kit.serving.schedulers.base import schedulers
+from specbench_kit.serving.simulation import simulate
+
+result = simulate(scenario(scheduler="lifo:most=2"))
+print(json.dumps({"known": list(schedulers.all()), "largest": result.batches["size"].max()}))
+"""
+
+
+def test_it_runs_beside_the_others(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere_lifo.py").write_text(MODULE)
+    info = tmp_path / "elsewhere_lifo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-lifo\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[specbench_kit.schedulers]\nlifo = elsewhere_lifo:Lifo\n")
+    program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert {"fcfs", "static", "edf", "wisp", "knapsack", "prefill-first", "lifo"} <= set(found["known"])
+    assert found["largest"] == 2
