@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: bench test lint types benchmark clean
+.PHONY: bench test lint types benchmark reference clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -27,6 +27,17 @@ types: $(INSTALLED)
 
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
+TO_REFERENCE := --format md,html,csv,svg --out results/reference
+reference: $(INSTALLED)
+	rm -rf build/reference results/reference/measured results/reference/specedge results/reference/specpipe
+	$(REFERENCE)/measured
+	$(REFERENCE)/specedge --deployment specedge
+	$(REFERENCE)/specpipe --deployment specpipe
+	$(BIN)/skit report build/reference/measured $(TO_REFERENCE)/measured
+	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
+	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache

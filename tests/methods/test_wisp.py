@@ -120,9 +120,9 @@ class OpenPhases(MeasuringClock):
         self.open.append(phase)
         super().enter(phase)
 
-    def leave(self) -> None:
+    def leave(self, resumed: bool) -> None:
         self.open.pop()
-        super().leave()
+        super().leave(resumed)
 
 
 class Noting(Dense):
