@@ -160,6 +160,7 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
         **describe_time(settings.deployment),
         "requests": _turns(dataset) * settings.repeats,
         "sample_reason": dataset.reason,
+        **({"left_out": bench.left_out} if bench.left_out else {}),
         **provenance.collect(settings.argv),
     }
 

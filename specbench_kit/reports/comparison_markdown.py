@@ -47,7 +47,8 @@ def _setting(comparison: Comparison) -> str:
         ("dataset", wording.dataset_sentence(runs[name].dataset)) for name in comparison.datasets if name in runs
     ]
     first = comparison.runs[0].fields
-    rows = [*datasets, *(row for row in setting(first) if row[0] != "dataset")]
+    shared = [row for row in setting(first) if row[0] not in ("dataset", "warm-up")]
+    rows = [*datasets, *shared, *wording.warm_up([run.fields for run in comparison.runs])]
     return "\n\n".join(
         part for part in ("## What was run\n\n" + table(["", ""], rows), deployment_wording.section(first)) if part
     )

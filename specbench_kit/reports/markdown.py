@@ -93,8 +93,10 @@ def setting(run: Fields) -> list[tuple[str, str]]:
         ("sampling", wording.sampling_sentence(config)),
         ("limits", limits),
         ("time", wording.time_sentence(run)),
+        *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
+        *((f"left out: {code(name)}", reason) for name, reason in (run.get("left_out") or {}).items()),
     ]
 
 

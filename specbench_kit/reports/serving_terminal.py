@@ -22,6 +22,16 @@ SIMULATED = {
     "tokens /\nverify": ("figures.overall.tokens_per_verify", significant),
     "busy": ("figures.server.utilisation", share),
 }
+AXIS_NAMES = {
+    "slo_scale": "SLO\nscale",
+    "estimator_factor": "estimate\nfactor",
+    "estimator_noise": "estimate\nnoise",
+    "guard_s": "guard\n(s)",
+}
+MOST_COLUMNS = 6
+"""Beside the series, which 80 characters have room for; the report has all."""
+NARROWEST = 8
+"""Of a column of words."""
 SEARCHED = {"capacity (95%)": ("capacity", count)}
 
 
@@ -47,7 +57,8 @@ def _table(summary: Fields, columns: Mapping[str, Any]) -> "Table":
     rows = summary["rows"]
     first = "slo" if "devices" not in rows[0] else "devices"
     axes = [axis for axis in AXES if axis == first or axis in varied(rows)]
-    table = _empty(["series", *axes, *columns], 1)
+    columns = dict(list(columns.items())[: MOST_COLUMNS - len(axes)])
+    table = _empty(["series", *(AXIS_NAMES.get(axis, axis) for axis in axes), *columns], 1)
     for row in rows:
         places = ["" if row[axis] is None else str(row[axis]) for axis in axes]
         leading, *others = ((look_up(row, path), form) for path, form in columns.values())
@@ -75,5 +86,8 @@ def _empty(columns: Sequence[str], words: int) -> "Table":
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < words else "right", no_wrap=place >= words)
+        if place < words:
+            table.add_column(name, overflow="fold", min_width=NARROWEST)
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -1,5 +1,6 @@
 """Sentences that every report form says in the same words."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
@@ -48,6 +49,12 @@ def overlap_note(run: Fields) -> str:
         )
     turns = "Drafting and verifying took turns on one device, so what was drafted meanwhile cost time like the rest"
     return f"{turns}: that the two can overlap is only seen under a modelled deployment (`--deployment`)."
+
+
+def warm_up(runs: Sequence[Fields]) -> list[tuple[str, str]]:
+    """What was decoded before the measurement, as a row of a table."""
+    rounds = sum(sum((run.get("warm_up") or {}).get("rounds", [])) for run in runs)
+    return [("warm-up", f"{count(rounds)} rounds, in none of the numbers")] if rounds else []
 
 
 def setting_cautions(run: Fields) -> list[str]:
