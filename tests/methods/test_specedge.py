@@ -99,21 +99,9 @@ def test_ahead_is_drafted_while_the_answer_is_on_its_way(runners: Runners) -> No
 
 
 def timed(spec: str, runners: Runners) -> RequestRecord:
-    engine = live_engine(
-        parse_method(spec),
-        *runners,
-        sampler=Sampler(),
-        seed=0,
-        eos_ids=frozenset(),
-        batch_size=1,
-        deployment=DEPLOYMENT,
-    )
-    (request,) = make_requests(random_prompts([5], 64), 40)
-    engine.submit(request)
-    records: list[RequestRecord] = []
-    while not engine.idle:
-        records += engine.step()
-    return records[0]
+    requests = make_requests(random_prompts([5], 64), 40)
+    (record,) = decode(parse_method(spec), runners, requests, deployment=DEPLOYMENT).values()
+    return record
 
 
 def test_a_layer_split_is_plain_decoding_with_a_round_trip_per_token(runners: Runners) -> None:

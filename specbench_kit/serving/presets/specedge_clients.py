@@ -9,7 +9,7 @@ CLIENTS_SERVED = presets.register("specedge-clients")(
     Preset(
         command="simulate",
         summary="throughput, time between tokens and tokens per dollar against the number of clients",
-        source=f"{SOURCE}, Figures 9 to 12",
+        source=SOURCE,
         options={
             **COMMON,
             "scheduler": ("static:size=8,timeout_s=0,groups=2", "fcfs"),
@@ -29,6 +29,6 @@ CLIENTS_SERVED = presets.register("specedge-clients")(
             for metric in ("figures.overall.throughput", "figures.overall.tpot_s.mean", "figures.cost.tokens_per_price")
             for series in ("specedge", "server only")
         ],
-        reading="The figures' numbers are not at hand.",
+        reading="Stands where the paper has Figures 9 to 12, of which neither curves nor numbers are at hand.",
     )
 )
