@@ -1,7 +1,6 @@
 """The round loop: draft, choose, verify, commit, over a batch that refills as requests finish."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.stages import VirtualStages
-from specbench_kit.decoding.verification import ModelVerifier, Verdict, Verifier
+from specbench_kit.decoding.verification import Answer, ModelVerifier, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.runner import Runner
@@ -76,14 +75,17 @@ class Engine(Loop):
         with self.clock.phase("policy"):
             self.policy.overlap(self.drafter)
         self.clock.submitted = False
-        with self.clock.phase("verify", resumed=True) if self.verifier.apart else nullcontext():
-            verdicts = answer()
+        verdicts = self._wait_for(answer) if self.verifier.apart else answer()
         with self.clock.phase("commit"):
             outcomes = [self._commit(verdict, count) for verdict, count in zip(verdicts, sent, strict=True)]
         with self.clock.phase("policy"):
             self.policy.observe(verdicts)
         self._record(outcomes)
         return outcomes
+
+    def _wait_for(self, answer: Answer) -> list[Verdict]:
+        with self.clock.phase("verify", resumed=True):
+            return answer()
 
     def _commit(self, verdict: Verdict, sent: int) -> Outcome:
         draft, kept = verdict.draft, self.policy.keep(verdict)

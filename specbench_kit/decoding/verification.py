@@ -96,18 +96,13 @@ class ModelVerifier:
         self._runner.release(self._slots.pop(session.request.id))
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
-        """Begin one batched target forward; the answer applies the rule that fits how the tokens were drafted."""
+        """One batched target forward, then the rule that fits how the tokens were drafted."""
         rows = [self._append(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         logits = self._runner.begin(rows)
-
-        def answer() -> list[Verdict]:
-            outcomes = self._judge(drafts, chosen, logits())
-            return [
-                Verdict(draft, nodes, path, extra, len(row.tokens))
-                for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
-            ]
-
-        return answer
+        if self.apart:
+            return lambda: self._verdicts(drafts, chosen, rows, logits())
+        verdicts = self._verdicts(drafts, chosen, rows, logits())
+        return lambda: verdicts
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the KV of the root and of the accepted nodes."""
@@ -122,6 +117,15 @@ class ModelVerifier:
         place = {0: len(pending) - 1} | {node: len(pending) + i for i, node in enumerate(nodes)}
         parents = [*range(-1, len(pending) - 1), *(place[draft.tree.parents[node]] for node in nodes)]
         return Append(slot, pending + [draft.tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
+
+    def _verdicts(
+        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], logits: Logits
+    ) -> list[Verdict]:
+        outcomes = self._judge(drafts, chosen, logits)
+        return [
+            Verdict(draft, nodes, path, extra, len(row.tokens))
+            for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
+        ]
 
     def _judge(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Logits
