@@ -36,7 +36,7 @@ def usable(settings: Settings, make: Callable[[str], Method]) -> tuple[dict[str,
         except SkitError as error:
             if named:
                 raise
-            left_out[spec] = str(error)
+            left_out[spec] = str(error).removeprefix(f"{spec}: ")
     if not ready:
         raise SkitError("no method can run here: " + "; ".join(map(": ".join, left_out.items())))
     return ready, left_out

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
@@ -69,6 +70,7 @@ class RunDirectory:
                 f"{path} was written by a newer specbench-kit (schema {version}, this one reads up to "
                 f"{SCHEMA_VERSION}): upgrade specbench-kit"
             )
+        run_fields.check(path / "run.json", run)
         return cls(path, run)
 
     @classmethod
@@ -271,6 +273,6 @@ def _read_details(path: Path) -> list[RequestDetail]:
 
 def _read_record(line: bytes, place: str) -> RequestRecord:
     try:
-        return RequestRecord.from_dict(json.loads(line))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return RequestRecord.from_json(line)
+    except ValueError as error:
         raise SkitError(f"{place}: not a request record ({error}): remove the line and use --resume") from error

@@ -144,7 +144,7 @@ def bench(
         conclusions = campaign.conclude()
     folder = _report(console, settings.out, conclusions)
     for spec, reason in left_out.items():
-        say(console, f"left out: {spec}: {reason.removeprefix(f'{spec}: ')}")
+        say(console, f"left out: {spec}: {reason}")
     if as_json:
         print(json.dumps(_document(conclusions, left_out, folder), allow_nan=False))
     if problem is not None:

@@ -22,7 +22,7 @@ def compare(
         typer.Option(
             help="Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
             "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95'; "
-            "may be given several times."
+            "may be given several times. With 2 if it cannot be told, as of a run that cannot be read."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write a report into; none is written without.")] = None,
@@ -33,22 +33,24 @@ def compare(
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.cli.report import as_document, load_comparison, write
-    from specbench_kit.reports.condition import Condition, violations
+    from specbench_kit.cli.report import as_document, load_comparison, read_formats, write
+    from specbench_kit.reports.condition import Condition, require_whole, violations
     from specbench_kit.reports.terminal import print_comparison
 
     conditions = [Condition.parse(text) for text in fail_if or ()]
+    wanted = read_formats(formats)
     console = Console(stderr=as_json)
     comparison = load_comparison(run, against, force)
     print_comparison(console, comparison)
     if out is not None:
-        write(console, comparison, out, formats)
+        write(console, comparison, out, wanted)
     failed = [line for condition in conditions for line in violations(comparison, condition)]
     if as_json:
         print(json.dumps(as_document(comparison) | {"failed": failed}, allow_nan=False))
     for line in failed:
         say(Console(stderr=True), f"failed: {line}", style="bold red")
     if conditions and not failed:
+        require_whole(comparison)
         say(console, f"passed: {', '.join(condition.text for condition in conditions)} holds for no method")
     if failed:
         raise typer.Exit(FAILED)

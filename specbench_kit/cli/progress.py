@@ -28,7 +28,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("decoding", total=None, speed=0.0)
+        task = bar.add_task("decoding", total=None, speed=0.0, visible=False)
 
         def report(progress: lanes.Progress) -> None:
             bar.update(
@@ -37,6 +37,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
                 completed=progress.done,
                 total=progress.planned,
                 speed=progress.tokens_per_s,
+                visible=True,
             )
 
         yield report

@@ -44,10 +44,11 @@ def report(
 
     from specbench_kit.reports.terminal import print_comparison
 
+    wanted = read_formats(formats)
     console = Console(stderr=as_json)
     comparison = load_comparison(run, against, force)
     print_comparison(console, comparison)
-    write(console, comparison, out or _folder(comparison), formats)
+    write(console, comparison, out or _folder(comparison), wanted)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 
@@ -61,12 +62,21 @@ def load_comparison(paths: list[Path], against: str | None, force: bool) -> "Com
     return compare(runs, against=against, force=force, problems=problems)
 
 
-def write(console: "Console", comparison: "Comparison", folder: Path, formats: str) -> None:
+def read_formats(formats: str) -> list[str]:
+    """The formats of `--format`; an unknown one is an error before anything is read."""
+    from specbench_kit.reports.document import require_formats
+
+    found = [name.strip() for name in formats.split(",") if name.strip()]
+    require_formats(found)
+    return found
+
+
+def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str]) -> None:
     """Write the report and say where its pages are."""
     from specbench_kit.cli.common import say
     from specbench_kit.reports.document import write_reports
 
-    written = write_reports(comparison, folder, [name.strip() for name in formats.split(",") if name.strip()])
+    written = write_reports(comparison, folder, formats)
     pages = [path for path in written if path.parent == folder]
     for path in pages or written[:1]:
         say(console, f"report: {path}")

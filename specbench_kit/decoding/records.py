@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from specbench_kit.decoding.json_fields import checked, parse, shown
+
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
 
@@ -50,6 +52,21 @@ class RoundRecord:
         return self.commits_s[0] if self.commits_s else self.end_s
 
 
+MAY_BE_UNKNOWN = (
+    "drafted",
+    "submitted",
+    "prefill_s",
+    "draft_s",
+    "policy_s",
+    "link_s",
+    "queue_s",
+    "verify_s",
+    "commit_s",
+    "end_s",
+)
+"""Fields of a round that hardly any other tool records."""
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """One request from arrival to its last token; times in seconds since its arrival.
@@ -92,11 +109,27 @@ class RequestRecord:
         return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "RequestRecord":
-        """The record that `to_json` wrote; fields that a newer kit added are passed over."""
-        rounds = [RoundRecord(**_known(RoundRecord, r)) for r in fields["rounds"]]
-        return cls(**{**_known(cls, fields), "rounds": rounds})
+    def from_json(cls, line: str | bytes) -> "RequestRecord":
+        """The record that `to_json` wrote; a line that holds none is a ValueError which says why."""
+        return cls.from_dict(parse(line))
+
+    @classmethod
+    def from_dict(cls, fields: Any) -> "RequestRecord":
+        """The record of an object; fields that a newer kit added are passed over, wrong ones are a ValueError."""
+        rounds = fields.get("rounds") if isinstance(fields, dict) else None
+        known = checked(cls, fields if rounds is None else {**fields, "rounds": _rounds(rounds)}, ("output_ids",))
+        if rounds is None:
+            raise ValueError("rounds is missing")
+        return cls(**known)
 
 
-def _known(record: type[Any], found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in record.__dataclass_fields__ if name in found}
+def _rounds(found: Any) -> list[RoundRecord]:
+    if not isinstance(found, list):
+        raise ValueError(f"rounds must be a list, not {shown(found)}")
+    rounds = []
+    for number, one in enumerate(found, 1):
+        try:
+            rounds.append(RoundRecord(**checked(RoundRecord, one, MAY_BE_UNKNOWN)))
+        except ValueError as error:
+            raise ValueError(f"round {number}: {error}") from error
+    return rounds

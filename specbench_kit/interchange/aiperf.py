@@ -26,6 +26,7 @@ class AIPerf(Format):
 
     summary = "per-request records of AIPerf, JSONL (profile_export.jsonl)"
     tool = "AIPerf"
+    unreadable = "they do not say what was accepted in each round"
 
     def write(self, run: "RunDirectory") -> str:
         started_at = run.run.get("started_at")

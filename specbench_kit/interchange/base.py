@@ -6,17 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import MAY_BE_UNKNOWN, RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 
 if TYPE_CHECKING:
     from specbench_kit.bench.run_directory import RunDirectory
 
-UNKNOWN = dict.fromkeys(
-    ("drafted", "submitted", "prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s")
-)
-"""Fields of a round that hardly any other tool records."""
+UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
+"""The fields of a round that another tool does not record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +40,18 @@ class Format(ABC):
     """Whose format it is."""
     dataset: ClassVar[str] = "unnamed"
     """What the prompts are where an import does not name them."""
+    unreadable: ClassVar[str] = "they do not tell requests apart"
+    """Why files cannot be imported, of a format that is only written."""
 
     def read(self, path: Path) -> Found:
         """The content of a file; bad content is an error with its line."""
-        raise SkitError(f"files of {self.tool} cannot be imported, as they do not tell requests apart: {_READABLE}")
+        raise SkitError(f"files of {self.tool} cannot be imported, as {self.unreadable}: {_READABLE}")
 
     def write(self, run: "RunDirectory") -> str:
         """The text of the file for a run."""
         raise SkitError(f"runs cannot be exported to {self.tool}")
 
 
-_READABLE = "import a format with one record per request"
+_READABLE = "import answers of Spec-Bench (--format spec-bench)"
 
 formats: Registry[type[Format]] = Registry("format", "specbench_kit.interchange")

@@ -4,10 +4,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.datasets.rows import read_rows
+from specbench_kit.decoding.json_fields import shown
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import UNKNOWN, Format, Found, formats
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 
+LATEST = 2**33
+"""Seconds since 1970 from which on a time stamp is none."""
 FAILED = "ERROR"
 """What Spec-Bench writes for the answer of a turn that raised."""
 
@@ -42,8 +46,12 @@ class SpecBench(Format):
         if len(names) > 1:
             raise SkitError(f"{path} holds answers of several models: {', '.join(names)}; import one file for each")
         records = [record for place, row in rows for record in _records(place, row)]
+        if not records:
+            raise SkitError(f"{path} holds no answer: every question's choices are empty")
         _place_in_time(records)
-        stamps = [row["tstamp"] for _, row in rows if isinstance(row.get("tstamp"), int | float)]
+        stamps = [
+            stamp for _, row in rows if isinstance(stamp := row.get("tstamp"), int | float) and 0 < stamp < LATEST
+        ]
         started_at = datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds") if stamps else None
         return Found(next(iter(names)), records, started_at, {"batch_size": 1}, _notes(records))
 
@@ -61,17 +69,21 @@ def _records(place: str, row: Fields) -> Iterator[RequestRecord]:
     try:
         for choice in row["choices"]:
             turns = choice["turns"]
+            if not isinstance(turns, list):
+                raise ValueError(f"turns must be a list, not {shown(turns)}")
             for turn, text in enumerate(turns):
                 name = str(row["question_id"])
                 identity = name if len(turns) == 1 else f"{name}/{turn + 1}"
                 yield _record(identity, str(row.get("category", SpecBench.dataset)), text, choice, turn)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SkitError(f"{place}: not an answer of Spec-Bench ({reason})") from error
 
 
 def _record(identity: str, category: str, text: str, choice: Fields, turn: int) -> RequestRecord:
     tokens, wall_s = int(choice["new_tokens"][turn]), float(choice["wall_time"][turn])
+    if not 0 <= wall_s < inf:
+        raise ValueError(f"wall_time must be seconds, not {wall_s}")
     return RequestRecord.from_dict(
         {
             "request_id": identity,

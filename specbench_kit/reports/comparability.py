@@ -9,6 +9,10 @@ from specbench_kit.reports.wording import deployment_name, sampling_sentence
 Fields = Mapping[str, Any]
 Labelled = Sequence[tuple[str, Run]]
 
+NOT_STATED = "not stated"
+MODELLED = "modelled"
+"""What stands for the machine where no clock was read."""
+
 
 def obstacles(runs: Labelled) -> list[str]:
     """Where labelled runs differ so that comparing them is refused: data, models, lengths, sampling, clock."""
@@ -44,12 +48,22 @@ def _coverage(by_dataset: Mapping[str, Labelled]) -> str:
 
 def _disagreement(name: str, runs: Labelled, value: Callable[[Run], str]) -> str:
     """`max_new_tokens: 128 (fixed-k), 96 (threshold)`, or nothing where all agree."""
-    by_value: dict[str, list[str]] = {}
+    by_value: dict[str, list[tuple[str, Run]]] = {}
     for label, run in runs:
-        by_value.setdefault(value(run), []).append(label)
+        by_value.setdefault(value(run), []).append((label, run))
     if len(by_value) < 2:
         return ""
-    return f"{name}: {', '.join(f'{one} ({_some(labels)})' for one, labels in by_value.items())}"
+    return f"{name}: {', '.join(f'{one} ({_some(labels)})' for one, labels in _named(by_value).items())}"
+
+
+def _named(by_value: Mapping[str, Labelled]) -> dict[str, list[str]]:
+    """The labels behind each value, with their dataset where one label is behind several."""
+    labels = {one: {label for label, _ in some} for one, some in by_value.items()}
+    repeated = {label for label in set().union(*labels.values()) if sum(label in some for some in labels.values()) > 1}
+    return {
+        one: [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in some]
+        for one, some in by_value.items()
+    }
 
 
 def _some(labels: Sequence[str], most: int = 3) -> str:
@@ -65,17 +79,21 @@ def _prompts(run: Run) -> str:
 def _model(role: str) -> Callable[[Run], str]:
     def value(run: Run) -> str:
         model = (run.fields.get("models") or {}).get(role) or {}
-        return f"{model.get('name')}, hash {str(model.get('hash'))[:12]}"
+        return f"{_said(model.get('name'))}, hash {_said(model.get('hash'))[:12]}"
 
     return value
 
 
 def _config(name: str) -> Callable[[Run], str]:
-    return lambda run: str((run.fields.get("config") or {}).get(name))
+    return lambda run: _said((run.fields.get("config") or {}).get(name))
 
 
 def _hardware(name: str) -> Callable[[Run], str]:
-    return lambda run: str((run.fields.get("hardware") or {}).get(name)) if _measured(run) else ""
+    return lambda run: _said((run.fields.get("hardware") or {}).get(name)) if _measured(run) else MODELLED
+
+
+def _said(value: object) -> str:
+    return NOT_STATED if value is None else str(value)
 
 
 def _measured(run: Run) -> bool:
@@ -88,15 +106,15 @@ DECISIVE: dict[str, Callable[[Run], str]] = {
     "dtype": _config("dtype"),
     "max_new_tokens": _config("max_new_tokens"),
     "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
-    "time": lambda run: str(run.fields.get("time_kind")),
+    "time": lambda run: _said(run.fields.get("time_kind")),
 }
 NOTABLE: dict[str, Callable[[Run], str]] = {
     "batch size": _config("batch_size"),
-    "device": lambda run: _config("device")(run) if _measured(run) else "",
+    "device": lambda run: _config("device")(run) if _measured(run) else MODELLED,
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
     "threads": _hardware("torch_threads"),
-    "git commit": lambda run: str(run.fields.get("git_commit"))[:12],
+    "git commit": lambda run: _said(run.fields.get("git_commit"))[:12],
 }
 
 

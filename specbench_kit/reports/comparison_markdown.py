@@ -9,7 +9,8 @@ from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, c
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
 from specbench_kit.reports.markup import code, folded, table, warning
-from specbench_kit.reports.paired import FEWEST_PROMPTS, NO_DIFFERENCE, TOO_FEW
+from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.verdicts import FEWEST_PROMPTS, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.vocabulary import METRICS, value_with_interval
 
 Row = Mapping[str, Any]
@@ -41,17 +42,23 @@ def _title(comparison: Comparison) -> str:
 
 
 def _setting(comparison: Comparison) -> str:
-    """Of the first run of every dataset: all runs share the rest."""
+    """Every value that the runs have, which is one unless a comparison was forced or the machine differed."""
     runs = {name: one.runs[name] for one in reversed(comparison.series) for name in one.runs if not one.is_derived}
     datasets = [
         ("dataset", wording.dataset_sentence(runs[name].dataset)) for name in comparison.datasets if name in runs
     ]
-    first = comparison.runs[0].fields
-    shared = [row for row in setting(first) if row[0] not in ("dataset", "warm-up")]
-    rows = [*datasets, *shared, *wording.warm_up([run.fields for run in comparison.runs])]
-    return "\n\n".join(
-        part for part in ("## What was run\n\n" + table(["", ""], rows), deployment_wording.section(first)) if part
-    )
+    fields = [run.fields for run in comparison.runs]
+    rows = [*datasets, *_merged([setting(one) for one in fields]), *wording.warm_up(fields)]
+    sections = ["## What was run\n\n" + table(["", ""], rows), *map(deployment_wording.section, fields)]
+    return "\n\n".join(dict.fromkeys(filter(None, sections)))
+
+
+def _merged(settings: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """One row per name, less those that are not shared, with all its values."""
+    values: dict[str, dict[str, None]] = {}
+    for name, value in (row for rows in settings for row in rows if row[0] not in ("dataset", "warm-up")):
+        values.setdefault(name, {})[value] = None
+    return [(name, " / ".join(found)) for name, found in values.items()]
 
 
 def results(rows: Mapping[str, Row]) -> str:
@@ -171,10 +178,14 @@ def _all_numbers(comparison: Comparison) -> str:
 def _runs(comparison: Comparison) -> str:
     """Which row is which run directory, and how the first was made."""
     rows = [
-        (code(one.label), name, code(run.name), run.fields.get("started_at", ABSENT))
+        (code(one.label), name, code(str(run.dataset.get("digest"))[:12]), code(run.name), _started(run))
         for one in comparison.series
         if not one.is_derived
         for name, run in one.runs.items()
     ]
-    listing = folded("Runs", table(["method", "dataset", "folder", "started"], rows))
+    listing = folded("Runs", table(["method", "dataset", "digest", "folder", "started"], rows))
     return f"{listing}\n\n{provenance(comparison.runs[0].fields)}"
+
+
+def _started(run: Run) -> str:
+    return run.fields.get("started_at") or ABSENT

@@ -7,13 +7,13 @@ from specbench_kit.reports import wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markup import code
-from specbench_kit.reports.paired import FASTER, FEWEST_PROMPTS, NO_DIFFERENCE, SLOWER, TOO_FEW
+from specbench_kit.reports.verdicts import FASTER, FEWEST_PROMPTS, SLOWER
 
 Row = Mapping[str, Any]
 
 UNSTEADY = 0.1
 """Spread of repeats from which a reader is warned."""
-UNDECIDED = (NO_DIFFERENCE, TOO_FEW)
+UNDECIDED = tuple(wording.DOUBTS)
 EVEN = "≈"
 EVEN_NOTE = (
     f"{EVEN}: no difference from autoregressive decoding is shown, since the 95% interval holds 1 or fewer than "
@@ -66,7 +66,7 @@ def headline(comparison: Comparison) -> str:
     speed = f"{times(row['speedup'])} the speed of autoregressive decoding{within(row, 'speedup')}"
     first = f"{code(label)}: {speed}"
     if row["speedup_verdict"] in UNDECIDED:
-        first += ", which shows no difference from it"
+        first += f", {wording.DOUBTS[row['speedup_verdict']]}"
     rivals = {one.label for one in comparison.series if not one.is_bound and not one.is_baseline and one.label != label}
     by_verdict = {one: comparison.overall[one].get("verdict") for one in rivals}
     slower = sum(verdict == SLOWER for verdict in by_verdict.values())
@@ -120,6 +120,5 @@ def where(comparison: Comparison) -> str:
     ]
     if run.get("time_kind") == "measured":
         parts.append(wording.hardware_sentence(run.get("hardware") or {}))
-    return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(
-        part for part in [*parts, wording.time_kind(run)] if part
-    )
+    parts.append(" and ".join(dict.fromkeys(wording.time_kind(one.fields) for one in comparison.runs)))
+    return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(filter(None, parts))

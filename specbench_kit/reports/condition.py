@@ -9,6 +9,7 @@ from typing import Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.reports.comparison import Comparison
+from specbench_kit.reports.formatting import count, seconds, share, times
 from specbench_kit.reports.metrics import PHASES
 from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS
 
@@ -20,13 +21,21 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-UNITS = {"": 1, "x": 1, "%": 100, "s": 1, "ms": 1_000, "us": 1_000_000}
-"""How many of them make one."""
+UNITS: dict[Callable[[float | None], str], dict[str, float]] = {
+    seconds: {"": 1, "s": 1, "ms": 1_000, "us": 1_000_000},
+    share: {"": 1, "%": 100},
+    times: {"": 1, "x": 1, "%": 100},
+}
+"""By how a metric is shown: its units, and how many of them make one. All others are plain numbers."""
 FORM = re.compile(
     r"\s*(?P<metric>[a-z_]+)(?:\.(?P<detail>\w+))?\s*(?P<operator>[<>]=?)\s*"
     r"(?P<number>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|x|s|ms|us|)\s*"
 )
 BOUNDS = {"low": 0, "high": 1}
+SHOWN = {metric.name: metric.show for metric in METRICS} | {
+    **dict.fromkeys((*DISTRIBUTIONS, "phase_seconds"), seconds),
+    "phase_share": share,
+}
 DETAILS = {
     **dict.fromkeys(DISTRIBUTIONS, ("mean", "p50", "p95", "p99")),
     **dict.fromkeys(("phase_seconds", "phase_share"), PHASES),
@@ -56,7 +65,11 @@ class Condition:
             )
         metric, detail = found["metric"], found["detail"]
         _check(text, metric, detail)
-        limit = float(found["number"]) / UNITS[found["unit"]]
+        units = UNITS.get(SHOWN.get(metric, count), {"": 1})
+        if found["unit"] not in units:
+            known = ", ".join(filter(None, units)) or "none"
+            raise SkitError(f"--fail-if '{text}': {metric} is not counted in {found['unit']}; its units: {known}")
+        limit = float(found["number"]) / units[found["unit"]]
         return cls(text, metric, detail, OPERATORS[found["operator"]], limit)
 
     def value(self, row: Row) -> float | None:
@@ -81,15 +94,24 @@ def _check(text: str, metric: str, detail: str | None) -> None:
         raise SkitError(f"--fail-if '{text}': {metric} needs one of {', '.join(f'{metric}.{one}' for one in known)}")
 
 
+def require_whole(comparison: Comparison) -> None:
+    """Nothing passes for want of what could not be read."""
+    if comparison.problems:
+        raise SkitError(f"--fail-if cannot be judged, since not all runs could be read: {comparison.problems[0]}")
+
+
 def violations(comparison: Comparison, condition: Condition) -> list[str]:
-    """A line for every method that fulfils the condition; a method without a value is an error.
+    """A line for every method that fulfils the condition; no method, or one without a value, is an error.
 
     Baselines are not judged, and the reference not against itself.
     """
+    judged = [one for one in comparison.series if not one.is_baseline]
+    if condition.metric in AGAINST_REFERENCE:
+        judged = [one for one in judged if one.label != comparison.reference]
+    if not judged:
+        raise SkitError(f"--fail-if '{condition.text}': there is nothing beside {comparison.reference} to judge")
     found = []
-    for one in comparison.series:
-        if one.is_baseline or (condition.metric in AGAINST_REFERENCE and one.label == comparison.reference):
-            continue
+    for one in judged:
         value = condition.value(comparison.overall[one.label])
         if value is None:
             raise SkitError(f"--fail-if '{condition.text}': {one.label} has no value for it")

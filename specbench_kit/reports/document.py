@@ -29,15 +29,21 @@ def write_reports(
 
     A single run's report has all of that run; `decode` gives it the text of a prompt.
     """
-    unknown = [name for name in formats if name not in ALL]
-    if unknown:
-        raise SkitError(f"unknown report format '{unknown[0]}'; known: {', '.join(ALL)}")
+    require_formats(formats)
     try:
         return list(Content(comparison, folder, formats, decode).write())
     except OSError as error:
         raise SkitError(
             f"cannot write the report in {folder}: {error.strerror or error}; choose another --out"
         ) from error
+
+
+def require_formats(formats: Sequence[str]) -> None:
+    """At least one, and known ones only."""
+    unknown = [name for name in formats if name not in ALL]
+    if unknown or not formats:
+        wrong = f"unknown report format '{unknown[0]}'" if unknown else "no report format is given"
+        raise SkitError(f"{wrong}; known: {', '.join(ALL)}")
 
 
 class Content:

@@ -87,11 +87,12 @@ def setting(run: Fields) -> list[tuple[str, str]]:
     """What was run on what, as rows of a table."""
     config, models = run.get("config") or {}, run.get("models") or {}
     limits = f"{config.get('max_new_tokens')} new tokens per request, batch size {config.get('batch_size')}"
+    again = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
     return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
         *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
         ("sampling", wording.sampling_sentence(config)),
-        ("limits", limits),
+        ("limits", limits + again),
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),

@@ -11,14 +11,11 @@ import numpy as np
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.reports import metrics
 from specbench_kit.reports.metrics import Array, Group, Metrics, win_share
-from specbench_kit.reports.statistics import Interval, interval_of_ratio, ratio_of_sums, resampled_sums
+from specbench_kit.reports.statistics import interval_of_ratio, ratio_of_sums, resampled_sums
+from specbench_kit.reports.verdicts import FASTER, verdict
 
 Records = Sequence[RequestRecord]
 
-FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
-TOO_FEW = "too few prompts to tell"
-FEWEST_PROMPTS = 6
-"""Fewer cannot show a difference with 95% confidence even if every one of them goes the same way (2 x 0.5^5 > 5%)."""
 OWN = metrics.RATIOS
 TIMED = {"speedup": ("baseline_s", "own_s"), "relative_speed": ("reference_s", "own_against_s")}
 
@@ -223,17 +220,11 @@ def _add_intervals(rows: Mapping[str, Metrics], sums: PromptSums, seed: int) -> 
             row["verdict"] = verdict(row["intervals"].get("relative_speed"), row["relative_speed_prompts"])
 
 
-def verdict(bounds: Interval | None, prompts: int) -> str:
-    """What the interval of a ratio of times over that many prompts shows."""
-    if bounds is None or prompts < FEWEST_PROMPTS:
-        return TOO_FEW
-    if bounds[0] > 1:
-        return FASTER
-    return SLOWER if bounds[1] < 1 else NO_DIFFERENCE
-
-
 def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:
-    best = max((rows[one.label].get("throughput") or 0.0 for one in entries if one.is_bound), default=0.0)
+    """Shares of the gap below the bound, where the bound is shown to be faster: a gap made of noise has no shares."""
+    bounds = [rows[one.label] for one in entries if one.is_bound]
+    shown = [row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER]
+    best = max(shown, default=0.0)
     for one in entries:
         plain = ratio_of_sums(_tokens(one.baseline), one.baseline_makespan_s or 0.0)
         if best and plain:

@@ -13,12 +13,12 @@ from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.reports import metrics
+from specbench_kit.reports.summary_shape import is_summary
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]
 
 FILES = ("requests", "baseline")
-OBJECTS = ("dataset", "models", "config", "hardware", "deployment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Reader:
     def run(self, path: Path) -> Run:
         """The run in a folder; one that cannot be read at all is an error."""
         fields = RunDirectory.open(path).run
-        _check(path / "run.json", fields)
+        if fields.get("method") is None:
+            raise SkitError(f"{path / 'run.json'} names no method: it is not a run of skit bench")
         (records, wrong), (baseline, wrong_too) = (self._records(path / f"{name}.jsonl") for name in FILES)
         if not records:
             raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")
@@ -80,14 +81,6 @@ class Reader:
             self._known[key] = _parse(content)
         records, wrong = self._known[key]
         return records, [f"{_place(path)}{problem}" for problem in wrong]
-
-
-def _check(path: Path, fields: Fields) -> None:
-    if not isinstance(fields.get("method"), str):
-        raise SkitError(f"{path} names no method: it is not a run of skit bench")
-    wrong = [name for name in OBJECTS if not isinstance(fields.get(name) or {}, dict)]
-    if wrong:
-        raise SkitError(f"{path}: {wrong[0]} must be an object: it is not a run of skit bench")
 
 
 def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
@@ -148,11 +141,11 @@ def _parse(content: bytes) -> tuple[Records, list[str]]:
     problems = []
     for number, line in enumerate(lines, 1):
         try:
-            record = RequestRecord.from_dict(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            problems.append(f":{number}: not a request record ({type(error).__name__}: {error}): left out")
+            record = RequestRecord.from_json(line)
+        except ValueError as error:
+            problems.append(f":{number}: not a request record ({error}): left out")
             continue
-        if records.setdefault((record.request_id, record.repeat), record) is not record:
+        if records.setdefault(record.key, record) is not record:
             problems.append(f":{number}: request '{record.request_id}' is recorded twice: the second is left out")
     if rest:
         problems.append(f":{len(lines) + 1}: the last line was cut short: left out")
@@ -164,7 +157,7 @@ def _summary(path: Path, fields: Fields, records: Records, baseline: Records) ->
     file = path / "summary.json"
     try:
         found = json.loads(file.read_bytes())
-        if isinstance(found, dict) and {"overall", "categories", "requests"} <= found.keys():
+        if is_summary(found):
             return found, []
         problem = f"{_place(file)} is not a summary of this kit"
     except FileNotFoundError:

@@ -7,13 +7,14 @@ from typing import Any
 
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, where
-from specbench_kit.reports.formatting import ABSENT
+from specbench_kit.reports.formatting import ABSENT, rate, seconds
 from specbench_kit.reports.metrics import PHASES
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS
+from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS, Metric
 from specbench_kit.reports.wording import deployment_name
 
 Fields = dict[str, Any]
 
+UNITS: dict[Any, str] = {seconds: "_s", rate: "_tok_per_s"}
 BOUNDED = ("speedup", "relative_speed", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
@@ -55,10 +56,10 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:
-    run = comparison.runs[0].fields
+    run = next(next(iter(one.runs.values())).fields for one in comparison.series if one.label == label)
     time = {"time_kind": run.get("time_kind"), "deployment": deployment_name(run)}
     forced = {"forced": bool(comparison.overruled), "reference": comparison.reference}
-    values: Fields = {metric.name: row.get(metric.name) for metric in METRICS}
+    values: Fields = {_column(metric): row.get(metric.name) for metric in METRICS}
     for metric in BOUNDED:
         values[f"{metric}_low"], values[f"{metric}_high"] = row["intervals"].get(metric) or (None, None)
     values["verdict"] = row.get("verdict")
@@ -67,6 +68,13 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
     return {"table": kind, "name": name, "method": label, **time, **forced, **_rounded(values)}
+
+
+def _column(metric: Metric) -> str:
+    """The metric's name, with its unit where that is not part of it."""
+    unit = UNITS.get(metric.show, "")
+    has_unit = metric.name.endswith(unit) or "_per_" in metric.name
+    return metric.name if has_unit else metric.name + unit
 
 
 def _rounded(values: Fields) -> Fields:

@@ -25,6 +25,9 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
 
     console.print(Text(_setting(run), style="dim"))
     console.print(_table(summaries))
+    for summary in summaries:
+        if doubt := wording.speedup_doubt(run, summary):
+            console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
     cautions = [f"{s['method']}: {caution}" for s in summaries for caution in wording.result_cautions(s)]
     for line in [*wording.setting_cautions(run), *cautions]:
         console.print(Text(line, style="bold yellow"))

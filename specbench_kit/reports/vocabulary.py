@@ -45,14 +45,19 @@ METRICS = (
     Metric(
         "cost_efficiency",
         significant,
-        "committed tokens / (price x time, summed over the devices): the verifier's is paid for the makespan, a "
-        "drafter's while it works",
+        "committed tokens / (dollars per hour x time, summed over the devices): the verifier's is paid for the "
+        "makespan, a drafter's while it works",
     ),
     Metric("alignment_rate", share, "rounds whose answer was the one drafted ahead for / rounds that drafted ahead"),
     Metric("proactive_hit_depth", significant, "accepted tokens that were drafted ahead / rounds that were aligned"),
     Metric("edge_idle_share", share, "1 - seconds that drafting devices worked / seconds that their requests took"),
     Metric("server_idle_share", share, "1 - seconds that the verifier was busy / makespan"),
-    Metric("headroom", share, "share of the throughput gap between autoregressive and oracle that the method closes"),
+    Metric(
+        "headroom",
+        share,
+        "share of the throughput gap between autoregressive and oracle that the method closes, where the oracle is "
+        "shown to be faster; it bounds chains, so that trees and overlap can close more than all",
+    ),
     Metric("speedup", times, "autoregressive time / method time, end to end, as a ratio of sums over paired requests"),
     Metric("speedup_request_mean", times, "mean over requests of their own speedups"),
     Metric("win_share", share, "prompts that were decoded faster than autoregressively / prompts in both runs"),

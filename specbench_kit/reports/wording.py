@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
+from specbench_kit.reports.verdicts import NO_DIFFERENCE, TOO_FEW, verdict
 
 Fields = dict[str, Any]
+
+DOUBTS = {NO_DIFFERENCE: "which shows no difference from it", TOO_FEW: TOO_FEW}
+"""What is said of a speedup that shows nothing, by its verdict."""
 
 
 def headline(run: Fields, summary: Fields) -> str:
@@ -13,7 +17,11 @@ def headline(run: Fields, summary: Fields) -> str:
     overall = summary["overall"]
     if not overall["finished"]:
         return "No request finished."
-    parts = [_speed(overall), f"{significant(overall['tokens_per_verify'])} tokens per verification"]
+    parts = [
+        _speed(overall),
+        speedup_doubt(run, summary),
+        f"{significant(overall['tokens_per_verify'])} tokens per verification",
+    ]
     lossless = summary.get("lossless") or {}
     if lossless.get("compared"):
         parts.append(f"{lossless['identical']} of {lossless['compared']} outputs identical")
@@ -26,8 +34,17 @@ def _speed(overall: Fields) -> str:
         return rate(overall["throughput"]) if overall.get("throughput") else ""
     bounds = overall["intervals"]["speedup"]
     within = f" (95% interval {interval(bounds)})" if bounds else ""
-    shown = ", which shows no difference" if bounds and bounds[0] <= 1 <= bounds[1] else ""
-    return f"{times(overall['speedup'])} the speed of autoregressive decoding{within}{shown}"
+    return f"{times(overall['speedup'])} the speed of autoregressive decoding{within}"
+
+
+def speedup_doubt(run: Fields, summary: Fields) -> str:
+    """Why a speedup shows no difference from autoregressive decoding; nothing where it shows one."""
+    overall = summary["overall"]
+    if overall.get("speedup") is None:
+        return ""
+    bounds = overall["intervals"].get("speedup")
+    prompts = (overall.get("speedup_pairs") or 0) // ((run.get("config") or {}).get("repeats") or 1)
+    return DOUBTS.get(verdict(bounds, prompts), "")
 
 
 def speedup_note(run: Fields, summary: Fields) -> str:
@@ -129,8 +146,14 @@ def lossless_parts(lossless: Fields) -> list[str]:
 
 def dataset_sentence(dataset: Fields) -> str:
     """Which prompts, how many of how many, and where from."""
-    origins = {"sample": "the bundled sample", "hub": "the Hugging Face hub:", "local": "the data directory:"}
-    used = f"{count(dataset.get('count'))} of {count(dataset.get('total'))} prompts"
+    origins = {
+        "sample": "the bundled sample",
+        "hub": "the Hugging Face hub:",
+        "local": "the data directory:",
+        "imported": "the imported file",
+    }
+    of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
+    used = f"{count(dataset.get('count'))}{of_all} prompts"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"
@@ -188,7 +211,7 @@ def hardware_sentence(hardware: Fields) -> str:
     units = {
         "cpu": "{}",
         "physical_cores": "{} cores",
-        "torch_threads": "{} threads used",
+        "torch_threads": "{} threads used" if hardware.get("torch_threads") != 1 else "1 thread used",
         "gpu": "{}",
         "memory_gb": "{:.0f} GB memory",
     }

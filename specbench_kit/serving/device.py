@@ -20,7 +20,7 @@ class Device:
     """One device with its link, its promise, and random numbers of its own."""
 
     __slots__ = (
-        "_accepted_total", "_ask", "_draft_cached", "_link", "_on_edge", "_random", "_rounds", "_scenario",
+        "_accepted_total", "_ask", "_down_s", "_draft_cached", "_link", "_on_edge", "_random", "_rounds", "_scenario",
         "_sent_total", "_speculates", "_time", "_up_s", "answered_s", "cached", "context", "draft_s", "first_s",
         "number", "prompt", "remaining", "round", "sent_s", "slo", "speed", "start_s",
     )  # fmt: skip
@@ -28,6 +28,7 @@ class Device:
     def __init__(self, number: int, scenario: Scenario, time: DraftTime, seed: int) -> None:
         self.number, self._scenario, self._time = number, scenario, time
         self._on_edge, self._link = scenario.system.drafting == "edge", scenario.deployment.link
+        self._up_s, self._down_s = 0.0, self._link.rtt_s / 2 if self._on_edge else 0.0
         self._speculates = scenario.system.drafting != "none"
         self._random = Random(f"{seed}/{self._link.seed}/{number}")
         self._ask = scenario.arrivals.of_device(number, scenario.devices, self._random)
@@ -59,13 +60,10 @@ class Device:
         expected = 1.0
         if self._speculates:
             expected += self.round.submitted * self._accepted_total / self._sent_total
-        network_s = self._up_s + self._link.rtt_s / 2 if self._on_edge else 0.0
-        left_s = budget_s(expected, self.speed, self.draft_s, network_s)
+        deadline_s = arrived_s + budget_s(expected, self.speed, self.draft_s, self._up_s + self._down_s)
+        promised_s = self.start_s + (self.context - self.prompt + expected) / self.speed - self._down_s
         new = self.context - self.cached + submitted
-        promised_s = self.start_s + (self.context - self.prompt + expected) / self.speed
-        if self._on_edge:
-            promised_s -= self._link.rtt_s / 2
-        return Waiting(self.number, new, self.cached, arrived_s, arrived_s + left_s, expected, promised_s)
+        return Waiting(self.number, new, self.cached, arrived_s, deadline_s, expected, promised_s)
 
     def receive(self, ended_s: float, drafted: int | None) -> tuple[int, int]:
         """Take the answer, where the server drafted at most so many tokens; returns accepted and committed ones."""
@@ -110,8 +108,10 @@ class Device:
         self.sent_s = ready_s + self.draft_s
         if not (self._on_edge or prompt):
             return self.sent_s
-        self._up_s = self._link.message_s(prompt + submitted, self._link.up_bytes_per_s, self._random)
-        return self.sent_s + self._up_s
+        up_s = self._link.message_s(prompt + submitted, self._link.up_bytes_per_s, self._random)
+        if self._on_edge:
+            self._up_s = up_s
+        return self.sent_s + up_s
 
     def _keep_drafts(self, accepted: int) -> None:
         """The draft model has the accepted tokens that it forwarded, which the last one drafted never is."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp
 from random import Random
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from specbench_kit.profilers.base import Profile
 if TYPE_CHECKING:
     from specbench_kit.serving.schedulers.base import Waiting
 
+REMEMBERED = 1 << 16
+"""Sizes of requests whose time is kept."""
 ADDITIVE = (InteractionModel, ContextModel)
 """Models in which each request adds its own time to that of an empty batch."""
 
@@ -47,14 +50,18 @@ class Estimator:
         self._additive = isinstance(self._model, ADDITIVE)
         self.idle_s = self._model.seconds(()) * error.factor if self._additive else 0.0
         """Of a batch without requests."""
+        self._alone_s = lru_cache(REMEMBERED)(self._of_one)
 
     def judge(self, request: "Waiting") -> None:
         """Note how long a request takes by itself."""
-        seconds = self._error.factor * self._model.seconds(((request.new, request.cached),))
+        seconds = self._alone_s(request.new, request.cached)
         if self._error.noise:
             noise = exp(self._error.noise * self._random.gauss(0, 1))
             seconds = self.idle_s + (seconds - self.idle_s) * noise
         request.alone_s = seconds
+
+    def _of_one(self, new: int, cached: int) -> float:
+        return self._error.factor * self._model.seconds(((new, cached),))
 
     def of_batch(self, batch: "Sequence[Waiting]") -> float:
         """Of judged requests together."""

@@ -47,8 +47,9 @@ def capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
 class Residents:
     """Sessions whose KV is in memory, in tokens. What a batch uses is pinned.
 
-    Of the sessions that are drafting, the least recently used makes room first; then the newest of those that wait,
-    which is mostly the last to have its turn.
+    Of the sessions that grow until memory is full, the one that was let in last makes room: of those that are
+    drafting, or else of those that wait. So it is always the same few that are cold; evicting the least recently used
+    of sessions that come back in turn would evict each of them just before it is needed.
     """
 
     capacity: float
@@ -57,22 +58,37 @@ class Residents:
     evictions: int = 0
     _idle: dict[int, int] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)
+    _since: dict[int, int] = field(default_factory=dict)
+    """By session, how many had been let in before it."""
+    _let_in: int = 0
 
     def arrive(self, client: int) -> None:
         """A session that drafted now waits."""
         if client in self._idle:
             self._waiting[client] = self._idle.pop(client)
 
+    def admit(self, client: int, tokens: int) -> bool:
+        """Keep room for a session without KV, if there is enough beside all others."""
+        if self.used + tokens > self.capacity:
+            return False
+        self._enter(client)
+        self._waiting[client] = tokens
+        self.used += tokens
+        return True
+
     def pin(self, client: int, tokens: int) -> None:
         """A session joins the batch and grows to so many tokens."""
+        self._enter(client)
         self.used += tokens - self._waiting.pop(client, 0)
 
     def make_room(self) -> list[int]:
         """Evict until what is pinned fits; returns who had to go."""
         gone = []
         while self.used > self.capacity:
-            client = next(iter(self._idle)) if self._idle else next(reversed(self._waiting))
-            self.used -= self._idle.pop(client, 0) or self._waiting.pop(client)
+            held = self._idle or self._waiting
+            client = max(held, key=self._since.__getitem__)
+            self.used -= held.pop(client)
+            del self._since[client]
             gone.append(client)
         self.evictions += len(gone)
         self.peak = max(self.peak, self.used)
@@ -83,3 +99,10 @@ class Residents:
         self.used += kept - pinned
         if kept:
             self._idle[client] = kept
+        else:
+            del self._since[client]
+
+    def _enter(self, client: int) -> None:
+        if client not in self._since:
+            self._since[client] = self._let_in
+            self._let_in += 1

@@ -74,7 +74,7 @@ def test_one_more_folder_holds_the_report_on_all_of_them(document: dict[str, Any
 def test_what_cannot_run_is_named_in_one_line_with_its_reason(
     done: subprocess.CompletedProcess[str], document: dict[str, Any]
 ) -> None:
-    assert document["left_out"]["wisp"].startswith("wisp: no predictor for this pair of models")
+    assert document["left_out"]["wisp"].startswith("no predictor for this pair of models")
     assert [line for line in done.stderr.splitlines() if line.startswith("left out: wisp: ")]
 
 

@@ -34,6 +34,15 @@ def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
     assert left_out == dict.fromkeys(("specedge", "specinfer", "specpipe"), "no trees here")
 
 
+def test_a_reason_does_not_name_its_method_again() -> None:
+    def nothing_but_fixed(spec: str) -> Method:
+        if spec != "fixed-k":
+            raise SkitError(f"{spec}: not here")
+        return parse_method(spec)
+
+    assert set(usable(Settings(("all",)), nothing_but_fixed)[1].values()) == {"not here"}
+
+
 def test_what_was_named_and_cannot_run_is_an_error() -> None:
     with pytest.raises(SkitError, match="no trees here"):
         usable(Settings(("all", "specinfer")), only_chains)

@@ -33,7 +33,7 @@ NOBODY = 65534
 
 def record(number: int, text: str = "text") -> RequestRecord:
     values: dict[str, Any] = {f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)}
-    step = RoundRecord(**values)
+    step = RoundRecord(**values | {"aligned": True, "commits_s": [0.25]})
     return RequestRecord(f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step])
 
 
@@ -139,9 +139,9 @@ def test_a_killed_process_leaves_every_finished_request(tmp_path: Path) -> None:
         ('{"request_id": "q1", "cat', "Unterminated string"),
         ("", "Expecting value"),
         ("[1, 2]", "not a request record"),
-        ('{"request_id": "q1"}', "'rounds'"),
+        ('{"request_id": "q1", "category": "c", "prompt_ids": []}', "rounds is missing"),
         ('{"rounds": []}', "request_id"),
-        ('{"request_id": "q1", "category": "c", "prompt_ids": [], "rounds": [{"drafted": 1}]}', "submitted"),
+        ('{"request_id": "q1", "category": "c", "prompt_ids": [], "rounds": [{"drafted": 1}]}', "submitted is missing"),
         ("\udcff", "codec can't decode"),
     ],
 )
@@ -178,6 +178,10 @@ def test_fields_of_a_newer_kit_are_passed_over(tmp_path: Path) -> None:
         ("{", "not valid JSON"),
         ("[]", "no JSON object"),
         ('{"method": "fixed-k"}', "names no schema_version"),
+        ('{"schema_version": 1, "method": 3}', "method must be text, not 3"),
+        ('{"schema_version": 1, "models": {"draft": "d"}}', 'models.draft must be an object, not "d"'),
+        ('{"schema_version": 1, "dataset": {"count": "8"}}', 'dataset.count must be a whole number, not "8"'),
+        ('{"schema_version": 1, "argv": ["skit", 1]}', "argv must be a list of text"),
         (f'{{"schema_version": {SCHEMA_VERSION + 1}}}', "newer specbench-kit"),
     ],
 )

@@ -177,6 +177,13 @@ def test_a_turn_that_raised_is_a_failed_request(tmp_path: Path) -> None:
         ("{", "a.jsonl, line 1: not valid JSON"),
         ('{"question_id": 1}', "a.jsonl, line 1: not an answer of Spec-Bench ('choices' is missing)"),
         (json.dumps(answer(1, "qa", {"index": 0, "turns": ["a"]})), "line 1: not an answer of Spec-Bench"),
+        (json.dumps(answer(1, "qa")), "holds no answer: every question's choices are empty"),
+        (json.dumps(answer(1, "qa", choice(0, "a", [1], [1], [1]))), 'turns must be a list, not "a"'),
+        (
+            json.dumps(answer(1, "qa", choice(0, ["a"], [1], [1], [1]) | {"wall_time": [float("nan")]})),
+            "must be seconds",
+        ),
+        (json.dumps(answer(1, "qa", choice(0, ["a"], [1], [1], [1]) | {"new_tokens": [10**30]})), "not an answer"),
         (
             "\n".join(json.dumps(answer(n, "qa", choice(0, ["a"], [1], [1], [1]), model=f"m{n}")) for n in (1, 2)),
             "holds answers of several models: m1, m2",
@@ -192,7 +199,9 @@ def test_other_files_are_refused_with_their_line(content: str, reason: str, tmp_
 
 def test_formats_that_hold_no_requests_and_unknown_ones_are_refused(answers: Path, tmp_path: Path) -> None:
     line = error_line(skit_here("import", answers, "--format", "vllm", "--out", tmp_path / "results"))
-    assert line.startswith("files of vLLM cannot be imported")
+    assert line.startswith("files of vLLM cannot be imported, as they do not tell requests apart: import answers")
+    line = error_line(skit_here("import", answers, "--format", "aiperf", "--out", tmp_path / "results"))
+    assert line.startswith("files of AIPerf cannot be imported, as they do not say what was accepted in each round")
     line = error_line(skit_here("import", answers, "--format", "specbench", "--out", tmp_path / "results"))
     assert line.startswith("unknown format 'specbench' (did you mean 'spec-bench'?); known: aiperf, spec-bench, vllm")
     assert "No such file" in error_line(skit_here("import", tmp_path / "none.jsonl"))

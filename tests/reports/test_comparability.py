@@ -1,5 +1,8 @@
 """What must be equal before runs are compared, and how a difference is named."""
 
+import csv
+from io import StringIO
+
 import pytest
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_run
@@ -9,7 +12,9 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.errors import SkitError
 from specbench_kit.reports import comparison_wording as wording
 from specbench_kit.reports.comparison import compare
+from specbench_kit.reports.comparison_markdown import render
 from specbench_kit.reports.run_data import load_runs
+from specbench_kit.reports.tables import to_csv
 
 BASE = make_run()
 
@@ -73,6 +78,30 @@ def test_deployments_differ_by_name_or_by_field(tmp_path):
     runs = pair(tmp_path / "name", deployment("specedge"), deployment("wan"))
     with pytest.raises(SkitError, match=r"deployment: wan \(threshold\), specedge \(wisp\)"):
         compare(runs)
+
+
+def test_runs_of_one_method_are_told_apart_by_their_dataset(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    write_run(tmp_path, "wisp", records)
+    changes = {"dataset": BASE["dataset"] | {"name": "alpaca"}, "config": BASE["config"] | {"dtype": None}}
+    write_run(tmp_path, "wisp", records, **changes)
+    with pytest.raises(SkitError, match=r"dtype: float32 \(wisp on gsm8k\), not stated \(wisp on alpaca\)"):
+        compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.dataset["name"], reverse=True))
+
+
+def test_machines_are_not_compared_with_models(tmp_path):
+    forced = compare(pair(tmp_path, {"time_kind": "modelled"}), force=True)
+    assert "CPU: Some CPU (threshold), modelled (wisp)" in forced.remarks
+
+
+def test_a_forced_report_gives_every_row_its_own_clock(tmp_path):
+    forced = compare(pair(tmp_path, deployment("wan")), force=True)
+    assert wording.where(forced).endswith("; measured time and modelled time (wan)")
+    kinds = {row["method"]: row["time_kind"] for row in csv.DictReader(StringIO(to_csv(forced)))}
+    assert kinds == {"threshold": "measured", "wisp": "modelled"}
+    report = render(forced)
+    assert "| time | measured by this machine's clock / modelled: what the deployment 'wan' would take" in report
+    assert report.count("## Deployment (modelled)") == 1
 
 
 def test_machine_batch_size_and_commit_are_remarked_on_and_not_refused(tmp_path):

@@ -11,8 +11,8 @@ from specbench_kit.errors import SkitError
 from specbench_kit.reports import comparison_wording as wording
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.metrics import summarise
-from specbench_kit.reports.paired import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.reports.run_data import load_runs
+from specbench_kit.reports.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 
 
 def compared(paths, **options):
@@ -60,6 +60,13 @@ def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
     assert found.overall["fixed-k:k=3"]["verdict"] == SLOWER
     assert found.overall["oracle"]["headroom"] == pytest.approx(1)
     assert 0 < found.overall["wisp"]["headroom"] < 1
+
+
+def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_path):
+    write_methods(tmp_path, requests=3, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8)})
+    found = compared([tmp_path])
+    assert found.overall["oracle"]["speedup_verdict"] == TOO_FEW
+    assert "headroom" not in found.overall["wisp"]
     assert "fastest_share" not in found.overall["oracle"]
 
 
@@ -119,7 +126,7 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     found = compared([tmp_path])
     assert found.overall["wisp"]["speedup_verdict"] == TOO_FEW
     assert wording.speedup_cell(found.overall["wisp"]).endswith(" ≈")
-    assert "which shows no difference from it" in wording.headline(found)
+    assert wording.headline(found).endswith("), too few prompts to tell.")
 
 
 def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):

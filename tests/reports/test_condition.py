@@ -1,11 +1,11 @@
 """`--fail-if`: metrics by name, and nothing else."""
 
 import pytest
-from run_builders import in_turn, plain, records_of, write_run
+from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
 from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.condition import Condition, violations
+from specbench_kit.reports.condition import Condition, require_whole, violations
 from specbench_kit.reports.run_data import load_runs
 
 ROW = {
@@ -55,6 +55,9 @@ def test_a_condition_reads_as_it_looks(text, holds):
         ("itl.p42>1", "itl needs one of"),
         ("speedup.mid<1", "speedup needs one of speedup.low, speedup.high"),
         ("phase_seconds.sleep>1", "phase_seconds needs one of phase_seconds.prefill"),
+        ("itl.p99>50x", "itl is not counted in x; its units: s, ms, us"),
+        ("speedup<95ms", "speedup is not counted in ms; its units: x, %"),
+        ("tokens_per_verify<2s", "tokens_per_verify is not counted in s; its units: none"),
     ],
 )
 def test_anything_else_is_an_error_that_says_what_is_expected(text, message):
@@ -75,6 +78,23 @@ def test_the_reference_is_not_held_against_itself(comparison):
     lines = violations(comparison, Condition.parse("relative_speed<100"))
     assert len(lines) == len(comparison.series) - 2
     assert not [line for line in lines if line.startswith(comparison.reference)]
+
+
+def test_nothing_passes_for_want_of_what_cannot_be_read(tmp_path):
+    paths = write_methods(tmp_path)
+    require_whole(compare(load_runs([tmp_path])[0]))
+    (paths[0] / "requests.jsonl").write_text("{}\n")
+    runs, problems = load_runs([tmp_path])
+    with pytest.raises(SkitError, match=r"cannot be judged, since not all runs could be read: .*no finished request"):
+        require_whole(compare(runs, problems=problems))
+
+
+def test_one_run_alone_cannot_pass_a_comparison(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    comparison = compare(load_runs([tmp_path])[0])
+    with pytest.raises(SkitError, match="there is nothing beside wisp to judge"):
+        violations(comparison, Condition.parse("relative_speed<0.95"))
 
 
 def test_a_method_without_a_value_is_an_error_and_no_pass(tmp_path):

@@ -157,6 +157,7 @@ def test_csv_has_a_line_per_table_and_method(comparison):
     rows = list(csv.DictReader(StringIO(to_csv(comparison))))
     assert len(rows) == sum(len(part.rows) for part in comparison.parts)
     assert rows[0]["time_kind"] == "measured"
+    assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
     for row in rows[: len(comparison.overall)]:
         found = comparison.overall[row["method"]]
         assert float(row["tokens_per_verify"]) == pytest.approx(found["tokens_per_verify"])

@@ -90,6 +90,7 @@ def test_several_conditions_and_json(runs):
         (["--fail-if", "speedup"], "--fail-if 'speedup': expected a metric"),
         (["--against", "eagle"], "no run of 'eagle' to compare with"),
         (["--out", "x", "--format", "pdf"], "unknown report format 'pdf'"),
+        (["--out", "x", "--format", ","], "no report format is given"),
     ],
 )
 def test_bad_options_are_one_line(runs, arguments, message):
@@ -108,6 +109,14 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp
     assert cut == f"{second.name}/requests.jsonl:12: the last line was cut short: left out"
     assert done.stderr.count("NOT READ") == 2
     assert f"NOT READ: {newer}" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_run_that_cannot_be_read_passes_no_condition(runs):
+    first, _ = sorted(runs.iterdir())
+    (first / "run.json").write_text("{")
+    line = error_line(skit_here("compare", runs, "--fail-if", "speedup<0.1"))
+    assert line.startswith("--fail-if cannot be judged, since not all runs could be read: ")
+    assert skit_here("compare", runs, "--fail-if", "speedup<100").returncode == 1
 
 
 def test_nothing_to_report_is_an_error(tmp_path):

@@ -47,6 +47,22 @@ def test_title_headline_and_setting(records, baseline):
     assert "WARNING" not in report
 
 
+def test_a_speedup_over_few_prompts_is_not_called_one():
+    records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
+    for number, record in enumerate(records):
+        record.request_id, record.repeat = f"q{number // 2}", number % 2
+    run = make_run(config=make_run()["config"] | {"repeats": 2})
+    report = render(run, summary_of(records, autoregressive_like(records)), records)
+    assert "), too few prompts to tell, " in report.splitlines()[2]
+    assert cells(section(report, "What was run"), "limits")[1].endswith("batch size 1, every request asked 2 times")
+
+
+def test_a_run_that_was_imported_counts_its_own_prompts(records):
+    dataset = {"name": "spec-bench", "source": "imported", "location": "a.jsonl", "total": None, "count": 6}
+    report = render(make_run(dataset=dataset), summary_of(records), records)
+    assert "spec-bench, 6 prompts, from the imported file a.jsonl" in report
+
+
 def test_method_and_baseline_stand_in_one_table(records, baseline):
     summary = summary_of(records, baseline)
     results = section(render(make_run(), summary, records), "Results")

@@ -36,6 +36,12 @@ def test_one_table_has_the_baseline_and_every_method(summaries):
     assert "measured time" in lines[0]
 
 
+def test_a_speedup_over_few_prompts_is_said_to_tell_nothing():
+    records = simulate_chain(requests=3, rounds=20, draft=4, alpha=0.7)
+    summary = summary_of(records, autoregressive_like(records))
+    assert f"fixed-k:k=4: {summary['overall']['speedup']:.2f}x, too few prompts to tell" in printed([summary], 140)
+
+
 def test_cautions_name_their_method_and_those_of_the_setting_come_once(summaries):
     dataset = make_run()["dataset"] | {"source": "sample"}
     text = printed(summaries, 140, dataset=dataset)

@@ -46,9 +46,9 @@ def test_a_damaged_line_and_a_repeated_one_are_named_and_left_out(run):
     file.write_text("\n".join([rows[0], "{broken", *rows[1:], rows[3], '{"request_id": "x"}']) + "\n")
     found, lines = problems(run)
     assert len(found.records) == 8
-    assert lines[0].startswith(f"{run.name}/requests.jsonl:2: not a request record (JSONDecodeError: ")
+    assert lines[0].startswith(f"{run.name}/requests.jsonl:2: not a request record (")
     assert lines[1] == f"{run.name}/requests.jsonl:10: request 'q3' is recorded twice: the second is left out"
-    assert lines[2].startswith(f"{run.name}/requests.jsonl:11: not a request record (KeyError: 'rounds')")
+    assert lines[2].startswith(f"{run.name}/requests.jsonl:11: not a request record (category is missing)")
 
 
 def test_an_unfinished_run_is_reported_from_its_requests(run):
@@ -63,12 +63,61 @@ def test_an_unfinished_run_is_reported_from_its_requests(run):
     ]
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (("e2e_s",), "fast", 'e2e_s must be a number or null, not "fast"'),
+        (("request_id",), 3, "request_id must be text, not 3"),
+        (("output_ids",), [1, "two"], 'output_ids must be a list of a whole number or null, not [1, "two"]'),
+        (("finish_reason",), "tired", 'finish_reason must be one of eos, length, error, not "tired"'),
+        (("rounds",), 4, "rounds must be a list, not 4"),
+        (("rounds", 1), 4, "round 2: expected an object, not 4"),
+        (("rounds", 1, "accepted"), "3", 'round 2: accepted must be a whole number, not "3"'),
+        (("rounds", 1, "committed"), -1, "round 2: committed must be from 0 to 2^63 - 1, not -1"),
+        (("rounds", 1, "verify_s"), float("inf"), "Infinity is no number"),
+        (("rounds", 1, "commits_s"), [True], "round 2: commits_s must be a list of a number, not [true]"),
+    ],
+)
+@pytest.mark.parametrize("name", ["requests", "baseline"])
+def test_a_field_of_a_wrong_kind_is_named_with_its_line(run, name, place, value, reason):
+    file = run / f"{name}.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    *way, last = place
+    holder = rows[2]
+    for step in way:
+        holder = holder[step]
+    holder[last] = value
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, lines = problems(run)
+    assert lines == [f"{run.name}/{name}.jsonl:3: not a request record ({reason}): left out"]
+    assert len(compare([found]).overall["wisp"]) > 0
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"overall": {}}'])
 def test_a_broken_summary_is_computed_anew(run, content):
     (run / "summary.json").write_text(content)
     found, (line,) = problems(run)
     assert line.startswith(f"{run.name}/summary.json is not ")
     assert found.summary["overall"]["finished"] == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"requests": {"planned": 8, "finished": "8", "failed": 0}},
+        {"overall": None},
+        {"categories": []},
+        {"categories": {"math": {}}},
+        {"baseline": "none"},
+        {"lossless": 1},
+        {"method": None},
+    ],
+)
+def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes):
+    change(run / "summary.json", **changes)
+    found, (line,) = problems(run)
+    assert line.startswith(f"{run.name}/summary.json is not a summary of this kit; its metrics are computed")
+    assert found.summary["overall"]["speedup"] > 1
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,15 @@ def test_what_holds_under_every_scheduler(scheduler: str, seed: int) -> None:
     time_never_runs_backwards(result)
     assert result.peak_kv_tokens <= TIGHT.tokens
     assert result.batches["size"].max() <= 6
-    if scheduler in WORK_CONSERVING:
-        assert (result.refusals, result.idle_waiting_s) == (0, 0.0)
-        the_server_never_idles_while_a_round_waits(result)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scheduler", WORK_CONSERVING)
+def test_the_server_works_as_long_as_it_has_work(scheduler: str, seed: int) -> None:
+    """With room for all; without it, sessions are held back until others are done."""
+    result = simulate(scenario(devices=9 + 7 * seed, scheduler=scheduler, max_batch=6), seed)
+    assert (result.refusals, result.idle_waiting_s) == (0, 0.0)
+    the_server_never_idles_while_a_round_waits(result)
 
 
 def no_token_is_lost_or_doubled(result: Result) -> None:
@@ -197,6 +203,16 @@ def test_a_session_that_does_not_fit_comes_back_cold() -> None:
     later = np.concatenate([[False], rounds["response"][1:] >= 0]) & (rounds["new"] > 50)
     assert (rounds["cached"][later] == 0).any()
     assert (rounds["new"] + rounds["cached"] >= 60).all()
+
+
+@pytest.mark.parametrize("scheduler", ["fcfs", "wisp"])
+def test_more_sessions_than_memory_holds_do_not_wear_it_out(scheduler: str) -> None:
+    """Eight times as many devices as fit: sessions wait their turn, and few of them are computed twice."""
+    few, many = (simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1")) for n in (6, 48))
+    assert many.rounds["committed"].sum() > few.rounds["committed"].sum()
+    assert many.evictions < len(many.responses["client"])
+    read = [one.rounds["new"].sum() / one.rounds["committed"].sum() for one in (few, many)]
+    assert read[1] < 2 * read[0]
 
 
 def test_without_a_prefix_cache_every_round_reads_all() -> None:

@@ -194,11 +194,22 @@ def test_drafting_sessions_make_room_before_waiting_ones() -> None:
         residents.unpin(client, 30, 30)
     residents.arrive(0)
     residents.pin(3, 40)
-    assert residents.make_room() == [1]
+    assert residents.make_room() == [2]
     assert (residents.used, residents.peak) == (100, 100)
-    residents.arrive(2)
+    residents.arrive(1)
     residents.pin(4, 50)
-    assert residents.make_room() == [2, 0]
+    assert residents.make_room() == [1, 0]
+
+
+def test_a_session_is_let_in_only_where_it_fits_beside_the_others() -> None:
+    residents = Residents(100)
+    assert residents.admit(0, 60)
+    assert not residents.admit(1, 50)
+    residents.pin(0, 65)
+    assert residents.make_room() == []
+    residents.unpin(0, 65, 0)
+    assert residents.admit(1, 50)
+    assert (residents.used, residents.evictions) == (50, 0)
 
 
 def test_an_estimator_of_another_model_is_refused() -> None:

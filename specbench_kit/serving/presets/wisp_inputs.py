@@ -40,12 +40,14 @@ ASSUMED = (
         "50 tokens/s, from the paper's text",
         "Faster devices raise WISP and SLED in the fast classes, where drafting takes much of the budget.",
     ),
-    Assumed("guard time", "50 ms", "A longer one makes requests critical earlier, and batches smaller."),
+    Assumed(
+        "guard time", "3 s, the kit's default", "A shorter one lets requests wait for longer before they are urgent."
+    ),
     Assumed(
         "room for KV",
         "150,000 tokens, about what weights in 8 bits would leave of 80 GB",
-        "In bfloat16 the weights leave 24,708 tokens, room for 45 such sessions: sessions that draft are then evicted "
-        "and computed again, and WISP and centralized swap places in the slow classes.",
+        "In bfloat16 the weights leave 24,708 tokens, room for 45 such sessions: the order of the three stays, WISP "
+        "serves fewer, and an overloaded server waits for memory, which no order of verification helps.",
     ),
     Assumed("largest batch", "64", "Smaller batches lower all capacities, those of the slow classes first."),
     Assumed(

@@ -19,8 +19,9 @@ class Waiting:
     """A round that waits for its verification.
 
     `new` tokens are to be computed after `cached` ones that the server holds in KV; `expected_tokens` is what the
-    round is expected to commit. The server notes in `alone_s` how long it is expected to take by itself; a queue
-    marks with `taken` what it has handed out, and may mark as `critical` what it cannot put off any more.
+    round is expected to commit. `deadline_s` is the round's own; `promised_s` adds what the response is ahead of its
+    promise, or takes off what it is behind: an answer that is later leaves it behind. The server notes in `alone_s`
+    how long it is expected to take by itself; a queue marks with `taken` what it has handed out.
     """
 
     client: int
@@ -29,10 +30,9 @@ class Waiting:
     arrived_s: float
     deadline_s: float
     expected_tokens: float
-    promised_s: float = inf
+    promised_s: float
     alone_s: float = 0.0
     taken: bool = False
-    critical: bool = False
 
     @property
     def kv_tokens(self) -> int:
@@ -56,12 +56,16 @@ class Decision(NamedTuple):
 
 
 class Growing:
-    """A batch that is put together: its expected seconds, its KV, and the earliest deadline in it."""
+    """A batch that is put together: its expected seconds, its KV, and the earliest promise in it.
 
-    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+    Up to `free_s` it may grow whatever was promised.
+    """
+
+    def __init__(self, estimator: Estimator, limits: Limits, free_s: float = 0.0) -> None:
         self.requests: list[Waiting] = []
         self.seconds = estimator.idle_s
-        self._deadline_s = inf
+        self._free_s = free_s
+        self._promised_s = inf
         self._room = limits.kv_tokens
         self._most = limits.requests
         self._estimator = estimator
@@ -70,21 +74,27 @@ class Growing:
         """Whether there is room for one more, and memory."""
         return len(self.requests) < self._most and request.new + request.cached <= self._room
 
-    def in_time(self, request: Waiting, now_s: float) -> bool:
-        """Whether every deadline, its own included, is still met with it."""
-        return self._end_s(request, now_s) <= min(self._deadline_s, request.deadline_s)
+    def take(self, request: Waiting, now_s: float) -> bool:
+        """Take it in if it fits and every promise is kept with it; whether it was."""
+        if len(self.requests) >= self._most or request.new + request.cached > self._room:
+            return False
+        seconds, promised_s = self._with(request), min(self._promised_s, request.promised_s)
+        if seconds > self._free_s and now_s + seconds > promised_s:
+            return False
+        self._promised_s = promised_s
+        self._hold(request, seconds)
+        return True
 
     def leaves_time(self, request: Waiting, now_s: float) -> bool:
-        """Whether the deadlines in the batch are still met with it."""
-        return self._end_s(request, now_s) <= self._deadline_s
+        """Whether the promises in the batch are still kept with it."""
+        seconds = self._with(request)
+        return seconds <= self._free_s or now_s + seconds <= self._promised_s
 
     def add(self, request: Waiting, *, binding: bool = True) -> None:
-        """Take it in; the deadline of one that is late anyway is not `binding`."""
-        self.seconds = self._estimator.with_one_more(self.requests, self.seconds, request)
-        self.requests.append(request)
-        self._room -= request.new + request.cached
-        if binding and request.deadline_s < self._deadline_s:
-            self._deadline_s = request.deadline_s
+        """Take it in; the promise of one that is late anyway is not `binding`."""
+        if binding and request.promised_s < self._promised_s:
+            self._promised_s = request.promised_s
+        self._hold(request, self._with(request))
 
     def copy(self) -> "Growing":
         """The same batch, to grow in another way."""
@@ -98,8 +108,13 @@ class Growing:
             request.taken = True
         return Decision(self.requests)
 
-    def _end_s(self, request: Waiting, now_s: float) -> float:
-        return now_s + self._estimator.with_one_more(self.requests, self.seconds, request)
+    def _hold(self, request: Waiting, seconds: float) -> None:
+        self.seconds = seconds
+        self.requests.append(request)
+        self._room -= request.new + request.cached
+
+    def _with(self, request: Waiting) -> float:
+        return self._estimator.with_one_more(self.requests, self.seconds, request)
 
 
 class Queue(ABC):

@@ -44,12 +44,12 @@ class _KnapsackQueue(Queue):
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        hopeful = [one for one in self._waiting if now_s + one.alone_s <= one.deadline_s]
-        hopeful.sort(key=lambda one: one.deadline_s)
+        hopeful = [one for one in self._waiting if now_s + one.alone_s <= one.promised_s]
+        hopeful.sort(key=lambda one: one.promised_s)
         batches = self._feasible(self.growing(), hopeful[: self._options.window], now_s)
         growing = max(batches, key=lambda batch: self._worth(batch, now_s))
         for request in self._waiting:
-            late = now_s + request.alone_s > request.deadline_s
+            late = now_s + request.alone_s > request.promised_s
             if late and growing.fits(request) and growing.leaves_time(request, now_s):
                 growing.add(request, binding=False)
         decision = growing.decision()
@@ -60,12 +60,11 @@ class _KnapsackQueue(Queue):
         """Every batch that meets all deadlines: with any of its requests left out it meets them too."""
         yield growing
         for place, request in enumerate(others):
-            if growing.fits(request) and growing.in_time(request, now_s):
-                larger = growing.copy()
-                larger.add(request)
+            larger = growing.copy()
+            if larger.take(request, now_s):
                 yield from self._feasible(larger, others[place + 1 :], now_s)
 
     def _worth(self, batch: Growing, now_s: float) -> Worth:
         guard_s = self._options.guard_s
-        critical = sum(one.deadline_s - one.alone_s - guard_s <= now_s for one in batch.requests)
+        critical = sum(one.promised_s - one.alone_s - guard_s <= now_s for one in batch.requests)
         return critical, sum(one.expected_tokens for one in batch.requests), -batch.seconds

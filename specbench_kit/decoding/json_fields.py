@@ -1,0 +1,114 @@
+"""Fields of a record as a JSON object holds them, checked against the record's annotations."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+NOTHING = type(None)
+SHOWN = 40
+"""Characters of a wrong value that a message repeats."""
+TOO_LARGE = 2**63
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    NOTHING: "null",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a field may hold: `types` itself, `items` its elements if it is a list, and `choices` if only these."""
+
+    types: frozenset[Any]
+    items: frozenset[Any] = frozenset()
+    choices: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, hint: Any, may_be_null: bool) -> "Kind":
+        """The kind of an annotation; of a list that may be null, the elements may be."""
+        null = {NOTHING} if may_be_null else set()
+        if get_origin(hint) is Literal:
+            return cls(frozenset([str]), choices=get_args(hint))
+        if get_origin(hint) is list:
+            return cls(frozenset([list]), items=_types(get_args(hint)[0]) | null)
+        return cls(_types(hint) | null)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is of this kind; true and false are no numbers."""
+        if type(value) not in self.types:
+            return False
+        if self.items:
+            return self.items.issuperset(map(type, value))
+        return not self.choices or value in self.choices
+
+    def __str__(self) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = " or ".join(_words(self.types))
+        return f"{words} of {' or '.join(_words(self.items))}" if self.items else words
+
+
+def parse(line: str | bytes) -> Any:
+    """What a line of JSON holds; the NaN and infinities that Python would read are a ValueError."""
+    return json.loads(line, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def checked(record: Any, found: Any, nullable: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of the dataclass `record` that an object has; others, which a newer kit added, are passed over.
+
+    A field that is missing, of a wrong kind or a negative whole number is a ValueError that names it. `nullable` are
+    fields that may be null, or hold null if they are lists.
+    """
+    if not isinstance(found, Mapping):
+        raise ValueError(f"expected an object, not {shown(found)}")
+    known = {}
+    for name, (kind, required) in _kinds(record, nullable).items():
+        if name not in found:
+            if required:
+                raise ValueError(f"{name} is missing")
+            continue
+        value = known[name] = found[name]
+        if not kind.holds(value):
+            raise ValueError(f"{name} must be {kind}, not {shown(value)}")
+        if type(value) is int and not 0 <= value < TOO_LARGE:
+            raise ValueError(f"{name} must be from 0 to 2^63 - 1, not {shown(value)}")
+    return known
+
+
+def shown(value: Any) -> str:
+    """A value as its file has it, cut short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+@cache
+def _kinds(record: Any, nullable: tuple[str, ...]) -> dict[str, tuple[Kind, bool]]:
+    """Every field's kind, and whether it has no default."""
+    hints = get_type_hints(record)
+    return {
+        field.name: (
+            Kind.of(hints[field.name], field.name in nullable),
+            field.default is MISSING and field.default_factory is MISSING,
+        )
+        for field in fields(record)
+    }
+
+
+def _types(hint: Any) -> frozenset[Any]:
+    """The types that JSON gives for an annotation: a float may be written as a whole number."""
+    parts = get_args(hint) or (hint,)
+    return frozenset([*parts, int]) if float in parts else frozenset(parts)
+
+
+def _words(types: Collection[Any]) -> list[str]:
+    return [word for one, word in WORDS.items() if one in types and not (one is int and float in types)]
