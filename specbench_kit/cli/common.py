@@ -1,7 +1,8 @@
 """What several commands do before and around their work."""
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.settings import Settings
 
@@ -16,6 +17,13 @@ def say(console: "Console", line: str, style: str = "") -> None:
     from rich.text import Text
 
     console.print(Text(line, style=style), soft_wrap=True)
+
+
+def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_json: bool) -> None:
+    """Say where the report lies, and end stdout with the summary where that is asked for."""
+    say(console, f"report: {folder / 'report.md'}")
+    if as_json:
+        print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
 
 
 def load_dataset(

@@ -1,11 +1,10 @@
 """What both profiling commands do: run under progress bars, print, and end with JSON where asked."""
 
-import json
-
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 
-from specbench_kit.cli.common import say
+from specbench_kit.cli.common import say, tell_report
+from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.run import Outcome, run_profiling
 from specbench_kit.profilers.settings import Settings
@@ -23,22 +22,12 @@ def profile(settings: Settings, as_json: bool) -> None:
     print_profiles(console, outcome.run, outcome.summary)
     for role, path in outcome.saved.items():
         say(console, f"saved: {role} profile in {path}")
-    say(console, f"report: {outcome.folder / 'report.md'}")
-    if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+    tell_report(console, outcome.folder, outcome.summary, as_json)
 
 
 def _run(settings: Settings) -> Outcome:
     """Under a progress bar per step."""
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report(step: str, done: int, planned: int) -> None:
-            if step not in tasks:
-                tasks[step] = bar.add_task(step)
-            bar.update(tasks[step], completed=done, total=planned)
-
+    with stepping_bar(TimeRemainingColumn()) as report:
         try:
             return run_profiling(settings, report)
         except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -52,9 +53,9 @@ def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def stepping_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar per step: its name, things done of things planned."""
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+def stepping_bar(time: ProgressColumn | None = None) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar per step: its name, things done of things planned, and the time that went by or another."""
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 

@@ -1,6 +1,5 @@
 """What `skit simulate` and `skit capacity` share: their options, presets, and how a run is told."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specbench_kit.cli.common import load_dataset, tell_report
 from specbench_kit.cli.options import DEPLOYMENT, OUTPUT, RUN
 from specbench_kit.errors import SkitError
 
@@ -246,6 +246,7 @@ def run_command(command: str, given: Mapping[str, Any]) -> None:
     """Run a command with its options, or the command of a preset."""
     from rich.console import Console
 
+    from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.serving.run import Run
 
     chosen = find_preset(given["preset"])
@@ -255,7 +256,7 @@ def run_command(command: str, given: Mapping[str, Any]) -> None:
     console = Console(stderr=given["as_json"])
     more = {**(preset.options if preset else {}), **{k: v for k, v in given.items() if v is not None}}
     dataset = _load(settings, given, console) if settings.records else None
-    with _bar() as report:
+    with stepping_bar() as report:
         run = Run(settings=settings, dataset=dataset, chosen=chosen, report=report)
         outcome = _start(preset.command if preset else command, run, more)
     _print(console, outcome, given["as_json"])
@@ -275,23 +276,12 @@ def _start(command: str, run: Any, options: Mapping[str, Any]) -> "Outcome":
     return found
 
 
-def _bar() -> Any:
-    from specbench_kit.cli.progress import stepping_bar
-
-    return stepping_bar()
-
-
 def _load(settings: "Settings", given: Mapping[str, Any], console: "Console") -> Any:
-    from specbench_kit.cli.common import load_dataset
-
     return load_dataset(given["dataset"], given["data_dir"], given["sample"], settings.recording, console)
 
 
 def _print(console: "Console", outcome: "Outcome", as_json: bool) -> None:
-    from specbench_kit.cli.common import say
     from specbench_kit.reports.serving_terminal import print_serving
 
     print_serving(console, outcome.run, outcome.summary)
-    say(console, f"report: {outcome.folder / 'report.md'}")
-    if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+    tell_report(console, outcome.folder, outcome.summary, as_json)

@@ -1,6 +1,5 @@
 """`skit sweep`: replay a trace over a grid of deployments and options."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench_kit.cli import options
+from specbench_kit.cli.common import load_dataset, tell_report
 from specbench_kit.cli.options import DECODING, DEPLOYMENT, RUN
 
 if TYPE_CHECKING:
@@ -91,15 +91,12 @@ def sweep(
     console = Console(stderr=as_json)
     outcome = _run(settings, None if replay else _load(settings, dataset, data_dir, sample, console))
     _print_outcome(console, outcome)
-    if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+    tell_report(console, outcome.folder, outcome.summary, as_json)
 
 
 def _load(
     settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
 ) -> "LoadedDataset":
-    from specbench_kit.cli.common import load_dataset
-
     return load_dataset(dataset, data_dir, sample, settings.recording, console)
 
 
@@ -112,8 +109,6 @@ def _run(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
 
 
 def _print_outcome(console: "Console", outcome: "Outcome") -> None:
-    from specbench_kit.cli.common import say
     from specbench_kit.reports.sweep_terminal import print_sweep
 
     print_sweep(console, outcome.run, outcome.summary)
-    say(console, f"report: {outcome.folder / 'report.md'}")

@@ -1,6 +1,5 @@
 """`skit train-predictor`: rejection predictors for a pair of models, and what they are worth."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench_kit.cli import options
+from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.options import DECODING, OUTPUT, RUN
 
 if TYPE_CHECKING:
@@ -102,15 +102,12 @@ def train_predictor(
     console = Console(stderr=as_json)
     outcome = _train(settings, None if trace else _load(settings, dataset, data_dir, sample, console))
     _print_outcome(console, outcome)
-    if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+    tell_report(console, outcome.folder, outcome.summary, as_json)
 
 
 def _load(
     settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
 ) -> "LoadedDataset":
-    from specbench_kit.cli.common import load_dataset
-
     return load_dataset(dataset, data_dir, sample, settings.recording(), console)
 
 
@@ -123,10 +120,8 @@ def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
 
 
 def _print_outcome(console: "Console", outcome: "Outcome") -> None:
-    from specbench_kit.cli.common import say
     from specbench_kit.reports.predictor_terminal import print_training
 
     print_training(console, outcome.run, outcome.summary)
     for family, folder in outcome.saved.items():
         say(console, f"saved: {family} in {folder}")
-    say(console, f"report: {outcome.folder / 'report.md'}")

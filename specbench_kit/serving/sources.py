@@ -1,5 +1,6 @@
 """Acceptance as the command line names it: odds such as `iid:alpha=0.8,length=4`, a trace's file, a run's folder."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from specbench_kit.traces.trace import TraceFile
 
 
 @dataclass(frozen=True)
-class Odds:
+class Odds(ABC):
     """A stop rule's chances, where there is one: of passing a right token, and of stopping a wrong one."""
 
     recall: float | None = None
@@ -35,9 +36,9 @@ class Odds:
             return None
         return Predictor(self.recall, self.specificity)
 
+    @abstractmethod
     def acceptance(self) -> Acceptance:
         """The source that these odds make."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
