@@ -1,0 +1,42 @@
+// Zeroed memory in large pages where the system has them: weights and KV are read from end to end at every step.
+#pragma once
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace skit {
+
+template <class T>
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(size_t count) {
+    constexpr size_t page = size_t(1) << 21;
+    const size_t bytes = (count * sizeof(T) + page - 1) / page * page;
+    data_ = static_cast<T*>(std::aligned_alloc(page, bytes));
+    if (!data_) throw std::bad_alloc();
+#if defined(__linux__)
+    madvise(data_, bytes, MADV_HUGEPAGE);
+#endif
+    std::memset(data_, 0, bytes);
+  }
+  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~Memory() { std::free(data_); }
+
+  T& operator[](size_t place) { return data_[place]; }
+  const T& operator[](size_t place) const { return data_[place]; }
+
+ private:
+  T* data_ = nullptr;
+};
+
+}  // namespace skit

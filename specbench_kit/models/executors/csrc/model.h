@@ -1,0 +1,311 @@
+// The forward pass of a Llama-like decoder over a ragged batch of new tokens.
+#pragma once
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "cache.h"
+#include "matrix.h"
+#include "pool.h"
+
+namespace skit {
+
+struct Shape {
+  int32_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, positions, slots, capacity;
+  float eps;
+};
+
+// Every pointer is [tokens] unless it says otherwise; see native.py, which fills it.
+struct Batch {
+  int32_t tokens, kept, hidden_layers, threads;
+  const int32_t *token, *position, *slot, *place, *prefix;
+  const int32_t *extra_offset, *extra;  // [tokens + 1], [their last]
+  const int32_t *kept_token;            // [kept]
+  const int32_t *hidden_layer;          // [hidden_layers]
+  float* logits;                        // [kept, padded vocabulary]
+  float* hidden;                        // [hidden_layers, kept, hidden]
+  float* statistics;                    // [kept, 4] or null
+  int32_t* best;                        // [kept]
+  float temperature;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual void forward(const Batch& batch) = 0;
+  virtual void move(int slot, int count, const int32_t* from, int to) = 0;
+  const Shape shape;
+
+ protected:
+  explicit Decoder(const Shape& shape) : shape(shape) {}
+};
+
+// Weights of a layer as they are handed over; a vector that the model lacks is null.
+struct LayerWeights {
+  const void *qkv, *out, *gate_up, *down;
+  const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm;
+};
+
+inline void normalise(const float* x, const float* weight, float* y, int size, float eps) {
+  Floats squares = {};
+  for (int i = 0; i < size; i += kLanes) {
+    const Floats v = loadf(x + i);
+    squares += v * v;
+  }
+  const float scale = 1.0f / std::sqrt(sum(squares) / size + eps);
+  for (int i = 0; i < size; i += kLanes) store(y + i, loadf(x + i) * scale * loadf(weight + i));
+}
+
+// Most likely entry, and of softmax(logits / temperature) its probability, entropy and lead over the second; last the
+// standard deviation of the logits.
+inline int summarise(const float* logits, int size, float temperature, float* statistics) {
+  int best = 0;
+  for (int i = 1; i < size; i++) best = logits[i] > logits[best] ? i : best;
+  if (!statistics) return best;
+  const float top = logits[best], inverse = 1.0f / temperature;
+  float second = -INFINITY;
+  double total = 0, weighted = 0, plain = 0, squares = 0;
+  float chunk[kLanes];
+  for (int at = 0; at < size; at += kLanes) {
+    const int count = std::min(kLanes, size - at);
+    Floats values = all(top);
+    std::memcpy(&values, logits + at, count * sizeof(float));
+    store(chunk, exponential((values - top) * inverse));
+    for (int i = 0; i < count; i++) {
+      const float value = logits[at + i];
+      if (at + i != best) second = std::max(second, value);
+      total += chunk[i];
+      weighted += double(chunk[i]) * (value - top);
+      plain += value - top;
+      squares += double(value - top) * (value - top);
+    }
+  }
+  const double mean = plain / size;
+  statistics[0] = float(1 / total);
+  statistics[1] = float(std::max(0.0, std::log(total) - weighted / total * inverse));
+  statistics[2] = float((1 - std::exp(double(second - top) * inverse)) / total);
+  statistics[3] = float(std::sqrt(std::max(0.0, squares / size - mean * mean)));
+  return best;
+}
+
+template <class Kind>
+class LlamaDecoder final : public Decoder {
+  using Stored = typename Kind::Stored;
+  struct Layer {
+    Matrix<Kind> qkv, out, gate_up, down;
+    std::vector<float> input_norm, post_norm, qkv_bias, query_norm, key_norm;
+    std::unique_ptr<Cache> cache;
+  };
+
+ public:
+  LlamaDecoder(const Shape& s, const LayerWeights* layers, const void* head, const void* embedding, const float* norm,
+               const float* cosines, const float* sines)
+      : Decoder(s), layers_(s.layers), embedding_(size_t(s.vocabulary) * s.hidden), norm_(norm, norm + s.hidden),
+        cosines_(cosines, cosines + size_t(s.positions) * s.head_dim / 2),
+        sines_(sines, sines + size_t(s.positions) * s.head_dim / 2) {
+    for (int i = 0; i < s.layers; i++) load(layers_[i], layers[i]);
+    head_.pack(static_cast<const Stored*>(head), s.vocabulary, s.hidden);
+    std::memcpy(&embedding_[0], embedding, sizeof(Stored) * s.vocabulary * s.hidden);
+  }
+
+  void move(int slot, int count, const int32_t* from, int to) override {
+    for (auto& layer : layers_)
+      for (int i = 0; i < count; i++)
+        if (from[i] != to + i) layer.cache->move(slot, from[i], to + i);
+  }
+
+  void forward(const Batch& batch) override {
+    reserve(batch);
+    pool_.run(batch.threads, [&](Worker& worker) { work(batch, worker); });
+  }
+
+ private:
+  int rotating() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
+  int projected() const { return rotating() + shape.kv_heads * shape.head_dim; }
+
+  static std::vector<float> copy(const float* from, int size) {
+    return from ? std::vector<float>(from, from + size) : std::vector<float>();
+  }
+
+  void load(Layer& layer, const LayerWeights& w) {
+    const auto& s = shape;
+    layer.qkv.pack(static_cast<const Stored*>(w.qkv), projected(), s.hidden);
+    layer.out.pack(static_cast<const Stored*>(w.out), s.hidden, s.heads * s.head_dim);
+    layer.gate_up.pack(static_cast<const Stored*>(w.gate_up), 2 * s.inner, s.hidden);
+    layer.down.pack(static_cast<const Stored*>(w.down), s.hidden, s.inner);
+    layer.input_norm = copy(w.input_norm, s.hidden);
+    layer.post_norm = copy(w.post_norm, s.hidden);
+    layer.qkv_bias = copy(w.qkv_bias, projected());
+    layer.query_norm = copy(w.query_norm, s.head_dim);
+    layer.key_norm = copy(w.key_norm, s.head_dim);
+    layer.cache = std::make_unique<Cache>(s.slots, s.kv_heads, s.capacity, s.head_dim);
+  }
+
+  void reserve(const Batch& batch) {
+    const size_t tokens = batch.tokens;
+    hidden_.resize(tokens * padded(shape.hidden));
+    normed_.resize(std::max<size_t>(tokens, batch.kept) * shape.hidden);
+    qkv_.resize(tokens * padded(projected()));
+    mixed_.resize(tokens * shape.heads * shape.head_dim);
+    gate_up_.resize(tokens * padded(2 * shape.inner));
+    scores_.resize(size_t(batch.threads) * layers_[0].cache->scratch());
+    find_tiles(batch);
+  }
+
+  // Neighbouring tokens of one slot, which share what they read.
+  void find_tiles(const Batch& batch) {
+    const int group = shape.heads / shape.kv_heads, most = std::max(1, Cache::kTile / group);
+    tiles_.clear();
+    for (int first = 0, end; first < batch.tokens; first = end) {
+      for (end = first + 1; end < batch.tokens && end - first < most && batch.slot[end] == batch.slot[first];) end++;
+      tiles_.push_back({first, end});
+    }
+  }
+
+  void work(const Batch& batch, Worker& worker) {
+    const auto mine = worker.share(batch.tokens);
+    for (int t = mine.first; t < mine.end; t++) embed(batch.token[t], row(hidden_, t, shape.hidden));
+    for (int i = 0; i < shape.layers; i++) {
+      keep_hidden(batch, worker, i);
+      step(batch, worker, layers_[i]);
+    }
+    finish(batch, worker);
+  }
+
+  static float* row(std::vector<float>& table, int row, int size) { return table.data() + size_t(row) * padded(size); }
+
+  void embed(int token, float* to) const {
+    for (int i = 0; i < shape.hidden; i++) to[i] = Kind::one(embedding_[size_t(token) * shape.hidden + i]);
+  }
+
+  void step(const Batch& batch, Worker& worker, Layer& layer) {
+    const auto& s = shape;
+    const int tokens = batch.tokens, wide = padded(s.hidden);
+    normalise_all(worker, layer.input_norm, tokens);
+    multiply<false>(worker, layer.qkv, normed_.data(), s.hidden, tokens, qkv_.data(), padded(projected()));
+    place_keys(batch, worker, layer);
+    attend(batch, worker, layer);
+    multiply<true>(worker, layer.out, mixed_.data(), s.heads * s.head_dim, tokens, hidden_.data(), wide);
+    normalise_all(worker, layer.post_norm, tokens);
+    multiply<false>(worker, layer.gate_up, normed_.data(), s.hidden, tokens, gate_up_.data(), padded(2 * s.inner));
+    activate(worker, tokens);
+    multiply<true>(worker, layer.down, gate_up_.data(), padded(2 * s.inner), tokens, hidden_.data(), wide);
+  }
+
+  // The last wait of every part is here: who multiplies reads what all have written.
+  template <bool kAdd>
+  void multiply(Worker& worker, const Matrix<Kind>& matrix, const float* x, int stride_x, int rows, float* y, int stride_y) {
+    worker.meet();
+    const auto mine = worker.share(matrix.blocks(), kTileBlocks);
+    matrix.template multiply<kAdd>(x, stride_x, rows, y, stride_y, mine.first, mine.end);
+    worker.meet();
+  }
+
+  void normalise_all(Worker& worker, const std::vector<float>& weight, int tokens) {
+    const auto mine = worker.share(tokens);
+    for (int t = mine.first; t < mine.end; t++)
+      normalise(row(hidden_, t, shape.hidden), weight.data(), &normed_[size_t(t) * shape.hidden], shape.hidden, shape.eps);
+  }
+
+  void place_keys(const Batch& batch, Worker& worker, Layer& layer) {
+    const auto mine = worker.share(batch.tokens);
+    for (int t = mine.first; t < mine.end; t++) {
+      float* qkv = row(qkv_, t, projected());
+      for (size_t i = 0; i < layer.qkv_bias.size(); i += kLanes)
+        store(qkv + i, loadf(qkv + i) + loadf(layer.qkv_bias.data() + i));
+      for (int head = 0; head < shape.heads + shape.kv_heads; head++)
+        rotate(batch.position[t], qkv + head * shape.head_dim, head < shape.heads ? layer.query_norm : layer.key_norm);
+      const float scale = 1.0f / std::sqrt(float(shape.head_dim));
+      for (int i = 0; i < shape.heads * shape.head_dim; i += kLanes) store(qkv + i, loadf(qkv + i) * scale);
+      for (int head = 0; head < shape.kv_heads; head++)
+        layer.cache->write(batch.slot[t], head, batch.place[t], qkv + (shape.heads + head) * shape.head_dim,
+                           qkv + rotating() + head * shape.head_dim);
+    }
+    worker.meet();
+  }
+
+  void rotate(int position, float* head, const std::vector<float>& norm) const {
+    const int half = shape.head_dim / 2;
+    const float *cosine = &cosines_[size_t(position) * half], *sine = &sines_[size_t(position) * half];
+    if (!norm.empty()) normalise(head, norm.data(), head, shape.head_dim, shape.eps);
+    for (int i = 0; i < half; i++) {
+      const float a = head[i], b = head[half + i];
+      head[i] = a * cosine[i] - b * sine[i];
+      head[half + i] = b * cosine[i] + a * sine[i];
+    }
+  }
+
+  void attend(const Batch& batch, Worker& worker, const Layer& layer) {
+    const auto mine = worker.share(int(tiles_.size()) * shape.kv_heads);
+    float* scratch = &scores_[size_t(worker.index()) * layer.cache->scratch()];
+    for (int item = mine.first; item < mine.end; item++)
+      attend_tile(batch, *layer.cache, tiles_[item / shape.kv_heads], item % shape.kv_heads, scratch);
+  }
+
+  // All queries of a few tokens that read one head of keys, a cache's tile at a time.
+  void attend_tile(const Batch& batch, const Cache& cache, Range tokens, int kv_head, float* scratch) {
+    const int group = shape.heads / shape.kv_heads;
+    const float* queries[Cache::kTile];
+    float* out[Cache::kTile];
+    Sight sights[Cache::kTile];
+    int count = 0;
+    for (int t = tokens.first; t < tokens.end; t++)
+      for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        queries[count] = row(qkv_, t, projected()) + head * shape.head_dim;
+        out[count] = &mixed_[(size_t(t) * shape.heads + head) * shape.head_dim];
+        sights[count] = {batch.prefix[t], batch.extra + batch.extra_offset[t], batch.extra + batch.extra_offset[t + 1]};
+        if (++count == Cache::kTile) {
+          cache.attend(batch.slot[t], kv_head, count, queries, sights, out, scratch);
+          count = 0;
+        }
+      }
+    if (count) cache.attend(batch.slot[tokens.first], kv_head, count, queries, sights, out, scratch);
+  }
+
+  // silu(gate) * up, in the gate's place.
+  void activate(Worker& worker, int tokens) {
+    const auto mine = worker.share(tokens);
+    for (int t = mine.first; t < mine.end; t++) {
+      float* gate = row(gate_up_, t, 2 * shape.inner);
+      for (int i = 0; i < shape.inner; i += kLanes) {
+        const Floats value = loadf(gate + i);
+        store(gate + i, value / (1.0f + exponential(-value)) * loadf(gate + shape.inner + i));
+      }
+    }
+  }
+
+  // As transformers counts them: `layer` is what enters that layer, the last is what the head reads.
+  void keep_hidden(const Batch& batch, Worker& worker, int layer) {
+    for (int wanted = 0; wanted < batch.hidden_layers; wanted++) {
+      if (batch.hidden_layer[wanted] != layer) continue;
+      if (layer < shape.layers) worker.meet();
+      const auto mine = worker.share(batch.kept);
+      for (int k = mine.first; k < mine.end; k++) {
+        const float* from = layer < shape.layers ? row(hidden_, batch.kept_token[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
+        std::memcpy(batch.hidden + (size_t(wanted) * batch.kept + k) * shape.hidden, from, shape.hidden * sizeof(float));
+      }
+      worker.meet();
+    }
+  }
+
+  void finish(const Batch& batch, Worker& worker) {
+    const auto mine = worker.share(batch.kept);
+    for (int k = mine.first; k < mine.end; k++)
+      normalise(row(hidden_, batch.kept_token[k], shape.hidden), norm_.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
+    keep_hidden(batch, worker, shape.layers);
+    multiply<false>(worker, head_, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.vocabulary));
+    for (int k = mine.first; k < mine.end; k++)
+      batch.best[k] = summarise(batch.logits + size_t(k) * padded(shape.vocabulary), shape.vocabulary, batch.temperature,
+                                batch.statistics ? batch.statistics + 4 * k : nullptr);
+  }
+
+  std::vector<Layer> layers_;
+  Matrix<Kind> head_;
+  Memory<Stored> embedding_;
+  std::vector<float> norm_, cosines_, sines_;
+  std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, scores_;
+  std::vector<Range> tiles_;
+  Pool pool_;
+};
+
+}  // namespace skit

@@ -1,0 +1,98 @@
+// One register of floats, as wide as the machine has them that the compiler builds for.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace skit {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Floats __attribute__((vector_size(4 * kLanes), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes), may_alias));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes), may_alias));
+
+template <class V, class T>
+inline V load(const T* from) {
+  V value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+inline Floats loadf(const float* from) { return load<Floats>(from); }
+inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
+inline Floats all(float value) { return value - Floats{}; }
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float sum(Floats v) {
+  float total = 0;
+  for (int lane = 0; lane < kLanes; lane++) total += v[lane];
+  return total;
+}
+
+inline float largest(Floats v) {
+  float found = v[0];
+  for (int lane = 1; lane < kLanes; lane++) found = v[lane] > found ? v[lane] : found;
+  return found;
+}
+
+// e^x to within 2 units in the last place, for x <= 88; below -87 it stays at e^-87.
+inline Floats exponential(Floats x) {
+  x = x < -87.0f ? all(-87.0f) : x;
+  x = x > 88.0f ? all(88.0f) : x;
+  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const Floats whole = (x * 1.44269504f + magic) - magic;
+  const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Floats series = all(1.9875691500e-4f);
+  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    series = series * rest + factor;
+  series = series * (rest * rest) + (rest + 1.0f);
+  return (Floats)((Ints)series + (__builtin_convertvector(whole, Ints) << 23));
+}
+
+// Weights as they are stored; `widen` makes two registers of floats of them.
+struct Float32 {
+  using Stored = float;
+  static void widen(const Stored* from, Floats& low, Floats& high) {
+    low = loadf(from);
+    high = loadf(from + kLanes);
+  }
+  static float one(Stored value) { return value; }
+};
+
+struct BFloat16 {
+  using Stored = uint16_t;
+  static void widen(const Stored* from, Floats& low, Floats& high) {
+    const Words words = load<Words>(from);
+    low = (Floats)(words << 16);
+    high = (Floats)(words & 0xffff0000u);
+  }
+  static float one(Stored value) {
+    const uint32_t word = uint32_t(value) << 16;
+    float result;
+    std::memcpy(&result, &word, sizeof result);
+    return result;
+  }
+};
+
+struct Float16 {
+  using Stored = uint16_t;
+  // Exponent and fraction keep their order in a float that is 2^112 times too small; the product is exact.
+  static Floats wide(Words half) {
+    const Floats size = (Floats)((half & 0x7fffu) << 13) * 0x1p112f;
+    return (Floats)((Words)size | ((half & 0x8000u) << 16));
+  }
+  static void widen(const Stored* from, Floats& low, Floats& high) {
+    const Words words = load<Words>(from);
+    low = wide(words & 0xffffu);
+    high = wide(words >> 16);
+  }
+  static float one(Stored value) { return wide(Words{} + uint32_t(value))[0]; }
+};
+
+}  // namespace skit

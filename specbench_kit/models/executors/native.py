@@ -1,0 +1,216 @@
+"""Llama-like models on CPU in one call per forward: weights as they are stored, arithmetic in fp32, bitwise repeatable.
+
+Every output is one sum in one order, so the logits of a token do not depend on the batch, the chunk, the tree or the
+number of threads that it is computed with.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.executors.base import Executor, Forward, Row, executors
+from specbench_kit.models.executors.library import Batch, LayerWeights, Shape, load_library
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+FAULTS = {
+    1: "a token id outside its vocabulary",
+    2: "a position beyond its context",
+    3: "a slot that is not there",
+    4: "a place beyond its slot",
+    5: "a token that sees no place, or places out of order",
+    6: "logits of a token that is not in the batch",
+    7: "more memory than there is",
+}
+FIXED_ROPES = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary embedding whose angles depend on nothing but the position."""
+
+
+@executors.register("native")
+class NativeExecutor(Executor):
+    """Llama, Mistral, Qwen2 and Qwen3 shapes; needs the part that is compiled when the kit is installed."""
+
+    priority = 2
+
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None = None) -> None:
+        library = load_library()
+        if library is None:
+            raise SkitError("executor 'native' was not compiled: install a C++ compiler and the kit again")
+        self._library = library
+        config, self._size = model.config, model.config.vocab_size
+        self._width = config.hidden_size
+        self._padded = library.skit_padded(self._size)
+        self._vocabulary = vocabulary or self._size
+        self._decoder = _make(library, model, slots, capacity)
+
+    def __del__(self) -> None:
+        if getattr(self, "_decoder", None):
+            self._library.skit_delete(self._decoder)
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        return load_library() is not None and model.device.type == "cpu" and _computable(model)
+
+    def forward(
+        self, rows: Sequence[Row], layers: Sequence[int] = (), temperature: float | None = None
+    ) -> Forward:
+        tokens, kept = sum(len(row.tokens) for row in rows), sum(row.keep for row in rows)
+        numbers, offsets = _lay_out(rows, tokens, layers)
+        logits = torch.empty((kept, self._padded))
+        hidden = torch.empty((len(layers), kept, self._width))
+        statistics = np.empty((kept, 4), np.float32) if temperature is not None else None
+        best = np.empty(kept, np.int32)
+        base = numbers.ctypes.data
+        fault = self._library.skit_forward(
+            self._decoder,
+            Batch(
+                tokens,
+                kept,
+                len(layers),
+                torch.get_num_threads(),
+                *(base + 4 * offset for offset in offsets),
+                logits.data_ptr(),
+                hidden.data_ptr(),
+                None if statistics is None else statistics.ctypes.data,
+                best.ctypes.data,
+                temperature or 1.0,
+            ),
+        )
+        _refuse(fault)
+        return Forward(logits[:, : self._vocabulary], [row.keep for row in rows], best, statistics, hidden)
+
+    def move(self, slot: int, sources: Sequence[int], to: int) -> None:
+        places = np.array(sources, np.int32)
+        _refuse(self._library.skit_move(self._decoder, slot, len(places), places.ctypes.data, to))
+
+
+def _refuse(fault: int) -> None:
+    if fault:
+        raise SkitError(f"the model was asked for {FAULTS[fault]}")
+
+
+def _lay_out(rows: Sequence[Row], tokens: int, layers: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+    """All numbers of a batch in one array, and where each of the nine lists of `Batch` begins in it."""
+    token: list[int] = []
+    position: list[int] = []
+    slot: list[int] = []
+    place: list[int] = []
+    prefix: list[int] = []
+    extra_offset, extra = [0], []
+    kept: list[int] = []
+    for row in rows:
+        count, start = len(row.tokens), row.start
+        token += row.tokens
+        slot += [row.slot] * count
+        place += range(start, start + count)
+        kept += range(len(token) - row.keep, len(token))
+        if row.paths is None:
+            position += range(start, start + count)
+            prefix += range(start + 1, start + count + 1)
+            extra_offset += [len(extra)] * count
+            continue
+        prefix += [row.prefix] * count
+        for path in row.paths:
+            position.append(row.prefix + len(path) - 1)
+            extra += [row.prefix + node for node in path]
+            extra_offset.append(len(extra))
+    lists = (token, position, slot, place, prefix, extra_offset, extra, kept, list(layers))
+    offsets = np.cumsum([0, *map(len, lists)]).tolist()
+    return np.array([number for numbers in lists for number in numbers] or [0], np.int32), offsets[:-1]
+
+
+def _computable(model: Any) -> bool:
+    """Whether the forward in model.h is this model's."""
+    config = model.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
+    return (
+        config.model_type in {"llama", "mistral", "qwen2", "qwen3"}
+        and model.dtype == torch.float32
+        and config.hidden_act == "silu"
+        and layers == {"full_attention"}
+        and (getattr(config, "sliding_window", None) is None or not getattr(config, "use_sliding_window", True))
+        and not getattr(config, "mlp_bias", False)
+        and model.model.layers[0].self_attn.o_proj.bias is None
+        and rope.get("rope_type", "default") in FIXED_ROPES
+        and not any(size % 16 for size in (config.hidden_size, config.intermediate_size, _head_dim(model)))
+    )
+
+
+def _head_dim(model: Any) -> int:
+    return int(model.model.layers[0].self_attn.head_dim)
+
+
+def _stored(model: Any) -> torch.dtype:
+    """The narrowest type that holds every weight as it is: a checkpoint in bf16 or fp16 is not widened by being loaded."""
+    if model.dtype != torch.float32:
+        return model.dtype
+    matrices = [weight for weight in model.parameters() if weight.dim() > 1]
+    for dtype in (torch.bfloat16, torch.float16):
+        if all(torch.equal(weight, weight.to(dtype).float()) for weight in matrices):
+            return dtype
+    return torch.float32
+
+
+def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
+    config, decoder = model.config, model.model
+    dtype, head_dim = _stored(model), _head_dim(model)
+    held: list[Tensor] = []  # until the library has copied them
+
+    def matrix(*weights: Tensor) -> int:
+        held.append(torch.cat([weight.to(dtype) for weight in weights]).contiguous())
+        return held[-1].data_ptr()
+
+    def vector(*weights: Tensor | None) -> int | None:
+        if weights[0] is None:
+            return None
+        held.append(torch.cat([weight.float() for weight in weights if weight is not None]).contiguous())
+        return held[-1].data_ptr()
+
+    layers = (LayerWeights * len(decoder.layers))()
+    for place, layer in enumerate(decoder.layers):
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = attention.q_proj, attention.k_proj, attention.v_proj
+        layers[place] = LayerWeights(
+            matrix(*(one.weight for one in projections)),
+            matrix(attention.o_proj.weight),
+            matrix(mlp.gate_proj.weight, mlp.up_proj.weight),
+            matrix(mlp.down_proj.weight),
+            vector(layer.input_layernorm.weight),
+            vector(layer.post_attention_layernorm.weight),
+            vector(*(one.bias for one in projections)),
+            vector(attention.q_norm.weight) if hasattr(attention, "q_norm") else None,
+            vector(attention.k_norm.weight) if hasattr(attention, "k_norm") else None,
+        )
+    positions = config.max_position_embeddings
+    cosines, sines = decoder.rotary_emb(torch.zeros(1), torch.arange(positions)[None])
+    halves = [table[0, :, : head_dim // 2].contiguous() for table in (cosines, sines)]
+    shape = Shape(
+        len(decoder.layers),
+        config.hidden_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        head_dim,
+        config.intermediate_size,
+        config.vocab_size,
+        positions,
+        slots,
+        capacity,
+        config.rms_norm_eps,
+    )
+    found = library.skit_new(
+        ctypes.byref(shape),
+        KINDS[dtype],
+        layers,
+        matrix(model.lm_head.weight),
+        matrix(decoder.embed_tokens.weight),
+        vector(decoder.norm.weight),
+        *(table.data_ptr() for table in halves),
+    )
+    if not found:
+        raise SkitError("the model does not fit into memory")
+    return int(found)
