@@ -37,11 +37,10 @@ class Batch(ctypes.Structure):
     """`Batch` of model.h."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("tokens", "kept", "hidden_layers", "threads")),
+        *((name, c_int32) for name in ("tokens", "kept", "hidden_layers", "threads", "vocabulary")),
         *((name, c_void_p) for name in ("token", "position", "slot", "place", "prefix")),
         *((name, c_void_p) for name in ("extra_offset", "extra", "kept_token", "hidden_layer")),
-        *((name, c_void_p) for name in ("logits", "hidden", "statistics", "best")),
-        ("temperature", c_float),
+        *((name, c_void_p) for name in ("logits", "hidden", "best")),
     ]
 
 
@@ -60,11 +59,13 @@ def _able() -> Iterator[Path]:
 
 
 def _place(build: str, suffix: str) -> Path:
-    return Path(__file__).with_name(f"_native_{build}{suffix}")
+    return Path(__file__).with_name("csrc") / f"{build}{suffix}"
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.skit_padded.argtypes = [c_int]
+    library.skit_describe.argtypes = [c_void_p, c_int, c_int, c_int, c_float, c_void_p]
+    library.skit_describe.restype = None
     library.skit_new.restype = c_void_p
     library.skit_new.argtypes = [POINTER(Shape), c_int, POINTER(LayerWeights), *[c_void_p] * 5]
     library.skit_delete.argtypes, library.skit_delete.restype = [c_void_p], None

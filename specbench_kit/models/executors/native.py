@@ -6,10 +6,12 @@ number of threads that it is computed with.
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.errors import SkitError
@@ -36,15 +38,16 @@ class NativeExecutor(Executor):
 
     priority = 2
 
-    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None = None) -> None:
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
+        super().__init__(model, slots, capacity, vocabulary)
         library = load_library()
         if library is None:
-            raise SkitError("executor 'native' was not compiled: install a C++ compiler and the kit again")
+            raise SkitError("executor 'native' was not compiled: install a C++ compiler, then the kit again")
         self._library = library
-        config, self._size = model.config, model.config.vocab_size
-        self._width = config.hidden_size
-        self._padded = library.skit_padded(self._size)
-        self._vocabulary = vocabulary or self._size
+        self._padded = library.skit_padded(model.config.vocab_size)
+        self._size = vocabulary or model.config.vocab_size
+        self._width = model.config.hidden_size
+        self._kv_bytes = 8 * model.config.num_hidden_layers * model.config.num_key_value_heads * _head_dim(model)
         self._decoder = _make(library, model, slots, capacity)
 
     def __del__(self) -> None:
@@ -55,37 +58,57 @@ class NativeExecutor(Executor):
     def supports(cls, model: Any) -> bool:
         return load_library() is not None and model.device.type == "cpu" and _computable(model)
 
-    def forward(
-        self, rows: Sequence[Row], layers: Sequence[int] = (), temperature: float | None = None
-    ) -> Forward:
-        tokens, kept = sum(len(row.tokens) for row in rows), sum(row.keep for row in rows)
-        numbers, offsets = _lay_out(rows, tokens, layers)
+    def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        counts = [row.keep for row in rows]
+        tokens, kept = sum(len(row.tokens) for row in rows), sum(counts)
+        numbers, offsets = _lay_out(rows, layers)
         logits = torch.empty((kept, self._padded))
         hidden = torch.empty((len(layers), kept, self._width))
-        statistics = np.empty((kept, 4), np.float32) if temperature is not None else None
         best = np.empty(kept, np.int32)
-        base = numbers.ctypes.data
-        fault = self._library.skit_forward(
-            self._decoder,
-            Batch(
-                tokens,
-                kept,
-                len(layers),
-                torch.get_num_threads(),
-                *(base + 4 * offset for offset in offsets),
-                logits.data_ptr(),
-                hidden.data_ptr(),
-                None if statistics is None else statistics.ctypes.data,
-                best.ctypes.data,
-                temperature or 1.0,
-            ),
-        )
-        _refuse(fault)
-        return Forward(logits[:, : self._vocabulary], [row.keep for row in rows], best, statistics, hidden)
+        lists = (numbers.ctypes.data + 4 * offset for offset in offsets)
+        outputs = logits.data_ptr(), hidden.data_ptr(), best.ctypes.data
+        batch = Batch(tokens, kept, len(layers), torch.get_num_threads(), self._size, *lists, *outputs)
+        _refuse(self._library.skit_forward(self._decoder, batch))
+        return _NativeForward(self._library, logits, self._size, best, counts, dict(zip(layers, hidden, strict=True)))
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         places = np.array(sources, np.int32)
         _refuse(self._library.skit_move(self._decoder, slot, len(places), places.ctypes.data, to))
+
+    def kv_bytes(self, slots: int, capacity: int) -> int:
+        return self._kv_bytes * slots * capacity
+
+
+class _NativeForward(Forward):
+    """Answers what the library has found out already without looking at the logits again."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        logits: Tensor,
+        size: int,
+        best: NDArray[np.int32],
+        counts: list[int],
+        hidden: dict[int, Tensor],
+    ) -> None:
+        cut = logits[:, :size]
+        parts = [cut] if len(counts) == 1 else list(cut.split(counts))
+        states = {layer: found.split(counts) for layer, found in hidden.items()}
+        super().__init__(parts, states, self._describe)
+        self.logits = cut
+        self._library, self._whole, self._best, self._counts = library, logits, best, counts
+
+    def argmax(self) -> list[list[int]]:
+        best = iter(self._best.tolist())
+        return [list(islice(best, count)) for count in self._counts]
+
+    def _describe(self, temperature: float) -> list[list[float]]:
+        rows, stride = self._whole.shape
+        found = np.empty((rows, 4), np.float32)
+        logits, size = self._whole.data_ptr(), self.logits.shape[1]
+        self._library.skit_describe(logits, rows, stride, size, temperature, found.ctypes.data)
+        table: list[list[float]] = found.tolist()
+        return table
 
 
 def _refuse(fault: int) -> None:
@@ -93,14 +116,15 @@ def _refuse(fault: int) -> None:
         raise SkitError(f"the model was asked for {FAULTS[fault]}")
 
 
-def _lay_out(rows: Sequence[Row], tokens: int, layers: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+def _lay_out(rows: Sequence[Row], layers: Sequence[int]) -> tuple[NDArray[np.int32], list[int]]:
     """All numbers of a batch in one array, and where each of the nine lists of `Batch` begins in it."""
     token: list[int] = []
     position: list[int] = []
     slot: list[int] = []
     place: list[int] = []
     prefix: list[int] = []
-    extra_offset, extra = [0], []
+    extra_offset: list[int] = [0]
+    extra: list[int] = []
     kept: list[int] = []
     for row in rows:
         count, start = len(row.tokens), row.start
@@ -119,8 +143,8 @@ def _lay_out(rows: Sequence[Row], tokens: int, layers: Sequence[int]) -> tuple[n
             extra += [row.prefix + node for node in path]
             extra_offset.append(len(extra))
     lists = (token, position, slot, place, prefix, extra_offset, extra, kept, list(layers))
-    offsets = np.cumsum([0, *map(len, lists)]).tolist()
-    return np.array([number for numbers in lists for number in numbers] or [0], np.int32), offsets[:-1]
+    offsets = [0, *accumulate(map(len, lists))]
+    return np.fromiter(chain(*lists), np.int32, offsets[-1]), offsets[:-1]
 
 
 def _computable(model: Any) -> bool:

@@ -17,16 +17,14 @@ struct Shape {
 
 // Every pointer is [tokens] unless it says otherwise; see native.py, which fills it.
 struct Batch {
-  int32_t tokens, kept, hidden_layers, threads;
+  int32_t tokens, kept, hidden_layers, threads, vocabulary;  // the best is looked for in the first `vocabulary`
   const int32_t *token, *position, *slot, *place, *prefix;
   const int32_t *extra_offset, *extra;  // [tokens + 1], [their last]
   const int32_t *kept_token;            // [kept]
   const int32_t *hidden_layer;          // [hidden_layers]
   float* logits;                        // [kept, padded vocabulary]
   float* hidden;                        // [hidden_layers, kept, hidden]
-  float* statistics;                    // [kept, 4] or null
   int32_t* best;                        // [kept]
-  float temperature;
 };
 
 class Decoder {
@@ -56,36 +54,46 @@ inline void normalise(const float* x, const float* weight, float* y, int size, f
   for (int i = 0; i < size; i += kLanes) store(y + i, loadf(x + i) * scale * loadf(weight + i));
 }
 
-// Most likely entry, and of softmax(logits / temperature) its probability, entropy and lead over the second; last the
+inline int likeliest(const float* logits, int size) {
+  Floats best = all(-INFINITY);
+  int at = 0;
+  for (; at + kLanes <= size; at += kLanes) best = max(best, loadf(logits + at));
+  float top = largest(best);
+  for (; at < size; at++) top = std::max(top, logits[at]);
+  for (at = 0; at < size - 1 && logits[at] != top;) at++;  // NaN is nobody's equal: the search ends all the same
+  return at;
+}
+
+// Of softmax(logits / temperature): probability of the likeliest entry, entropy, its lead over the second; then the
 // standard deviation of the logits.
-inline int summarise(const float* logits, int size, float temperature, float* statistics) {
-  int best = 0;
-  for (int i = 1; i < size; i++) best = logits[i] > logits[best] ? i : best;
-  if (!statistics) return best;
+inline void describe(const float* logits, int size, float temperature, float* statistics) {
+  const int best = likeliest(logits, size);
   const float top = logits[best], inverse = 1.0f / temperature;
-  float second = -INFINITY;
-  double total = 0, weighted = 0, plain = 0, squares = 0;
-  float chunk[kLanes];
-  for (int at = 0; at < size; at += kLanes) {
-    const int count = std::min(kLanes, size - at);
-    Floats values = all(top);
-    std::memcpy(&values, logits + at, count * sizeof(float));
-    store(chunk, exponential((values - top) * inverse));
-    for (int i = 0; i < count; i++) {
-      const float value = logits[at + i];
-      if (at + i != best) second = std::max(second, value);
-      total += chunk[i];
-      weighted += double(chunk[i]) * (value - top);
-      plain += value - top;
-      squares += double(value - top) * (value - top);
+  Floats total = {}, weighted = {}, plain = {}, squares = {}, second = all(-INFINITY);
+  const auto each = [&](auto&& visit) {
+    for (int at = 0; at < size; at += kLanes) {
+      Floats values = all(top), live = {};  // what lies behind the end stands for nothing
+      std::memcpy(&values, logits + at, std::min(kLanes, size - at) * sizeof(float));
+      for (int lane = 0; lane < kLanes; lane++) live[lane] = at + lane < size;
+      visit(at, values - top, live);
     }
-  }
-  const double mean = plain / size;
-  statistics[0] = float(1 / total);
-  statistics[1] = float(std::max(0.0, std::log(total) - weighted / total * inverse));
-  statistics[2] = float((1 - std::exp(double(second - top) * inverse)) / total);
-  statistics[3] = float(std::sqrt(std::max(0.0, squares / size - mean * mean)));
-  return best;
+  };
+  each([&](int at, Floats below, Floats live) {
+    const Floats weight = exponential(below * inverse) * live;
+    total += weight;
+    weighted += weight * below;
+    plain += below;
+    Floats others = live > 0 ? below : all(-INFINITY);
+    if (best >= at && best < at + kLanes) others[best - at] = -INFINITY;
+    second = max(second, others);
+  });
+  const Floats mean = all(sum(plain) / size);
+  each([&](int, Floats below, Floats live) { squares += (below - mean) * (below - mean) * live; });
+  const float all_weights = sum(total);
+  statistics[0] = 1 / all_weights;
+  statistics[1] = std::max(0.0f, std::log(all_weights) - sum(weighted) / all_weights * inverse);
+  statistics[2] = (1 - std::exp(largest(second) * inverse)) / all_weights;
+  statistics[3] = std::sqrt(sum(squares) / size);
 }
 
 template <class Kind>
@@ -295,8 +303,7 @@ class LlamaDecoder final : public Decoder {
     keep_hidden(batch, worker, shape.layers);
     multiply<false>(worker, head_, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.vocabulary));
     for (int k = mine.first; k < mine.end; k++)
-      batch.best[k] = summarise(batch.logits + size_t(k) * padded(shape.vocabulary), shape.vocabulary, batch.temperature,
-                                batch.statistics ? batch.statistics + 4 * k : nullptr);
+      batch.best[k] = likeliest(batch.logits + size_t(k) * padded(shape.vocabulary), batch.vocabulary);
   }
 
   std::vector<Layer> layers_;

@@ -31,6 +31,11 @@ extern "C" {
 
 int skit_padded(int size) { return padded(size); }
 
+// `statistics` [rows, 4] of logits [rows, stride], of which the first `size` count.
+void skit_describe(const float* logits, int rows, int stride, int size, float temperature, float* statistics) {
+  for (int row = 0; row < rows; row++) describe(logits + size_t(row) * stride, size, temperature, statistics + 4 * row);
+}
+
 // `kind`: 0 for fp32 weights, 1 for bf16, 2 for fp16.
 Decoder* skit_new(const Shape* shape, int kind, const LayerWeights* layers, const void* head, const void* embedding,
                   const float* norm, const float* cosines, const float* sines) {
