@@ -34,7 +34,8 @@ def bench_replay(
     Returned with why methods of `all` were left out.
     """
     trace = TraceFile(path)
-    pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
+    trace.said("dataset", "name")
+    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     deployment = settings.deployment or recorded(trace.header)
     surroundings = environment(pair, deployment)
     methods, left_out = usable(settings, lambda spec: _try(parse_method(spec).prepare(surroundings), trace))
@@ -93,16 +94,15 @@ def _replay(
 
 
 def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
-    recorded = trace.header.run
     options = ("batch_size", "temperature", "top_p", "top_k", "seed")
     return {
-        "dataset": recorded["dataset"],
-        "models": recorded["models"],
+        "dataset": trace.said("dataset"),
+        "models": trace.said("models"),
         "config": {
             **{name: getattr(settings, name) for name in options},
-            "max_new_tokens": recorded["config"]["max_new_tokens"],
+            "max_new_tokens": trace.said("config", "max_new_tokens"),
             "baseline": settings.baseline,
-            "dtype": recorded["config"]["dtype"],
+            "dtype": trace.said("config", "dtype"),
         },
         **describe_time(deployment),
         "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},

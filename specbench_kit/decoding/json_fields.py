@@ -35,8 +35,10 @@ class Kind:
         null = {NOTHING} if may_be_null else set()
         if get_origin(hint) is Literal:
             return cls(frozenset([str]), choices=get_args(hint))
-        if get_origin(hint) is list:
+        if get_origin(hint) in (list, tuple):  # JSON has lists alone
             return cls(frozenset([list]), items=_types(get_args(hint)[0]) | null)
+        if get_origin(hint) is dict:
+            return cls(frozenset([dict]) | null)
         return cls(_types(hint) | null)
 
     def holds(self, value: Any) -> bool:

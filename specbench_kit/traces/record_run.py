@@ -99,7 +99,7 @@ def _header(
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),
     }
-    return TraceHeader(max_draft, draft_s, verify_s, run, statistics_s)
+    return TraceHeader(max_draft, draft_s, verify_s, run, statistics_s, runners[0].capacity)
 
 
 def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:
