@@ -175,4 +175,5 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         proactive=outcome.proactive,
         aligned=outcome.aligned,
         reused=sum(node <= tree.inherited for node in verdict.path),
+        deepest=max((tree.depth(node) for node in verdict.submitted), default=0),
     )

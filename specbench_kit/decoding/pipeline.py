@@ -52,6 +52,7 @@ class _Tally:
     drafted: int = 0
     fed: int = 0
     accepted: int = 0
+    deepest: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
     fill: "Fill | None" = None
@@ -181,6 +182,8 @@ class PipelineEngine(Loop):
         self._steps += 1
         self._tally.steps += 1
         self._tally.fed += len(self._fed.tokens)
+        # The flight's root lies as deep as tokens were accepted, and every stage that works holds one level below.
+        self._tally.deepest = max(self._tally.deepest, self._tally.accepted + len(self._flight.holds) - 1)
         if self._tally.fill is not None:
             self._tally.fill.take(self._flight)
         if self.trace is not None:
@@ -197,6 +200,7 @@ class PipelineEngine(Loop):
             end_s=tally.commits_s[-1],
             steps=tally.steps,
             commits_s=tally.commits_s,
+            deepest=tally.deepest,
             **phases,
         )
         session.record.rounds.append(record)

@@ -26,6 +26,9 @@ class RoundRecord:
 
     A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how
     often every stage worked, and `commits_s` when each token was committed, since the request's arrival.
+
+    `deepest` is the largest depth below the root at which a token was submitted; records of older kits and of other
+    tools do not say it.
     """
 
     drafted: int
@@ -45,6 +48,7 @@ class RoundRecord:
     reused: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
+    deepest: int | None = None
 
     @property
     def first_s(self) -> float:

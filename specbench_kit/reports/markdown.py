@@ -175,7 +175,7 @@ def _positions(overall: Fields) -> str:
     reached = sum(1 for rate in rates if rate)
     rows = [(i + 1, share(rates[i]), share(conditional[i])) for i in range(reached)]
     rates_table = table(["draft position", "accepted, of all rounds", "accepted, given all before it were"], rows)
-    rest = f"No round accepted more than {reached} of up to {len(rates)} submitted tokens."
+    rest = f"No round accepted more than {reached} of up to {len(rates)} draft positions."
     parts = ["## Acceptance by position", *([rates_table] if rows else []), *([rest] if reached < len(rates) else [])]
     return "\n\n".join(parts)
 

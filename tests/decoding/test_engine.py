@@ -19,6 +19,7 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.engine import Engine, live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -135,6 +136,21 @@ def test_drafted_counts_what_is_not_sent(runners: Runners) -> None:
     assert [step.drafted for step in rounds] == [3] * len(rounds)
     assert [step.submitted for step in records["000"].rounds] == [2, 0] * (len(rounds) // 2) + [2] * (len(rounds) % 2)
     assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, make_requests(random_prompts([5, 9], 64), 12)))
+
+
+@pytest.mark.parametrize("spec", ["fixed-k:k=3", "specinfer:branching=2-1-2", "specedge:budget=9,depth=4,branch=3"])
+def test_a_round_says_how_deep_its_tree_was_sent(spec: str, runners: Runners) -> None:
+    engine, details = make_engine(parse_method(spec), runners), Details()
+    engine.on_round = details.note
+    engine.submit(make_requests(random_prompts([9], 64), 40)[0])
+    (record,) = drain(engine)
+    for shown, step in zip(details.take("000").rounds, record.rounds, strict=True):
+        depths = [0]
+        for parent in shown.parents[1:]:
+            depths.append(depths[parent] + 1)
+        assert step.deepest == max(depths[node] for node in shown.submitted)
+        assert len(shown.path) <= step.deepest <= step.submitted
+    assert max(step.deepest or 0 for step in record.rounds) > 1
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

@@ -118,12 +118,20 @@ def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, ta
         for one, step in zip(shown, record.rounds, strict=True):
             assert (one.tokens[0], one.parents[0]) == (root, -1)
             assert (len(one.submitted), len(one.path), one.committed) == (step.submitted, step.accepted, step.committed)
+            assert step.deepest == max(_depths(one.parents))
             assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
             assert all(parent < node for node, parent in enumerate(one.parents))
             assert all(0 < probability <= 1 for probability in one.probabilities)
             output += [*(one.tokens[node] for node in one.path), one.extra][: one.committed]
             root = output[-1]
         assert output == record.output_ids
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return depths
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:

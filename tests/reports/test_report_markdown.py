@@ -147,7 +147,7 @@ def test_categories_positions_and_phases(records, baseline):
 def test_positions_that_were_never_accepted_are_named_and_not_listed():
     records = simulate_chain(requests=3, rounds=4, draft=20, alpha=0.3)
     report = render(make_run(), summary_of(records), records)
-    assert re.search(r"No round accepted more than \d of up to 20 submitted tokens\.", report)
+    assert re.search(r"No round accepted more than \d of up to 20 draft positions\.", report)
     assert "\n| 20 |" not in report
 
 
