@@ -34,17 +34,18 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds since the run began."""
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase; `resumed`, to the one that was gone through last, which had not ended.
 
-        Of such a phase, what lies between counts as gone through too, but is charged to whatever ran meanwhile.
+        Of such a phase, what lies between counts as gone through too, but is charged to whatever ran meanwhile. Time
+        that is not `typical`, such as a verification with a prompt in it, is charged but no guide to the next one.
         """
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
 
     def typical_s(self, phase: Phase) -> float:
-        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+        """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
 
 
 class _Recent:
@@ -79,13 +80,14 @@ class ModelledClock(Recording):
     def now_s(self) -> float:
         return self._now_s
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def charge(self, phase: Phase, seconds: float, times: int = 1) -> None:
+    def charge(self, phase: Phase, seconds: float, times: int = 1, *, typical: bool = True) -> None:
         """Count a phase's modelled time, which may run beside another's; `times` it was gone through for that."""
         self._phases[phase] += seconds
-        self._recent.add(phase, seconds / times)
+        if typical:
+            self._recent.add(phase, seconds / times)
 
     def typical_s(self, phase: Phase) -> float:
         return self._recent.median_s(phase)
@@ -128,9 +130,9 @@ class MeasuringClock(Recording):
         """Seconds that have passed while running."""
         return self._elapsed_s + (perf_counter() - self._resumed_s if self._resumed_s is not None else 0.0)
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
-        return _OpenPhase(self, phase, resumed)
+        return _OpenPhase(self, phase, resumed, typical)
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
@@ -142,10 +144,12 @@ class MeasuringClock(Recording):
         self._charge()
         self._open.append((phase, self._mark_s))
 
-    def leave(self, resumed: bool) -> None:
+    def leave(self, resumed: bool, typical: bool) -> None:
         """Go back to charging the phase outside."""
         self._charge()
         phase, entered_s = self._open.pop()
+        if not typical:
+            return
         if resumed:
             self._recent.replace(phase, self._mark_s - self._began_s[phase])
         else:
@@ -153,7 +157,7 @@ class MeasuringClock(Recording):
             self._recent.add(phase, self._mark_s - entered_s)
 
     def typical_s(self, phase: Phase) -> float:
-        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+        """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
         return self._recent.median_s(phase)
 
     def _charge(self) -> None:
@@ -176,10 +180,10 @@ class MeasuringClock(Recording):
 class _OpenPhase(AbstractContextManager[None]):
     """Costs a third of what a generator would, several times a round."""
 
-    __slots__ = ("_clock", "_phase", "_resumed")
+    __slots__ = ("_clock", "_phase", "_resumed", "_typical")
 
-    def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool) -> None:
-        self._clock, self._phase, self._resumed = clock, phase, resumed
+    def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool, typical: bool) -> None:
+        self._clock, self._phase, self._resumed, self._typical = clock, phase, resumed, typical
 
     def __enter__(self) -> None:
         self._clock.enter(self._phase)
@@ -187,4 +191,4 @@ class _OpenPhase(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._clock.leave(self._resumed)
+        self._clock.leave(self._resumed, self._typical)

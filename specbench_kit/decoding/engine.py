@@ -68,14 +68,15 @@ class Engine(Loop):
         with self.clock.phase("policy"):
             self.policy.draft(self.drafter)
             chosen = self.policy.choose(drafts)
-        with self.clock.phase("verify"):
+        warm = all(session.produced for session in self.sessions)
+        with self.clock.phase("verify", typical=warm):
             answer = self.verifier.send(drafts, chosen)
         sent = [len(draft.tree) for draft in drafts]
         self.clock.submitted = True
         with self.clock.phase("policy"):
             self.policy.overlap(self.drafter)
         self.clock.submitted = False
-        verdicts = self._wait_for(answer) if self.verifier.apart else answer()
+        verdicts = self._wait_for(answer, warm) if self.verifier.apart else answer()
         with self.clock.phase("commit"):
             outcomes = [self._commit(verdict, count) for verdict, count in zip(verdicts, sent, strict=True)]
         with self.clock.phase("policy"):
@@ -83,8 +84,8 @@ class Engine(Loop):
         self._record(outcomes)
         return outcomes
 
-    def _wait_for(self, answer: Answer) -> list[Verdict]:
-        with self.clock.phase("verify", resumed=True):
+    def _wait_for(self, answer: Answer, warm: bool) -> list[Verdict]:
+        with self.clock.phase("verify", resumed=True, typical=warm):
             return answer()
 
     def _commit(self, verdict: Verdict, sent: int) -> Outcome:

@@ -169,6 +169,17 @@ def test_a_refused_prompt_is_recorded_and_the_run_goes_on(runners: Runners, batc
     assert alone["005"].output_ids == records["005"].output_ids
 
 
+def test_a_verification_with_a_prompt_in_it_is_not_typical(runners: Runners) -> None:
+    engine = make_engine(parse_method("fixed-k"), runners, batch_size=2)
+    for request in make_requests(random_prompts([30, 9], 64), 20):
+        engine.submit(request)
+    engine.step()
+    assert engine.clock.typical_s("verify") == 0
+    engine.step()
+    assert engine.clock.typical_s("verify") > 0
+    drain(engine)
+
+
 def test_nothing_but_refusals(runners: Runners) -> None:
     engine = make_engine(AUTOREGRESSIVE, runners, batch_size=2)
     for request in make_requests([[], []], 6):
