@@ -101,6 +101,7 @@ def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> M
         "config": {
             **{name: getattr(settings, name) for name in options},
             "max_new_tokens": trace.said("config", "max_new_tokens"),
+            "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,
             "dtype": trace.said("config", "dtype"),
         },

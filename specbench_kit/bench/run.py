@@ -128,7 +128,12 @@ def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDat
     """For each dataset every method's run directory: new ones, or all those that were begun together."""
     shared = [_describe(settings, bench, dataset) for dataset in datasets]
     methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
-    described = [{**method, **dataset} for dataset in shared for method in methods]
+    sizes = [{"effective_batch_size": bench.engine(method).effective_batch_size} for method in bench.methods.values()]
+    described = [
+        {**method, **dataset, "config": {**dataset["config"], **size}}
+        for dataset in shared
+        for method, size in zip(methods, sizes, strict=True)
+    ]
     if settings.resume:
         found = find_resumable(settings.out, [config_key(run) for run in described])
     else:

@@ -144,6 +144,7 @@ def live_engine(
             sampler=sampler,
             seed=seed,
             eos_ids=eos_ids,
+            batch_size=batch_size,
             capacity=capacity,
             started_s=started_s,
             deployment=deployment,

@@ -62,9 +62,11 @@ class _Tally:
 class PipelineEngine(Loop):
     """Decodes requests one after the other, a tree level per step; what is in flight is a tree below the last token.
 
-    A batch would share the stages: here its requests wait for each other. A round lasts from filling the pipeline to
-    the next time that the true token is not in flight.
+    A batch would share the stages: here its requests wait for each other, which is `queue_s` of their first rounds. A
+    round lasts from filling the pipeline to the next time that the true token is not in flight.
     """
+
+    at_once = 1
 
     def __init__(
         self,
@@ -77,10 +79,11 @@ class PipelineEngine(Loop):
         depth: int,
         seed: int,
         eos_ids: frozenset[int],
+        batch_size: int,
         capacity: int,
         time: PipelineTime | None = None,
     ) -> None:
-        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=1, capacity=capacity)
+        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy, self.drafter, self.stages = policy, drafter, stages
         self.trace: list[Hold] | None = None
         """Is filled with what every stage works on, where it was given a list."""
@@ -191,6 +194,8 @@ class PipelineEngine(Loop):
 
     def _record(self, session: Session) -> None:
         tally, seconds = self._tally, self.clock.take()
+        if not session.record.rounds:
+            seconds["queue"] += session.waited_s
         phases: dict[str, Any] = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
         record = RoundRecord(
             drafted=tally.drafted,
@@ -215,6 +220,7 @@ def pipeline_engine(
     sampler: Sampler,
     seed: int,
     eos_ids: frozenset[int],
+    batch_size: int,
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
@@ -231,6 +237,7 @@ def pipeline_engine(
         depth=depth,
         seed=seed,
         eos_ids=eos_ids,
+        batch_size=batch_size,
         capacity=capacity,
     )
     if deployment is None:

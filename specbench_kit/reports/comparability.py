@@ -88,6 +88,14 @@ def _config(name: str) -> Callable[[Run], str]:
     return lambda run: _said((run.fields.get("config") or {}).get(name))
 
 
+def _decoded_at_once(run: Run) -> str:
+    """Whether the run's batches were of the size that was asked for; a batch of one cannot be smaller."""
+    config = run.fields.get("config") or {}
+    asked = config.get("batch_size")
+    found = config.get("effective_batch_size", asked if asked == 1 else None)
+    return "as asked" if found == asked else f"{_said(found)} where {asked} was asked"
+
+
 def _hardware(name: str) -> Callable[[Run], str]:
     return lambda run: _said((run.fields.get("hardware") or {}).get(name)) if _measured(run) else MODELLED
 
@@ -105,6 +113,7 @@ DECISIVE: dict[str, Callable[[Run], str]] = {
     "draft model": _model("draft"),
     "dtype": _config("dtype"),
     "max_new_tokens": _config("max_new_tokens"),
+    "effective batch size": _decoded_at_once,
     "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
     "time": lambda run: _said(run.fields.get("time_kind")),
 }

@@ -116,7 +116,7 @@ def where(comparison: Comparison) -> str:
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [
         wording.sampling_sentence(run.get("config") or {}),
-        f"batch size {(run.get('config') or {}).get('batch_size')}",
+        wording.batch_sentence(run.get("config") or {}),
     ]
     if run.get("time_kind") == "measured":
         parts.append(wording.hardware_sentence(run.get("hardware") or {}))

@@ -86,7 +86,7 @@ def _setting(run: Fields) -> str:
 def setting(run: Fields) -> list[tuple[str, str]]:
     """What was run on what, as rows of a table."""
     config, models = run.get("config") or {}, run.get("models") or {}
-    limits = f"{config.get('max_new_tokens')} new tokens per request, batch size {config.get('batch_size')}"
+    limits = f"{config.get('max_new_tokens')} new tokens per request, {wording.batch_sentence(config)}"
     again = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
     return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),

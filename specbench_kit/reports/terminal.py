@@ -68,7 +68,7 @@ def _against(row: Mapping[str, Any]) -> str:
 def _setting(run: Fields) -> str:
     config = run.get("config") or {}
     parts = [wording.dataset_sentence(run.get("dataset") or {}), wording.sampling_sentence(config)]
-    parts += [f"batch size {config.get('batch_size')}", wording.time_kind(run)]
+    parts += [wording.batch_sentence(config), wording.time_kind(run)]
     return " · ".join(parts)
 
 

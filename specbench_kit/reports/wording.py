@@ -159,6 +159,13 @@ def dataset_sentence(dataset: Fields) -> str:
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"
 
 
+def batch_sentence(config: Fields) -> str:
+    """How many requests are asked at a time, and how many of them are decoded where the others wait."""
+    asked, decoded = config.get("batch_size"), config.get("effective_batch_size")
+    waiting = "" if decoded in (None, asked) else f" (EFFECTIVELY {decoded}: the others wait, which is in their time)"
+    return f"batch size {asked}{waiting}"
+
+
 def sampling_sentence(config: Fields) -> str:
     """Greedy, or the sampling parameters that are set."""
     if config.get("temperature", 0) is None:

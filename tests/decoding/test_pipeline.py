@@ -25,7 +25,7 @@ from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.flight import Flight, Level, Prune
-from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.pipeline import PipelineEngine, pipeline_engine
 from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
@@ -63,7 +63,8 @@ def traced(
     **options: Any,
 ) -> Any:
     """The records of a run and what every stage held in every step."""
-    settings: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset()} | options
+    defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
+    settings = defaults | options
     engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
     engine.trace = []
     if details is not None:
@@ -132,6 +133,32 @@ def _depths(parents: Sequence[int]) -> list[int]:
     for parent in parents[1:]:
         depths.append(depths[parent] + 1)
     return depths
+
+
+def test_requests_of_a_batch_wait_for_each_other_and_that_is_in_their_time(target: Any, runners: Runners) -> None:
+    """Of four places the first is decoded at once; the fifth request is submitted when that place is free."""
+    place = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
+    prompts = clear_prompts(target, [9, 30, 4, 17, 6], 12)
+    options: dict[str, Any] = {"deployment": place, "started_s": 7.0}
+    alone, _ = traced(runners, SPEC, prompts, 12, **options)
+    records, _ = traced(runners, SPEC, prompts, 12, batch_size=4, **options)
+    assert [record.output_ids for record in records] == [record.output_ids for record in alone]
+    work_s = [record.e2e_s for record in alone]
+    ends_s = [sum(work_s[: place + 1]) for place in range(5)]
+    waits_s = [0.0, *ends_s[:3], ends_s[3] - ends_s[0]]
+    for record, single, wait_s in zip(records, alone, waits_s, strict=True):
+        assert record.rounds[0].queue_s == pytest.approx(wait_s)
+        assert all(step.queue_s == 0 for step in record.rounds[1:])
+        assert record.ttft_s == pytest.approx(wait_s + single.ttft_s)
+        assert record.e2e_s == pytest.approx(wait_s + single.e2e_s)
+        assert record.tpot_s == pytest.approx(single.tpot_s)
+        assert single.rounds[0].queue_s == 0
+
+
+def test_a_refused_prompt_frees_its_place_at_once(runners: Runners) -> None:
+    records, _ = traced(runners, SPEC, [[], [1] * CAPACITY, [3]], 4, batch_size=2)
+    assert [record.finish_reason for record in records] == ["error", "error", "length"]
+    assert records[-1].rounds[0].queue_s < records[-1].ttft_s
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:

@@ -55,6 +55,14 @@ def model(role, digest):
             {"config": BASE["config"] | {"temperature": 0.8}},
             "sampling: greedy (threshold), temperature 0.8, top-p 1, seed 7 (wisp)",
         ),
+        (
+            {"config": BASE["config"] | {"batch_size": 4, "effective_batch_size": 1}},
+            "effective batch size: as asked (threshold), 1 where 4 was asked (wisp)",
+        ),
+        (
+            {"config": BASE["config"] | {"batch_size": 4}},
+            "effective batch size: as asked (threshold), not stated where 4 was asked (wisp)",
+        ),
         ({"time_kind": "modelled"}, "time: measured (threshold), modelled (wisp)"),
     ],
 )
@@ -106,7 +114,7 @@ def test_a_forced_report_gives_every_row_its_own_clock(tmp_path):
 
 def test_machine_batch_size_and_commit_are_remarked_on_and_not_refused(tmp_path):
     second = {
-        "config": BASE["config"] | {"batch_size": 4},
+        "config": BASE["config"] | {"batch_size": 4, "effective_batch_size": 4},
         "hardware": BASE["hardware"] | {"torch_threads": 2},
         "git_commit": "fedcba9876543210",
     }
