@@ -13,6 +13,7 @@ from transformers.utils import logging
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 
 SLACK = 64
@@ -32,8 +33,9 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Positions that the model has; one that names no limit gets a million."""
-        return int(getattr(self.text_config, "max_position_embeddings", None) or 1 << 20)
+        """Positions that the model has, up to where it would rescale them; one that names no limit gets a million."""
+        named = getattr(self.text_config, "max_position_embeddings", None) or 1 << 20
+        return min([int(named), *scaled_from(self.text_config)])
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Name, content hash (hub models: their commit) and size, as a run records them."""
@@ -129,6 +131,7 @@ def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
+    hold_scale(model)
     return model.to(device).eval().requires_grad_(False)
 
 
