@@ -13,8 +13,10 @@ from transformers.utils import logging
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
+from specbench_kit.models.tokenizers import require_room, unshared
 
 SLACK = 64
 """Tokens of a slot beyond prompt and output, for drafts that run over the end."""
@@ -54,6 +56,8 @@ class Pair:
     target: LoadedModel
     draft: LoadedModel
     tokenizer: Any
+    masked: tuple[int, ...] = ()
+    """Added tokens that only one of their tokenizers has: the target may say them, the draft never does."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -69,7 +73,11 @@ class Pair:
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Both models, as a run records them."""
-        return {"target": self.target.describe(hash_folder), "draft": self.draft.describe(hash_folder)}
+        ignored = ignored_settings(self.target.model.generation_config)
+        return {
+            "target": self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {}),
+            "draft": self.draft.describe(hash_folder) | ({"masked_tokens": len(self.masked)} if self.masked else {}),
+        }
 
     def runners(self, slots: int, length: int) -> tuple[Runner, Runner]:
         """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
@@ -79,6 +87,7 @@ class Pair:
             Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, self.vocabulary)
             for loaded in models
         )
+        draft.masked = self.masked
         return target, draft
 
 
@@ -88,13 +97,11 @@ def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "aut
     kind = resolve_dtype(dtype, place)
     sources = locate(target, "target"), locate(draft, "draft")
     tokenizers = [_from_pretrained(AutoTokenizer, source) for source in sources]
-    if tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
-        raise SkitError(
-            f"the tokenizers of target '{target}' and draft '{draft}' differ: "
-            "speculative decoding needs two models with one vocabulary"
-        )
+    masked = unshared(*tokenizers, (target, draft))
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
-    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0])
+    for one in loaded:
+        require_room(tokenizers[0], one.source.label, int(one.text_config.vocab_size))
+    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0], masked=tuple(masked))
 
 
 def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:

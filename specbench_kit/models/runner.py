@@ -112,6 +112,8 @@ class Runner:
     ) -> None:
         self.executor = executor
         self.vocabulary = vocabulary
+        self.masked: Sequence[int] = ()
+        """Tokens that the model may read but not say."""
         self.capacity = capacity
         self.device = device
         # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
@@ -187,7 +189,14 @@ class Runner:
         window = KVWindow(self.store, [row.slot for row in rows], starts, max(widths))
         out = self.executor.forward(self._batch(rows, starts, window, first))
         kept = [slice(width - row.keep - first, width - first) for width, row in zip(widths, rows, strict=True)]
-        logits.add(members, out[..., : self.vocabulary], kept)
+        logits.add(members, self._masked(out[..., : self.vocabulary]), kept)
+
+    def _masked(self, out: Tensor) -> Tensor:
+        """Masked tokens become as unlikely as the least likely one: minus infinity would spoil draft statistics."""
+        places = [token for token in self.masked if token < out.shape[-1]]
+        if places:
+            out[..., places] = out.amin(-1, keepdim=True)
+        return out
 
     def _grow(self, row: Append) -> int:
         """Append to a slot; returns where the new tokens start."""

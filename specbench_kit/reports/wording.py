@@ -74,6 +74,15 @@ def warm_up(runs: Sequence[Fields]) -> list[tuple[str, str]]:
     return [("warm-up", f"{count(rounds)} rounds, in none of the numbers")] if rounds else []
 
 
+def _model_cautions(models: Fields) -> list[str]:
+    ignored = (models.get("target") or {}).get("ignored_settings") or {}
+    masked = (models.get("draft") or {}).get("masked_tokens")
+    asked = ", ".join(f"{name} {value}" for name, value in ignored.items())
+    lines = [f"IGNORED: the target's generation config asks for {asked}; outputs are without."] if ignored else []
+    unlike = "TOKENIZERS DIFFER in {} added tokens, which are never drafted; the target may say those it has."
+    return [*lines, unlike.format(masked)] if masked else lines
+
+
 def setting_cautions(run: Fields) -> list[str]:
     """What in the setting a reader must know before quoting a number."""
     dataset, lines = run.get("dataset") or {}, []
@@ -83,6 +92,7 @@ def setting_cautions(run: Fields) -> list[str]:
     if run.get("time_kind") == "modelled":
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+    lines += _model_cautions(run.get("models") or {})
     return lines
 
 

@@ -83,7 +83,9 @@ def record(
 def _draft_runner(pair: Pair, length: int) -> Runner:
     """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
     model = pair.draft.model
-    return Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+    runner = Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+    runner.masked = pair.masked
+    return runner
 
 
 def _header(
