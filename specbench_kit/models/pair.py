@@ -97,7 +97,7 @@ def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "aut
     kind = resolve_dtype(dtype, place)
     sources = locate(target, "target"), locate(draft, "draft")
     tokenizers = [_from_pretrained(AutoTokenizer, source) for source in sources]
-    masked = unshared(*tokenizers, (target, draft))
+    masked = unshared(tokenizers[0], tokenizers[1], (target, draft))
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
     for one in loaded:
         require_room(tokenizers[0], one.source.label, int(one.text_config.vocab_size))
