@@ -159,6 +159,7 @@ def live_engine(
 
 def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
     verdict, tree = outcome.verdict, outcome.verdict.draft.tree
+    parents, path = verdict.places()
     return RoundRecord(
         drafted=tree.drafted,
         submitted=len(verdict.submitted),
@@ -175,4 +176,6 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         proactive=outcome.proactive,
         aligned=outcome.aligned,
         reused=sum(node <= tree.inherited for node in verdict.path),
+        parents=parents,
+        path=path,
     )

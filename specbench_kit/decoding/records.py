@@ -26,6 +26,9 @@ class RoundRecord:
 
     A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how
     often every stage worked, and `commits_s` when each token was committed, since the request's arrival.
+
+    Of a tree, `parents` holds every submitted node's parent and `path` the accepted nodes, as places among the
+    submitted ones from 1 on; 0 is the token committed last. Both are empty for a chain.
     """
 
     drafted: int
@@ -45,6 +48,8 @@ class RoundRecord:
     reused: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
     @property
     def first_s(self) -> float:
