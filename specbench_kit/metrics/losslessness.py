@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, Literal, Protocol
 
@@ -59,17 +59,17 @@ def check(record: RequestRecord, baseline: RequestRecord | None, judge: Judge) -
     Outputs are expected to hold their end-of-sequence token, so one that merely ends earlier than the other is an
     error.
     """
-    where = {"request_id": record.request_id, "repeat": record.repeat}
+    where = partial(Losslessness, record.request_id, repeat=record.repeat)
     if baseline is None or "error" in (record.finish_reason, baseline.finish_reason) or not record.has_token_ids:
-        return Losslessness(verdict="not compared", **where)
+        return where("not compared")
     if record.prompt_ids != baseline.prompt_ids:
-        return Losslessness(verdict="prompt differs", **where)
+        return where("prompt differs")
     if record.output_ids == baseline.output_ids:
-        return Losslessness(verdict="identical", **where)
+        return where("identical")
     position = _common_length(record.output_ids, baseline.output_ids)
     tokens = _token_at(record.output_ids, position), _token_at(baseline.output_ids, position)
     if None in tokens:
-        return Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
+        return where("error", position, *tokens)
     return judge.judge(record, baseline, position)
 
 
@@ -162,9 +162,18 @@ class Evidence:
         )
         precise = self._precise_margin(position, token, wanted) if explained and self._shapes.reduced else None
         explained = explained and (precise is None or precise <= 2 * self._imprecision)
-        numbers = {"noise": self.noise, "control": self.control, "precise_margin": precise}
-        where = (self._record.request_id, "tie" if explained else "error", position, token, wanted, margin)
-        return Losslessness(*where, repeat=self._record.repeat, **numbers)  # type: ignore[arg-type]
+        return Losslessness(
+            self._record.request_id,
+            "tie" if explained else "error",
+            position,
+            token,
+            wanted,
+            margin,
+            self._record.repeat,
+            self.noise,
+            self.control,
+            precise,
+        )
 
     def _gives(self, scores: Tensor, position: int, token: int, slack: float) -> bool:
         row = scores[position]
@@ -206,9 +215,7 @@ def _apart(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().max())
 
 
-def check_all(
-    records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], judge: Judge
-) -> list[Losslessness]:
+def check_all(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], judge: Judge) -> list[Losslessness]:
     """`check` for every record, paired by request and repeat."""
     by_key = {r.key: r for r in baseline}
     return [check(record, by_key.get(record.key), judge) for record in records]

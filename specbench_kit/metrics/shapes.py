@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -55,7 +55,7 @@ def _parts(one: RoundRecord) -> Iterator[RoundRecord]:
         return
     width = -(-(one.submitted + 1) // one.steps)
     for _ in range(one.committed):
-        yield RoundRecord(0, width - 1, 0, 1, *[0.0] * 8)
+        yield replace(one, submitted=width - 1, accepted=0, committed=1, steps=0)
 
 
 def _round_step(one: RoundRecord, pending: list[int], ahead: list[int]) -> Step:
@@ -82,7 +82,7 @@ class Shapes:
         return bool(self._model.dtype != torch.float32)
 
     def plain(self, record: RequestRecord, rows: int = 1) -> Tensor:
-        """Logits before each output token [tokens, vocabulary], as plain decoding computes them in `rows` equal rows."""
+        """Logits before each output token [tokens, vocabulary], as plain decoding computes them in equal rows."""
         return self._run(list(plain_steps(record)), rows)
 
     def rounds(self, record: RequestRecord, rows: int = 1) -> Tensor:
@@ -105,8 +105,9 @@ class Shapes:
     def _runner(self, rows: int) -> Runner:
         if rows not in self._runners:
             model, target = self._model, self._target
-            shape = {"slots": rows, "capacity": target.capacity, "vocabulary": target.vocabulary}
-            self._runners[rows] = Runner(target.executor, device=model.device, dtype=model.dtype, **shape)
+            self._runners[rows] = Runner(
+                target.executor, rows, target.capacity, model.device, model.dtype, target.vocabulary
+            )
         return self._runners[rows]
 
     @torch.inference_mode()
