@@ -114,7 +114,7 @@ class ShapeJudge:
 class Chooser(Protocol):
     """Makes the rule by which a request's tokens are chosen."""
 
-    def __call__(self, record: RequestRecord) -> Choice: ...
+    def __call__(self, record: RequestRecord, /) -> Choice: ...
 
 
 class Evidence:

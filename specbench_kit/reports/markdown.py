@@ -146,8 +146,8 @@ def _noise(found: Fields) -> str:
     """What the judgement of divergences rests on."""
     return (
         "A divergence is a tie where the two tokens are nearer than twice the noise, and each shape of forward gives "
-        f"the token that it gave in the run. Noise, between plain decoding and the verifications: {found['noise']:.2g} at "
-        f"most; control, between plain decoding, the same in a batch, and one forward of everything: "
+        "the token that it gave in the run. Noise, between plain decoding and the verifications: "
+        f"{found['noise']:.2g} at most; control, between plain decoding, the same in a batch, and one forward of all: "
         f"{_short(found['control'])}."
     )
 
