@@ -1,6 +1,7 @@
 """Verdicts on outputs: by hand, and on tiny models in half precision with right and with faulty verification."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -97,11 +98,11 @@ def test_ties_alone_are_lossless_and_nothing_compared_is_neither() -> None:
 class Bench:
     """A tiny pair in half precision, and the outputs of plain decoding."""
 
-    def __init__(self, dtype: torch.dtype, size: int, requests: int = 10) -> None:
+    def __init__(self, dtype: torch.dtype, size: int, requests: int = 5) -> None:
         target = tiny_llama(vocab_size=256).to(dtype)
         self.size = size
         self.runners = tuple(make_runner(model, size, 120) for model in (target, disturbed(target, 0.03)))
-        self.requests = make_requests(random_prompts([7 + 3 * i for i in range(requests)], 256), 40)
+        self.requests = make_requests(random_prompts([7 + 3 * i for i in range(requests)], 256), 24)
         self.shapes = Shapes(self.runners[0], target)
         self.plain = list(self.decode(AUTOREGRESSIVE).values())
 
@@ -115,6 +116,7 @@ class Bench:
         return ShapeJudge(self.shapes, lambda _: LIKELIEST, Conditions(self.size))
 
 
+make_bench = cache(Bench)
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 METHODS = (FixedK(4), SpecInfer())
 
@@ -122,7 +124,7 @@ METHODS = (FixedK(4), SpecInfer())
 @HALVES
 @pytest.mark.parametrize("size", [1, 3])
 def test_rounding_is_no_error(dtype: torch.dtype, size: int) -> None:
-    bench = Bench(dtype, size)
+    bench = make_bench(dtype, size)
     for method in METHODS:
         checks = check_all(list(bench.decode(method).values()), bench.plain, bench.judge)
         assert {one.verdict for one in checks} <= {"identical", "tie"}
@@ -131,7 +133,7 @@ def test_rounding_is_no_error(dtype: torch.dtype, size: int) -> None:
 @HALVES
 @pytest.mark.parametrize("fault", [accept_second, swap_extra])
 def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, fault: object) -> None:
-    bench, verdicts = Bench(dtype, 1), []
+    bench, verdicts = make_bench(dtype, 1), list[str]()
     for method in METHODS:
         right = bench.decode(method)
         with injected(fault):  # type: ignore[arg-type]
@@ -140,7 +142,7 @@ def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, fau
         verdicts += [
             one.verdict for one in checks if faulty[one.request_id].output_ids != right[one.request_id].output_ids
         ]
-    assert len(verdicts) >= 5
+    assert len(verdicts) >= 3
     assert verdicts.count("error") >= 0.95 * len(verdicts)
 
 
@@ -158,7 +160,9 @@ def test_a_forward_that_computes_something_else_is_no_rounding(monkeypatch: pyte
         logits = shifted(bench.shapes, record)
         record.output_ids[20] = int(logits[20].argmax())
     verdicts = [one.verdict for one in check_all(records, bench.plain, bench.judge)]
-    assert verdicts.count("error") == sum(r.output_ids[:21] != b.output_ids[:21] for r, b in zip(records, bench.plain))
+    pairs = zip(records, bench.plain, strict=True)
+    changed = [one.output_ids[:21] != plain.output_ids[:21] for one, plain in pairs]
+    assert verdicts.count("error") == sum(changed) > 0
 
 
 def test_drawn_tokens_follow_the_streams_numbers() -> None:
