@@ -110,7 +110,7 @@ def test_divergences_are_listed_with_their_verdict(records, baseline):
     lossless = section(report, "Losslessness")
     assert "**Not lossless: 1 of 3 outputs equal" in lossless
     assert "| q1 | tie | 5 | 99 | 15 | 2e-06 | 3e-06 | 4e-06 |" in lossless
-    assert "| q2 | error | 3 | (ended) | 12 | 0.7 | - | - |" in lossless
+    assert "| q2 | error | 3 | (ended) | 12 | 0.7 | – | – |" in lossless
     assert "have another prompt than in the baseline and are not compared: 1." in lossless
     assert "not compared: 1." in lossless
     assert "NOT LOSSLESS" in report[: report.index("## What was run")]
