@@ -2,19 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports import losslessness, markdown, metrics
+from specbench_kit.reports import markdown, metrics
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
-from specbench_kit.reports.losslessness import TopTwo
 from specbench_kit.reports.pipeline import summarise_pipeline
 from specbench_kit.reports.run_data import Run
 
 TEXT = ("md",)
+
+
+class Evidence(Protocol):
+    """Judges a run's outputs."""
+
+    def judge(
+        self, run: dict[str, Any], method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+    ) -> dict[str, Any]:
+        """The parts `lossless` and `sampling` of its summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +35,14 @@ class Conclusion:
 
 
 def conclude(
-    runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str] | None
+    runs: Sequence[RunDirectory], evidence: Evidence, decode: Callable[[list[int]], str] | None
 ) -> list[Conclusion]:
-    """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared.
+    """Write report and summary of every run.
 
     Of several runs only the text, since figures and page stand in the report that sets them side by side.
     """
     oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
-    conclusions = [Conclusion(run, _summarise(run, top2, oracle)) for run in runs]
+    conclusions = [Conclusion(run, _summarise(run, evidence, oracle)) for run in runs]
     for conclusion in conclusions:
         write_report(conclusion, ALL if len(runs) == 1 else TEXT, decode)
     for conclusion in conclusions:  # last, because the summary is what says that a run is complete
@@ -53,7 +62,7 @@ def write_report(
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 
 
-def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> dict[str, Any]:
+def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> dict[str, Any]:
     records, baseline, method = run.records(), run.baseline_records(), parse_method(run.run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
     deployment = run.run.get("deployment")
@@ -67,15 +76,8 @@ def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> 
         "overlaps": method.overlaps,
         **measured,
         "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
-        "lossless": _check(run, records, baseline, top2) if baseline and top2 else None,
+        **evidence.judge(run.run, method, records, baseline),
     }
-
-
-def _check(
-    run: RunDirectory, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], top2: TopTwo
-) -> dict[str, Any]:
-    margin = losslessness.TIE_MARGINS[run.run["config"]["dtype"]]
-    return losslessness.summarise_checks(losslessness.check_all(records, baseline, top2, margin), margin)
 
 
 def _throughput(records: Sequence[RequestRecord]) -> float | None:

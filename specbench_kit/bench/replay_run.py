@@ -8,6 +8,7 @@ from typing import Any
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.evidence import ReplayEvidence
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
 from specbench_kit.bench.run import describe_method
@@ -18,7 +19,6 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.environment import environment
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
@@ -54,7 +54,7 @@ def bench_replay(
         for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
             run.append(record)
         exports.write()
-    return conclude(list(runs.values()), _no_divergence, None), left_out
+    return conclude(list(runs.values()), ReplayEvidence(), None), left_out
 
 
 def _try(method: Method, trace: TraceFile) -> Method:
@@ -110,7 +110,3 @@ def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> M
         "requests": len(trace),
         **provenance.collect(settings.argv),
     }
-
-
-def _no_divergence(_prefix: list[int]) -> tuple[tuple[int, int], float]:
-    raise SkitError("a replayed output differs from the trace: the trace is damaged, record it again")

@@ -67,8 +67,7 @@ class Benchmark:
         tokenizer = self.bench.pair.tokenizer
         for exports in self.exports.values():
             exports.write(tokenizer)
-        top2 = self.bench.runners[0].top2 if self.settings.temperature == 0 else None
-        return conclude(list(self.runs.values()), top2, tokenizer.decode)
+        return conclude(list(self.runs.values()), self.bench.evidence, tokenizer.decode)
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> Lane:
         """One method's part in a repeat; the baseline's answers are the `references` of the others."""

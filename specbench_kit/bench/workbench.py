@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conversations import most_tokens
+from specbench_kit.bench.evidence import Evidence
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.bench.latencies import Surroundings
 from specbench_kit.bench.settings import Settings
@@ -37,6 +38,7 @@ class Workbench:
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
         self.runners = self._make_runners(datasets)
+        self.evidence = Evidence(self.pair, self.runners[0])
         self.stages = self._start_stages() if settings.launch == "processes" else None
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
@@ -66,9 +68,9 @@ class Workbench:
         return method
 
     def _make_runners(self, datasets: Sequence[LoadedDataset]) -> tuple[Runner, Runner]:
-        """Slots for the batches of all methods, and one to check losslessness in when a run ends early."""
+        """Slots for the batches of all methods."""
         most = max(len(dataset.prompts) for dataset in datasets)
-        slots = min(self.settings.batch_size, most) * len(self.lanes) + 1
+        slots = min(self.settings.batch_size, most) * len(self.lanes)
         prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
         longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
         in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)

@@ -161,6 +161,7 @@ def live_engine(
 
 def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
     verdict, tree = outcome.verdict, outcome.verdict.draft.tree
+    parents, path = verdict.places()
     return RoundRecord(
         drafted=tree.drafted,
         submitted=len(verdict.submitted),
@@ -178,4 +179,6 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         aligned=outcome.aligned,
         reused=sum(node <= tree.inherited for node in verdict.path),
         deepest=max((tree.depth(node) for node in verdict.submitted), default=0),
+        parents=parents,
+        path=path,
     )

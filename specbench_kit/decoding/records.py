@@ -29,6 +29,9 @@ class RoundRecord:
 
     `deepest` is the largest depth below the root at which a token was submitted; records of older kits and of other
     tools do not say it.
+
+    Of a tree, `parents` holds every submitted node's parent and `path` the accepted nodes, as places among the
+    submitted ones from 1 on; 0 is the token committed last. Both are empty for a chain.
     """
 
     drafted: int
@@ -49,6 +52,8 @@ class RoundRecord:
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
     deepest: int | None = None
+    parents: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
     @property
     def first_s(self) -> float:

@@ -172,16 +172,6 @@ class Runner:
         if parents:
             state.append(Append(slot, [0] * len(parents), parents))
 
-    def top2(self, prefix: Sequence[int]) -> tuple[tuple[int, int], float]:
-        """The two most likely tokens after a prefix and the margin between their logits; leaves no trace."""
-        slot = self.acquire()
-        try:
-            values, tokens = self.forward([Append(slot, prefix)])[0][0].float().topk(2)
-        finally:
-            self.release(slot)
-        best, second = tokens.tolist()
-        return (best, second), float(values[0] - values[1])
-
     def _forward_group(self, rows: list[Append], members: list[int], logits: Logits) -> None:
         starts = [self._grow(row) for row in rows]
         widths = [len(row.tokens) for row in rows]

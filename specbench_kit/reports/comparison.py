@@ -180,10 +180,10 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return sum(known) if known and len(known) == len(sources) else None
 
 
-def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[str]:
-    """Requests whose difference from the baseline the run's own check took for rounding."""
+def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[str, int]]:
+    """Requests, by id and repeat, whose difference from the baseline the run's own check took for rounding."""
     return frozenset(
-        f"{name}/{one['request_id']}" if renamed else one["request_id"]
+        (f"{name}/{one['request_id']}" if renamed else one["request_id"], one.get("repeat", 0))
         for name, source in sources.items()
         for one in (source.run.summary.get("lossless") or {}).get("divergences", ())
         if one["verdict"] == "tie"

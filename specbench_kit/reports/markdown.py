@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, wording
+from specbench_kit.reports import deployment_wording, sampling_check, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.markup import code, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
@@ -103,6 +103,8 @@ def setting(run: Fields) -> list[tuple[str, str]]:
 
 def _lossless(run: Fields, summary: Fields) -> str:
     lossless = summary.get("lossless") or {}
+    if (summary.get("sampling") or {}).get("rule") == "match":
+        lossless = summary["sampling"]
     lines = [f"**{wording.lossless_sentence(run, summary)}**"]
     if lossless.get("prompt_differs"):
         turns = "Later turns of dialogues whose earlier output diverged"
@@ -113,11 +115,15 @@ def _lossless(run: Fields, summary: Fields) -> str:
         lines.append(f"Requests without a finished baseline or result, not compared: {lossless['not_compared']}.")
     if lossless.get("divergences"):
         lines.append(_divergences(lossless["divergences"]))
+    if lossless.get("noise") is not None:
+        lines.append(_noise(lossless))
+    if (summary.get("sampling") or {}).get("rule") == "residual":
+        lines.append(table(sampling_check.HEADER, sampling_check.rows(summary["sampling"])))
     return "## Losslessness\n\n" + "\n\n".join(lines)
 
 
 def _divergences(divergences: Sequence[Fields]) -> str:
-    header = ["request", "verdict", "position", "method token", "baseline token", "logit margin"]
+    header = ["request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control"]
     return _capped_table(header, [_divergence_row(d) for d in divergences])
 
 
@@ -128,7 +134,21 @@ def _divergence_row(divergence: Fields) -> tuple[object, ...]:
         divergence["verdict"],
         divergence["position"],
         *tokens,
-        f"{divergence['margin']:.2g}",
+        *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
+    )
+
+
+def _short(number: float | None) -> str:
+    return ABSENT if number is None else f"{number:.2g}"
+
+
+def _noise(found: Fields) -> str:
+    """What the judgement of divergences rests on."""
+    return (
+        "A divergence is a tie where the two tokens are nearer than twice the noise, and each shape of forward gives "
+        "the token that it gave in the run. Noise, between plain decoding and the verifications: "
+        f"{found['noise']:.2g} at most; control, between plain decoding, the same in a batch, and one forward of all: "
+        f"{_short(found['control'])}."
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
 from specbench_kit.reports.verdicts import NO_DIFFERENCE, TOO_FEW, verdict
 
@@ -107,6 +108,8 @@ def result_cautions(summary: Fields) -> list[str]:
     if lossless.get("errors"):
         wrong = f"{lossless['errors']} of {lossless['compared']}"
         lines.append(f"NOT LOSSLESS: outputs that differ from autoregressive output by more than rounding: {wrong}.")
+    if (summary.get("sampling") or {}).get("consistent") is False:
+        lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):
         lines.append(f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished.")
     if requests["failed"]:
@@ -117,13 +120,14 @@ def result_cautions(summary: Fields) -> list[str]:
 def lossless_sentence(run: Fields, summary: Fields) -> str:
     """The verdict on losslessness."""
     lossless = summary.get("lossless")
+    if summary.get("sampling"):
+        return sampling_check.sentence(summary["sampling"])
     if not lossless:
         return _why_unchecked(run)
     if not lossless["compared"]:
         return "Not checked: no request finished both here and in the baseline."
     equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
-    near = f"the target's two best logits within {lossless['tie_margin']:g} of each other, so that rounding decides"
-    ties = f"; ties: {lossless['ties']} ({near})" if lossless["ties"] else ""
+    ties = f"; ties: {lossless['ties']} (explained by rounding between the forward shapes)" if lossless["ties"] else ""
     if lossless["errors"]:
         return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}."
@@ -136,13 +140,15 @@ def _why_unchecked(run: Fields) -> str:
     if config.get("baseline") and not config.get("temperature"):
         return "This run is the autoregressive baseline itself."
     if config.get("temperature"):
-        return "Not compared token by token: outputs were sampled, and lossless sampling keeps only their distribution."
+        return "Not compared with greedy output: outputs were sampled."
     return "Not checked: no autoregressive baseline was run."
 
 
 def lossless_short(summary: Fields) -> str:
     """The verdict in a narrow table cell: `80/80`, with a line each for ties and errors."""
     lossless = summary.get("lossless")
+    if summary.get("sampling"):
+        return sampling_check.short(summary["sampling"])
     if not lossless or not lossless["compared"]:
         return "unchecked"
     return "\n".join(lossless_parts(lossless))
