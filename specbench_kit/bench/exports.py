@@ -10,6 +10,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.reports import token_view
+from specbench_kit.reports.method_wording import label
 from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
 
@@ -51,9 +52,10 @@ class Exports:
 
     def _write_timeline(self, timeline: Timeline) -> None:
         run, where = self._run.run, time_kind(self._run.run)
-        trace = chrome_trace(timeline, {"method": run["method"], "dataset": run["dataset"]["name"], "time": where})
+        method = label(run)
+        trace = chrome_trace(timeline, {"method": method, "dataset": run["dataset"]["name"], "time": where})
         self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
-        write_pictures(self._run.folder(PLOTS), timeline, f"{run['method']}, {where}")
+        write_pictures(self._run.folder(PLOTS), timeline, f"{method}, {where}")
 
     def _write_pages(self, tokenizer: Any) -> None:
         run, records = self._run.run, self._run.records()

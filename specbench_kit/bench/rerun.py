@@ -20,7 +20,7 @@ from specbench_kit.errors import SkitError
 Fields = Mapping[str, Any]
 Records = Sequence[RequestRecord]
 
-ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "uses")
+ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
 COUNTS = ("drafted", "submitted", "accepted", "committed")
 
 

@@ -15,6 +15,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import resolved_options
 
 WARM_UP_TOKENS = 16
 
@@ -138,9 +139,13 @@ def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDat
 
 
 def describe_method(spec: str, method: Method) -> dict[str, Any]:
-    """What `run.json` says of the method: its spec, less folders of this machine, and what it was made ready with."""
+    """What `run.json` says of the method: spec and resolved options, less folders of this machine, and what it uses."""
+    options = {
+        name: provenance.without_folders(value) if isinstance(value, str) else value
+        for name, value in resolved_options(spec).items()
+    }
     uses = method.uses()
-    return {"method": provenance.without_folders(spec), **({"uses": uses} if uses else {})}
+    return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
 
 
 def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> dict[str, Any]:

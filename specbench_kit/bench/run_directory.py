@@ -21,14 +21,19 @@ from specbench_kit.errors import SkitError
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
 
-_DEFINING = ("method", "uses", "dataset", "models", "config", "time_kind", "deployment")
+_DEFINING = ("method", "options", "uses", "dataset", "models", "config", "time_kind", "deployment")
 _KEY_DIGITS = 8
 _SLUG_LENGTH = 60
 
 
 def config_key(run: dict[str, Any]) -> str:
-    """SHA-256 of what defines a run: two runs with one key ask for the same work."""
+    """SHA-256 of what defines a run: two runs with one key ask for the same work.
+
+    Where the resolved options are known, a spec that names one and a spec that leaves it at that value are the same.
+    """
     defining = {name: run[name] for name in _DEFINING if name in run}
+    if "options" in run:
+        defining["method"] = run["method"].partition(":")[0]
     return hashlib.sha256(json.dumps(defining, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from specbench_kit.errors import SkitError
 
 HINTS: Mapping[str, Any] = {
     **dict.fromkeys(("dataset", "models", "config", "hardware", "deployment", "versions", "left_out"), dict),
+    **dict.fromkeys(("options", "uses"), dict),
     **dict.fromkeys(("models.target", "models.draft", "imported", "trace"), dict),
     **dict.fromkeys(("method", "time_kind", "started_at", "git_commit"), str),
     **dict.fromkeys((f"dataset.{name}" for name in ("name", "source", "location", "digest")), str),

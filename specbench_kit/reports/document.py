@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, method_wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
@@ -106,7 +106,8 @@ class Content:
             return
         name = f"timeline-{run.name}"
         yield from self._keep(name, found)
-        lines.append(f"![Timeline, {run.method}]({self._path(name)})\n*{run.method}, {time_kind(run.fields)}.*")
+        method = method_wording.label(run.fields)
+        lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")
 
     def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:
         """Pictures are part of the page, while the Markdown can only point to files."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, wording
+from specbench_kit.reports import comparison_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
@@ -24,7 +24,7 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
     from rich.text import Text
 
     console.print(Text(_setting(run), style="dim"))
-    console.print(_table(summaries))
+    console.print(_table(run, summaries))
     for summary in summaries:
         if doubt := wording.speedup_doubt(run, summary):
             console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
@@ -72,11 +72,11 @@ def _setting(run: Fields) -> str:
     return " · ".join(parts)
 
 
-def _table(summaries: Sequence[Fields]) -> "Table":
+def _table(run: Fields, summaries: Sequence[Fields]) -> "Table":
     from rich.text import Text
 
     table = _empty_table([name.replace(" / ", " /\n") for name in (*SHOWN, "lossless")])
-    for label, overall, verdict in _rows(summaries):
+    for label, overall, verdict in _rows(run, summaries):
         table.add_row(Text(label), *(Text(COLUMNS[name](overall)) for name in SHOWN), Text(verdict))
     return table
 
@@ -91,7 +91,8 @@ def _empty_table(columns: Sequence[str]) -> "Table":
     return table
 
 
-def _rows(summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
+def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    rows = [(s["method"], s["overall"], wording.lossless_short(s)) for s in summaries]
+    labels = {run["method"]: method_wording.label(run)}
+    rows = [(labels.get(s["method"], s["method"]), s["overall"], wording.lossless_short(s)) for s in summaries]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows
