@@ -26,7 +26,7 @@ class Exports:
         self.timeline = Timeline() if settings.timeline else None
         self._run = run
         self._details = Details() if settings.token_view else None
-        self._kept = len(run.details()) if settings.token_view else 0
+        self._kept = {one.request_id for one in run.details()} if settings.token_view else set()
 
     def watch(self, loop: Loop) -> None:
         """Have the loop's rounds recorded from here on."""
@@ -39,9 +39,10 @@ class Exports:
         if self._details is None:
             return
         detail = self._details.take(record.request_id)
-        if detail.rounds and not record.repeat and self._kept < MOST_PAGES:
+        is_new = not record.repeat and detail.request_id not in self._kept
+        if detail.rounds and is_new and len(self._kept) < MOST_PAGES:
             self._run.append_detail(detail)
-            self._kept += 1
+            self._kept.add(detail.request_id)
 
     def write(self, tokenizer: Any = None) -> None:
         """Write everything; a timeline holds what was decoded since the run was last resumed."""

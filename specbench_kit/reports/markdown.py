@@ -75,9 +75,14 @@ def render(
 
 def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
-    parts = [f"# {code(method_wording.label(run))} on {dataset}", f"**{wording.headline(run, summary)}**"]
-    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run), *map(wording.not_read, problems)]
+    parts = [f"# {code(_label(run, summary))} on {dataset}", f"**{wording.headline(run, summary)}**"]
+    cautions = [*wording.result_cautions(summary), *wording.resumption_cautions(run), *wording.setting_cautions(run)]
+    cautions += map(wording.not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
+
+
+def _label(run: Fields, summary: Fields) -> str:
+    return method_wording.label({"method": summary["method"], **run})
 
 
 def _setting(run: Fields) -> str:
@@ -139,7 +144,7 @@ def _token(token: int | None) -> str:
 
 def _sides(run: Fields, summary: Fields) -> dict[str, Fields]:
     """Overall metrics by row label: the method's, then the baseline's where there is one."""
-    sides = {code(method_wording.label(run)): summary["overall"]}
+    sides = {code(_label(run, summary)): summary["overall"]}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
     return sides

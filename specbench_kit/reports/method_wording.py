@@ -1,8 +1,9 @@
 """What a run's method was set to: short beside its name, and whole in a table of its own."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench_kit.nested import flat
 from specbench_kit.reports.formatting import ABSENT
 from specbench_kit.reports.markup import code, table
 
@@ -33,12 +34,14 @@ def settings(run: Fields) -> str:
 
 def findings(run: Fields) -> str:
     """What the method was made ready with: predictor, threshold, profile, by dotted name."""
-    return ", ".join(f"{name}={_text(value)}" for name, value in _leaves(run.get("uses") or {}))
+    return ", ".join(_setting(name, value) for name, value in flat(run.get("uses") or {}).items())
 
 
 def section(runs: Sequence[Fields]) -> str:
     """A table of the methods' options and of what they found, each setting once."""
-    rows = [(code(str(run["method"])), settings(run) or ABSENT, findings(run) or ABSENT) for run in runs]
+    rows = [
+        (code(str(run["method"])), settings(run) or ABSENT, findings(run) or ABSENT) for run in runs if "method" in run
+    ]
     rows = [row for row in dict.fromkeys(rows) if row[1:] != (ABSENT, ABSENT)]
     return f"## Methods\n\n{table(['method', 'options', 'made ready with'], rows)}" if rows else ""
 
@@ -54,11 +57,3 @@ def _text(value: Any) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _leaves(found: Fields, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in found.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

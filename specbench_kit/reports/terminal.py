@@ -29,7 +29,7 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
         if doubt := wording.speedup_doubt(run, summary):
             console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
     cautions = [f"{s['method']}: {caution}" for s in summaries for caution in wording.result_cautions(s)]
-    for line in [*wording.setting_cautions(run), *cautions]:
+    for line in [*wording.resumption_cautions(run), *wording.setting_cautions(run), *cautions]:
         console.print(Text(line, style="bold yellow"))
 
 
@@ -93,6 +93,6 @@ def _empty_table(columns: Sequence[str]) -> "Table":
 
 def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    labels = {run["method"]: method_wording.label(run)}
-    rows = [(labels.get(s["method"], s["method"]), s["overall"], wording.lossless_short(s)) for s in summaries]
+    labels = [method_wording.label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
+    rows = [(one, s["overall"], wording.lossless_short(s)) for one, s in zip(labels, summaries, strict=True)]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows
