@@ -39,11 +39,9 @@ def findings(run: Fields) -> str:
 
 def section(runs: Sequence[Fields]) -> str:
     """A table of the methods' options and of what they found, each setting once."""
-    rows = [
-        (code(str(run["method"])), settings(run) or ABSENT, findings(run) or ABSENT) for run in runs if "method" in run
-    ]
-    rows = [row for row in dict.fromkeys(rows) if row[1:] != (ABSENT, ABSENT)]
-    return f"## Methods\n\n{table(['method', 'options', 'made ready with'], rows)}" if rows else ""
+    known = [run for run in runs if run.get("options") or run.get("uses")]
+    rows = [(code(str(run["method"])), settings(run) or ABSENT, findings(run) or ABSENT) for run in known]
+    return f"## Methods\n\n{table(['method', 'options', 'made ready with'], list(dict.fromkeys(rows)))}" if rows else ""
 
 
 def _setting(key: str, value: Any) -> str:

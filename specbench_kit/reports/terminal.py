@@ -49,9 +49,8 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
 def _comparison_table(comparison: Comparison) -> "Table":
     from rich.text import Text
 
-    table = _empty_table(
-        ["speedup (95%)", "tokens /\nverify", "acceptance", f"against\n{comparison.reference}", "lossless"]
-    )
+    against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
+    table = _empty_table(["speedup (95%)", "tokens /\nverify", "acceptance", against, "lossless"])
     for label, row in comparison.overall.items():
         cells = [comparison_wording.COLUMNS[name](row) for name in ("speedup (95%)", "tokens / verify", "acceptance")]
         cells += [_against(row), comparison_wording.lossless_cell(row).replace(", ", "\n")]
