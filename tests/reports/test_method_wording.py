@@ -24,10 +24,7 @@ from specbench_kit.reports.tables import to_csv, to_latex
         ("autoregressive", "autoregressive"),
         ("threshold", "threshold (threshold=0.4, max_draft=20, …)"),
         ("threshold:adaptive=true", "threshold (threshold=0.4, adaptive=true, …)"),
-        (
-            "threshold:max_draft=3,threshold=0.5,adaptive=false",
-            "threshold (threshold=0.5, max_draft=3, adaptive=false, …)",
-        ),
+        ("specedge:tree=chain,beams=8,branch=2", "specedge (beams=8, branch=2, tree=chain, …)"),
         ("specinfer", "specinfer (branching=1-1-3-1-1-1-1-1)"),
         ("wisp", "wisp (predictor=auto)"),
     ],
