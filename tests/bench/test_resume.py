@@ -264,7 +264,7 @@ def test_a_full_disk_while_reporting_keeps_everything(
 ) -> None:
     from specbench_kit.reports import document
 
-    def full(path: Path, content: bytes) -> None:
+    def full(_path: Path, _content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
