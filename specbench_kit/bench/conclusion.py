@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.bench.run_directory import KEPT, RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -13,6 +13,7 @@ from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
 from specbench_kit.reports.pipeline import summarise_pipeline
 from specbench_kit.reports.run_data import Run
+from specbench_kit.resumption import spans_interruption
 
 TEXT = ("md",)
 
@@ -41,7 +42,7 @@ def conclude(
 
     Of several runs only the text, since figures and page stand in the report that sets them side by side.
     """
-    oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
+    oracle = next((_throughput(run) for run in runs if _reads_reference(run)), None)
     conclusions = [Conclusion(run, _summarise(run, evidence, oracle)) for run in runs]
     for conclusion in conclusions:
         write_report(conclusion, ALL if len(runs) == 1 else TEXT, decode)
@@ -57,7 +58,7 @@ def write_report(
     run = conclusion.directory
     found = Run(run.path, run.run, run.records(), run.baseline_records(), conclusion.summary)
     if found.records:
-        write_reports(compare([found]), run.path, formats, decode)
+        write_reports(compare([found]), run.path, formats, decode, hint=KEPT)
     else:
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 
@@ -68,7 +69,8 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
     deployment = run.run.get("deployment")
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
-    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle)
+    timed = not spans_interruption(run.run)
+    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle, timed=timed)
     return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],
@@ -80,8 +82,9 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
     }
 
 
-def _throughput(records: Sequence[RequestRecord]) -> float | None:
-    makespan_s = metrics.makespan_s(records)
+def _throughput(run: RunDirectory) -> float | None:
+    records = run.records()
+    makespan_s = None if spans_interruption(run.run) else metrics.makespan_s(records)
     return sum(len(record.output_ids) for record in records) / makespan_s if makespan_s else None
 
 

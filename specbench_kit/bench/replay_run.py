@@ -11,7 +11,7 @@ from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.evidence import ReplayEvidence
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
-from specbench_kit.bench.run import describe_method
+from specbench_kit.bench.opening import describe_method
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord

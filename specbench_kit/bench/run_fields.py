@@ -9,6 +9,7 @@ from specbench_kit.errors import SkitError
 
 HINTS: Mapping[str, Any] = {
     **dict.fromkeys(("dataset", "models", "config", "hardware", "deployment", "versions", "left_out"), dict),
+    **dict.fromkeys(("options", "uses", "prompts"), dict),
     **dict.fromkeys(("models.target", "models.draft", "imported", "trace"), dict),
     **dict.fromkeys(("method", "time_kind", "started_at", "git_commit"), str),
     **dict.fromkeys((f"dataset.{name}" for name in ("name", "source", "location", "digest")), str),
@@ -18,6 +19,7 @@ HINTS: Mapping[str, Any] = {
     **dict.fromkeys((f"models.{role}.parameters" for role in ("target", "draft")), int),
     **dict.fromkeys((f"config.{name}" for name in ("max_new_tokens", "batch_size", "top_k", "seed", "repeats")), int),
     **dict.fromkeys(("config.temperature", "config.top_p", "hardware.memory_gb"), float),
+    "resumptions": list[dict[str, Any]],
     "argv": list[str],
 }
 """The kind of every field that is read, by dotted name; each may be missing or null."""

@@ -80,6 +80,14 @@ def bench(
             "--resume", help="Go on with the newest unfinished run of these settings.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --resume: go on under another commit, library version or machine; the report says so.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     timeline: Annotated[
         bool,
         typer.Option(
@@ -127,6 +135,7 @@ def bench(
         baseline=baseline,
         out=out,
         resume=resume,
+        force=force,
         timeline=timeline,
         token_view=token_view,
         deployment=load(deployment, replaced or ()),
@@ -168,7 +177,7 @@ def _prepare(
         from specbench_kit.bench.campaign import Campaign
 
         campaign = Campaign(settings, loaded, report)
-    for note in campaign.bench.surroundings.notes:
+    for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
         say(console, note)
     return campaign
 

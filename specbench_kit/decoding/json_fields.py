@@ -108,7 +108,7 @@ def _kinds(record: Any, nullable: tuple[str, ...]) -> dict[str, tuple[Kind, bool
 
 def _types(hint: Any) -> frozenset[Any]:
     """The types that JSON gives for an annotation: a float may be written as a whole number."""
-    parts = get_args(hint) or (hint,)
+    parts = (dict,) if get_origin(hint) is dict else get_args(hint) or (hint,)
     return frozenset([*parts, int]) if float in parts else frozenset(parts)
 
 

@@ -12,6 +12,7 @@ from specbench_kit.reports.metrics import Group, Metrics
 from specbench_kit.reports.paired import Entry
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.series import Series, arrange
+from specbench_kit.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 
@@ -144,8 +145,9 @@ def _kept(dataset: str, source: Source, division: Division) -> Source:
 
 
 def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True) -> Entry:
-    """`timed`: the requests are all of their runs, so that makespan and cost are theirs."""
+    """`timed`: the requests are all of their runs, so that makespan and cost are theirs unless interrupted."""
     found = list(sources.values())
+    timed = timed and not any(spans_interruption(one.run.fields) for one in found)
     records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
     spans = [sum(metrics.makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
     return Entry(

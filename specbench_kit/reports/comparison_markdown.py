@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench_kit.reports import deployment_wording, wording
+from specbench_kit.reports import deployment_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
@@ -49,7 +49,8 @@ def _setting(comparison: Comparison) -> str:
     ]
     fields = [run.fields for run in comparison.runs]
     rows = [*datasets, *_merged([setting(one) for one in fields]), *wording.warm_up(fields)]
-    sections = ["## What was run\n\n" + table(["", ""], rows), *map(deployment_wording.section, fields)]
+    sections = ["## What was run\n\n" + table(["", ""], rows), method_wording.section(fields)]
+    sections += map(deployment_wording.section, fields)
     return "\n\n".join(dict.fromkeys(filter(None, sections)))
 
 

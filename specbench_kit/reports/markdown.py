@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, sampling_check, wording
+from specbench_kit.reports import deployment_wording, method_wording, sampling_check, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.markup import code, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
@@ -52,6 +52,7 @@ def render(
     sections = [
         _title(run, summary, problems),
         _setting(run),
+        method_wording.section([run]),
         deployment_wording.section(run),
         _lossless(run, summary),
         _results(run, summary),
@@ -65,7 +66,7 @@ def render(
         *further,
         _failures(records),
         _example(records, decode),
-        _all_numbers(summary),
+        _all_numbers(run, summary),
         definitions(),
         provenance(run),
     ]
@@ -74,9 +75,14 @@ def render(
 
 def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
-    parts = [f"# {code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
-    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run), *map(wording.not_read, problems)]
+    parts = [f"# {code(_label(run, summary))} on {dataset}", f"**{wording.headline(run, summary)}**"]
+    cautions = [*wording.result_cautions(summary), *wording.resumption_cautions(run), *wording.setting_cautions(run)]
+    cautions += map(wording.not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
+
+
+def _label(run: Fields, summary: Fields) -> str:
+    return method_wording.label({"method": summary["method"], **run})
 
 
 def _setting(run: Fields) -> str:
@@ -156,16 +162,16 @@ def _token(token: int | None) -> str:
     return "(ended)" if token is None else str(token)
 
 
-def _sides(summary: Fields) -> dict[str, Fields]:
+def _sides(run: Fields, summary: Fields) -> dict[str, Fields]:
     """Overall metrics by row label: the method's, then the baseline's where there is one."""
-    sides = {code(summary["method"]): summary["overall"]}
+    sides = {code(_label(run, summary)): summary["overall"]}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
     return sides
 
 
 def _results(run: Fields, summary: Fields) -> str:
-    rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(summary).items()]
+    rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(run, summary).items()]
     note = wording.speedup_note(run, summary)
     return "## Results\n\n" + table(["method", *COLUMNS], rows) + (f"\n\n{note}" if note else "")
 
@@ -175,7 +181,7 @@ def _latency(run: Fields, summary: Fields) -> str:
     rows = [
         (name.upper(), label, *(seconds(overall[name][s]) for s in statistics))
         for name in DISTRIBUTIONS
-        for label, overall in _sides(summary).items()
+        for label, overall in _sides(run, summary).items()
     ]
     return f"## Latency ({run.get('time_kind')})\n\n" + table(["", "method", *statistics], rows)
 
@@ -201,7 +207,7 @@ def _positions(overall: Fields) -> str:
 
 
 def _phases(run: Fields, summary: Fields) -> str:
-    sides = _sides(summary)
+    sides = _sides(run, summary)
     names = [p for p in summary["overall"]["phase_seconds"] if any(o["phase_seconds"][p] for o in sides.values())]
     rows = [(name, *(_phase_cell(overall, name) for overall in sides.values())) for name in names]
     return f"## Where the time goes ({run.get('time_kind')})\n\n" + table(["phase", *sides], rows) if rows else ""
@@ -242,8 +248,8 @@ def _example(records: Sequence[RequestRecord], decode: Decode | None) -> str:
     return "\n\n".join([*parts, ending, fence(shorten_tail(record.text, OUTPUT_CHARACTERS))])
 
 
-def _all_numbers(summary: Fields) -> str:
-    sides = _sides(summary)
+def _all_numbers(run: Fields, summary: Fields) -> str:
+    sides = _sides(run, summary)
     rows = [
         (code(m.name), *(value_with_interval(m, overall) for overall in sides.values()))
         for m in METRICS

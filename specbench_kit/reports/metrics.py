@@ -130,14 +130,18 @@ def summarise_run(
     baseline: Sequence[RequestRecord] | None,
     deployment: Metrics | None,
     oracle_throughput: float | None = None,
+    timed: bool = True,
 ) -> dict[str, Any]:
-    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`."""
+    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`.
+
+    Not `timed`: an interruption lies within, so that nothing can be said per makespan.
+    """
     other = baseline or ()
     found = summarise(
         records,
         baseline,
-        makespan_s=makespan_s(records),
-        baseline_makespan_s=makespan_s(other),
+        makespan_s=makespan_s(records) if timed else None,
+        baseline_makespan_s=makespan_s(other) if timed else None,
         oracle_throughput=oracle_throughput,
         device_cost=device_cost(deployment, records) if deployment else None,
         baseline_device_cost=device_cost(deployment, other) if deployment else None,

@@ -14,6 +14,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
+from specbench_kit.resumption import spans_interruption
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]
@@ -176,6 +177,8 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         "method": fields["method"],
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        **metrics.summarise_run(records, baseline or None, fields.get("deployment")),
+        **metrics.summarise_run(
+            records, baseline or None, fields.get("deployment"), timed=not spans_interruption(fields)
+        ),
         "lossless": None,
     }

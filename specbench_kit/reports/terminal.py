@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, wording
+from specbench_kit.reports import comparison_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
@@ -24,12 +24,12 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
     from rich.text import Text
 
     console.print(Text(_setting(run), style="dim"))
-    console.print(_table(summaries))
+    console.print(_table(run, summaries))
     for summary in summaries:
         if doubt := wording.speedup_doubt(run, summary):
             console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
     cautions = [f"{s['method']}: {caution}" for s in summaries for caution in wording.result_cautions(s)]
-    for line in [*wording.setting_cautions(run), *cautions]:
+    for line in [*wording.resumption_cautions(run), *wording.setting_cautions(run), *cautions]:
         console.print(Text(line, style="bold yellow"))
 
 
@@ -49,9 +49,8 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
 def _comparison_table(comparison: Comparison) -> "Table":
     from rich.text import Text
 
-    table = _empty_table(
-        ["speedup (95%)", "tokens /\nverify", "acceptance", f"against\n{comparison.reference}", "lossless"]
-    )
+    against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
+    table = _empty_table(["speedup (95%)", "tokens /\nverify", "acceptance", against, "lossless"])
     for label, row in comparison.overall.items():
         cells = [comparison_wording.COLUMNS[name](row) for name in ("speedup (95%)", "tokens / verify", "acceptance")]
         cells += [_against(row), comparison_wording.lossless_cell(row).replace(", ", "\n")]
@@ -72,11 +71,11 @@ def _setting(run: Fields) -> str:
     return " · ".join(parts)
 
 
-def _table(summaries: Sequence[Fields]) -> "Table":
+def _table(run: Fields, summaries: Sequence[Fields]) -> "Table":
     from rich.text import Text
 
     table = _empty_table([name.replace(" / ", " /\n") for name in (*SHOWN, "lossless")])
-    for label, overall, verdict in _rows(summaries):
+    for label, overall, verdict in _rows(run, summaries):
         table.add_row(Text(label), *(Text(COLUMNS[name](overall)) for name in SHOWN), Text(verdict))
     return table
 
@@ -91,7 +90,8 @@ def _empty_table(columns: Sequence[str]) -> "Table":
     return table
 
 
-def _rows(summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
+def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    rows = [(s["method"], s["overall"], wording.lossless_short(s)) for s in summaries]
+    labels = [method_wording.label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
+    rows = [(one, s["overall"], wording.lossless_short(s)) for one, s in zip(labels, summaries, strict=True)]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows

@@ -6,6 +6,7 @@ from typing import Any
 from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
 from specbench_kit.reports.verdicts import NO_DIFFERENCE, TOO_FEW, verdict
+from specbench_kit.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 
@@ -95,6 +96,25 @@ def setting_cautions(run: Fields) -> list[str]:
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
     lines += _model_cautions(run.get("models") or {})
     return lines
+
+
+def resumption_cautions(run: Fields) -> list[str]:
+    """How often a run was taken up again, and what that does to its numbers."""
+    found = resumptions(run)
+    if not found:
+        return []
+    times_word = "TIME" if len(found) == 1 else "TIMES"
+    after = f"after {' and '.join(count(one.get('done')) for one in found)} of {count(run.get('requests'))} requests"
+    effect = (
+        "makespan and throughput span the interruption and are not given, and a policy that learns began anew"
+        if spans_interruption(run)
+        else "decoded again from the start, with what was stored coming out equal"
+    )
+    changed = dict.fromkeys(line for one in found for line in changes(run, place_of(one)))
+    return [
+        f"RESUMED {len(found)} {times_word}, {after}: {effect}.",
+        *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),
+    ]
 
 
 def not_read(problem: str) -> str:
