@@ -45,8 +45,8 @@ def test_every_longest_draft_is_tried_the_recorded_one_too() -> None:
 
 
 def _by_length(threshold: float, longest: int, *, per_token: float) -> float:
-    """Tokens per second whatever the threshold."""
-    return 10 + per_token * longest
+    """Tokens per second, the fewer the higher the threshold."""
+    return 10 - threshold + per_token * longest
 
 
 def test_candidates_lie_just_below_the_scores_that_they_let_pass() -> None:
