@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.latency import InteractionModel
@@ -47,7 +47,7 @@ def trace(name: str, prompt: int, right: list[int], sure: list[int]) -> RequestT
     return RequestTrace(name, "test", list(range(prompt)), output, "length", continuation, drafted, statistics)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def batch() -> dict[str, RequestRecord]:
     """Two rounds of two requests: prompts of 4 and 9 tokens, drafts of 1 and 3 tokens, then of 1 and 2."""
     traces = [trace("a", 4, [1, 0, 0], [0, 0, 0]), trace("b", 9, [2, 0, 0, 1, 0], [3, 0, 0, 1, 0])]
@@ -92,7 +92,7 @@ def test_counts_of_the_scene(batch: dict[str, RequestRecord]) -> None:
     assert counts == {"a": [(1, 1, 1, 2), (1, 1, 0, 1)], "b": [(3, 3, 2, 3), (2, 2, 1, 2)]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def on_the_server() -> list[RequestRecord]:
     traces = [trace("a", 4, [1, 0, 0], [0, 0, 0]), trace("b", 9, [2, 0, 0, 1, 0], [3, 0, 0, 1, 0])]
     deployment = replace(SCENE, placement="server")
@@ -131,6 +131,18 @@ def test_measured_time_is_shared_by_the_same_tokens() -> None:
     assert second.draft_s / first.draft_s == pytest.approx(3)
     for phase in ("prefill", "policy", "verify", "commit"):
         assert getattr(second, f"{phase}_s") / getattr(first, f"{phase}_s") == pytest.approx(20 / 6), phase
+
+
+def test_models_are_asked_the_same_under_a_deployment() -> None:
+    """Only the time is another: the first request drafts one token a round, the second three."""
+    target = tiny_llama(0)
+    runners = make_runner(target, 2, 64), make_runner(disturbed(target, 0.02), 2, 64)
+    requests = make_requests(random_prompts([5, 17], 64), 12)
+    here, there = (decode(Uneven(), runners, requests, batch_size=2, deployment=place) for place in (None, SCENE))
+    for name, record in there.items():
+        assert record.output_ids == here[name].output_ids
+        assert [one.accepted for one in record.rounds] == [one.accepted for one in here[name].rounds]
+    assert sum(one.accepted for record in there.values() for one in record.rounds) > 0
 
 
 class _Ahead(Policy):

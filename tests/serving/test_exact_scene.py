@@ -45,7 +45,7 @@ def scene(**changes: Any) -> Scenario:
     return Scenario(DEPLOYMENT, systems.get("wisp-cache"), PerPosition((1.0, 1.0)), **(options | changes))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def found() -> dict[str, Any]:
     """After the warm-up at 2 s the server verifies, each for 0.35 s (arrivals and waits behind):
 
