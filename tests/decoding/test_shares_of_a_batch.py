@@ -108,6 +108,21 @@ def test_a_shared_drafter_goes_in_step(on_the_server: list[RequestRecord]) -> No
     assert 1000 * sum(one.policy_s for one in first) == pytest.approx(4 * 5)
 
 
+def test_who_joins_a_batch_brings_a_prompt_of_its_own() -> None:
+    """Three prompts of 4 tokens, the last in the place of the first: each is read once, 9 + 3 ms."""
+    short, longer = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3)
+    requests = [short, longer, replace(short, request_id="c")]
+    records = list(replay(Judged(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2))
+    prefills_ms = {one.request_id: [1000 * round_.prefill_s for round_ in one.rounds] for one in records}
+    assert sum(map(sum, prefills_ms.values())) == pytest.approx(3 * 12)
+    # c computes 4 + 1 tokens in its round, b beside it 1 + 1.
+    assert prefills_ms == {
+        "a": pytest.approx([12]),
+        "b": pytest.approx([12, 12 * 2 / 7, 0]),
+        "c": pytest.approx([12 * 5 / 7]),
+    }
+
+
 class _Uneven(Policy):
     """One token for the first request, three for the second."""
 

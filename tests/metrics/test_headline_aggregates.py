@@ -37,6 +37,21 @@ def test_a_drafting_device_is_paid_for_prompt_draft_and_decisions() -> None:
     assert found["server_idle_share"] == pytest.approx(1 - 2.5 / 10)
 
 
+def test_a_baseline_has_its_own_makespan_price_and_idle_share() -> None:
+    # The method: 6 tokens in 2 s, verified in 1 s. The baseline: 6 tokens in 4 s, all of it verification.
+    fast = replace(record("a", round_of(5, accepted=5, end_s=2.0, verify_s=1.0)), finished_s=2.0)
+    slow = replace(record("a", *(round_of(0, end_s=4.0, verify_s=4.0 / 6) for _ in range(6))), finished_s=4.0)
+    prices = {"placement": "server", "verifier": {"price_per_hour": 3600.0}, "drafter": {"price_per_hour": 0.0}}
+    found = summarise_run([fast], [slow], prices, oracle_throughput=4.5)
+    method, baseline = found["overall"], found["baseline"]["overall"]
+    assert (method["makespan_s"], baseline["makespan_s"]) == (2.0, 4.0)
+    assert (method["throughput"], baseline["throughput"]) == (3.0, 1.5)
+    assert (method["cost_efficiency"], baseline["cost_efficiency"]) == (pytest.approx(6 / 2), pytest.approx(6 / 4))
+    assert (method["server_idle_share"], baseline["server_idle_share"]) == (pytest.approx(0.5), pytest.approx(0.0))
+    assert method["headroom"] == pytest.approx((3.0 - 1.5) / (4.5 - 1.5))
+    assert method["speedup"] == 2.0
+
+
 def test_an_interval_has_the_width_of_95_per_cent() -> None:
     """Of 400 requests, half have a rate of 1 and half of 3 tokens: 1.96 standard errors of 1 / sqrt(400) either way."""
     records = [record(str(n), round_of(2, accepted=2 * (n % 2))) for n in range(400)]
