@@ -17,6 +17,7 @@ from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_lined
 
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
@@ -61,7 +62,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """The run that lies in `path`, to read it or to go on with it."""
-        run = _read_object(path / "run.json")
+        run = one_lined(_read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.settings import Settings
+from specbench_kit.plain_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +17,7 @@ def say(console: "Console", line: str, style: str = "") -> None:
     """Print one line as it is: no markup, no wrapping."""
     from rich.text import Text
 
-    console.print(Text(line, style=style), soft_wrap=True)
+    console.print(Text(one_line(line), style=style), soft_wrap=True)
 
 
 def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_json: bool) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from specbench_kit.datasets.base import Dataset, LoadedDataset, Prompt, Source, 
 from specbench_kit.datasets.hub import fetch_rows, hub_label
 from specbench_kit.datasets.rows import PlacedRow, read_rows
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_line
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -35,7 +37,9 @@ def load(spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | N
     else:
         name, (source, location, prompts, reason) = spec, _find(spec, data_dir, allow_sample)
     chosen = _choose(prompts, limit, seed)
-    return LoadedDataset(name, source, location, digest(chosen), len(prompts), tuple(chosen), reason)
+    return LoadedDataset(
+        one_line(name), source, one_line(location), digest(chosen), len(prompts), tuple(chosen), reason
+    )
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -108,6 +112,7 @@ def _parse(place: str, row: dict[str, Any], index: int, parse: Parse) -> Prompt 
         prompt = parse(row, index)
         if prompt is not None:
             _check_turns(prompt)
+            prompt = replace(prompt, id=one_line(prompt.id), category=one_line(prompt.category))
     except KeyError as error:
         raise SkitError(f"{place}: the field {error} is missing") from error
     except (AttributeError, TypeError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 class Wisp(Method):
     """Stop at the first token that a learned predictor expects the target to reject; that token is not sent.
 
-    `predictor` is a folder that `skit train-predictor` made, a name or family that `skit list predictors` shows, or
-    auto for the best one known for the pair. `max_draft` and `operating_point` replace the longest draft and the
-    threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was not trained for.
+    `predictor` is a name or family that `skit list predictors` shows, or a folder that `skit train-predictor` made,
+    with a separator (`./mine`), or auto for the best one known for the pair. `max_draft` and `operating_point` replace
+    the longest draft and the threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was
+    not trained for.
     """
 
     predictor: str = "auto"
@@ -56,8 +58,8 @@ class Wisp(Method):
     def _folder(self, pair: "PairHashes") -> Path:
         from specbench_kit.predictors.library import find
 
-        if Path(self.predictor).is_dir():
-            return Path(self.predictor)
+        if any(separator in self.predictor for separator in (os.sep, os.altsep) if separator):
+            return Path(self.predictor).expanduser()
         found = find(pair, None if self.predictor == "auto" else self.predictor)
         if not found:
             others = ", ".join(folder.name for folder in find(pair))
@@ -65,7 +67,7 @@ class Wisp(Method):
                 f"wisp: no predictor '{self.predictor}' for this pair of models; known: {others}"
                 if others
                 else "wisp: no predictor for this pair of models: run skit train-predictor with the same --target and "
-                "--draft, or name a folder with wisp:predictor=PATH"
+                "--draft, or name a folder with wisp:predictor=./PATH"
             )
         return found[0]
 

@@ -12,6 +12,7 @@ from typing import Any
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_lined
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
 
@@ -156,7 +157,7 @@ def _summary(path: Path, fields: Fields, records: Records, baseline: Records) ->
     """What summary.json says; without a usable one, the metrics of the requests at hand, as a partial run's."""
     file = path / "summary.json"
     try:
-        found = json.loads(file.read_bytes())
+        found = one_lined(json.loads(file.read_bytes()))
         if is_summary(found):
             return found, []
         problem = f"{_place(file)} is not a summary of this kit"
