@@ -9,6 +9,7 @@ from specbench_kit.bench.conversations import Conversation, Script
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
 from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
+from specbench_kit.bench.seen import count_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
@@ -127,8 +128,12 @@ class Benchmark:
 def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDataset]) -> list[Runs]:
     """For each dataset every method's run directory: new ones, or all those that were begun together."""
     shared = [_describe(settings, bench, dataset) for dataset in datasets]
-    methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
-    described = [{**method, **dataset} for dataset in shared for method in methods]
+    methods = {spec: describe_method(spec, method) for spec, method in bench.methods.items()}
+    described = [
+        {**method, **about, **_seen(dataset, bench.methods[spec])}
+        for dataset, about in zip(datasets, shared, strict=True)
+        for spec, method in methods.items()
+    ]
     if settings.resume:
         found = find_resumable(settings.out, [config_key(run) for run in described])
     else:
@@ -163,6 +168,11 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
         **({"left_out": bench.left_out} if bench.left_out else {}),
         **provenance.collect(settings.argv),
     }
+
+
+def _seen(dataset: LoadedDataset, method: Method) -> dict[str, Any]:
+    count = count_seen(dataset, method)
+    return {"seen_prompts": count} if count else {}
 
 
 def _turns(dataset: LoadedDataset) -> int:

@@ -18,6 +18,11 @@ HINTS: Mapping[str, Any] = {
     **dict.fromkeys((f"models.{role}.parameters" for role in ("target", "draft")), int),
     **dict.fromkeys((f"config.{name}" for name in ("max_new_tokens", "batch_size", "top_k", "seed", "repeats")), int),
     **dict.fromkeys(("config.temperature", "config.top_p", "hardware.memory_gb"), float),
+    **dict.fromkeys(("uses", "uses.predictor"), dict),
+    "uses.predictor.threshold": float,
+    **dict.fromkeys(("seen_prompts", "uses.predictor.max_draft"), int),
+    "uses.predictor.deployment": str,
+    "dataset.left_out": list[str],
     "argv": list[str],
 }
 """The kind of every field that is read, by dotted name; each may be missing or null."""

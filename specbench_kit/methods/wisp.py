@@ -49,8 +49,7 @@ class Wisp(Method):
             predictor = replace(predictor, threshold=self.operating_point)
         if self.max_draft is not None:
             predictor = replace(predictor, max_draft=self.max_draft)
-        # Where every token passes there is nothing to decide, and no score is worth its time.
-        return _PreparedWisp(predictor) if predictor.threshold else FixedK(predictor.max_draft)
+        return _PreparedWisp(predictor) if predictor.threshold else _UndecidedWisp(predictor)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
@@ -77,12 +76,30 @@ class _PreparedWisp(Method):
     predictor: "Predictor"
     learned = True
 
+    @property
+    def trained_on(self) -> frozenset[str]:
+        return self.predictor.prompts
+
+    @property
+    def trained_apart(self) -> bool:
+        return self.predictor.was_trained_apart
+
     def uses(self) -> Mapping[str, Any]:
-        names = ("family", "created", "threshold", "max_draft")
+        names = ("family", "created", "threshold", "max_draft", "deployment")
         return {"predictor": {name: getattr(self.predictor, name) for name in names}}
 
     def policy(self) -> Policy:
         return _WispPolicy(self.predictor)
+
+
+@dataclass(frozen=True)
+class _UndecidedWisp(_PreparedWisp):
+    """Where every token passes there is nothing to decide, and no score is worth its time."""
+
+    learned = False
+
+    def policy(self) -> Policy:
+        return FixedK(self.predictor.max_draft).policy()
 
 
 class _WispPolicy(Policy):
