@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
+from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_lined
@@ -236,7 +237,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     with _reported(f"cannot read {path}", "name a run directory that skit bench made"):
         content = path.read_bytes()
     try:
-        found = json.loads(content)
+        found = parse(content)
     except ValueError as error:
         raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
     if not isinstance(found, dict):
@@ -266,7 +267,7 @@ def _read_details(path: Path) -> list[RequestDetail]:
     details = []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
-            details.append(RequestDetail.from_dict(json.loads(line)))
+            details.append(RequestDetail.from_dict(parse(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
     return details

@@ -35,6 +35,8 @@ def check(path: Path, run: Mapping[str, Any]) -> None:
         value = _get(run, name)
         if value is not None and not kind.holds(value):
             raise SkitError(f"{path}: {name} must be {kind}, not {shown(value)}: it is not a run of skit bench")
+    if unknown := set(run.get("models") or ()) - {"target", "draft"}:
+        raise SkitError(f"{path}: models has '{min(unknown)}': it is not a run of skit bench")
 
 
 def _get(run: Mapping[str, Any], name: str) -> Any:

@@ -34,7 +34,7 @@ class Prompt:
     @property
     def is_reserved(self) -> bool:
         """Whether it is in the part that training takes of a dataset without a split for it."""
-        return int(self.fingerprint, 16) < RESERVED_SHARE * 16**FINGERPRINT_DIGITS
+        return int(self.fingerprint, 16) / 16.0**FINGERPRINT_DIGITS < RESERVED_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 
@@ -124,9 +124,10 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
     logging.disable_progress_bar()
-    # None is transformers' own choice, in place of kernels from the hub that a configuration may name
+    # None is transformers' own choice, in place of kernels from the hub that the configuration may name
     chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
-    model, report = from_pretrained(AutoModelForCausalLM, source, dtype=dtype, output_loading_info=True, **chosen)
+    options = {"config": read_config(source), "dtype": dtype, "output_loading_info": True, **chosen}
+    model, report = from_pretrained(AutoModelForCausalLM, source, **options)
     if report["missing_keys"]:  # transformers would leave them random
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):

@@ -31,8 +31,15 @@ class Statistics(Protocol):
     def logit_std(self) -> float: ...
 
 
-def _are_texts(found: Any) -> bool:
-    return found is None or (isinstance(found, list) and all(isinstance(one, str) for one in found))
+def _describes_training(found: Any) -> bool:
+    """Whether prompts, dataset and deployment can be read of it."""
+    if not isinstance(found, Mapping):
+        return False
+    prompts, parts = found.get("prompts") or [], [found.get(name) or {} for name in ("dataset", "config")]
+    if not isinstance(prompts, list) or not all(isinstance(part, Mapping) for part in parts):
+        return False
+    deployment = parts[1].get("deployment") or ""
+    return all(isinstance(text, str) for text in (*prompts, deployment))
 
 
 def _now() -> str:
@@ -66,8 +73,8 @@ class Predictor:
             raise SkitError(f"a predictor's features are some of {', '.join(ALL_FEATURES)}, in this order")
         if not 0 <= self.threshold <= NEVER:
             raise SkitError(f"a predictor's threshold must lie in 0..1, not {self.threshold}")
-        if not _are_texts(self.training.get("prompts")):
-            raise SkitError("a predictor's training prompts are a list of fingerprints")
+        if not _describes_training(self.training):
+            raise SkitError("what a predictor says of its training has not the form that 'skit train-predictor' gives")
         if not isinstance(self.max_draft, int) or self.max_draft < 1:
             raise SkitError(f"a predictor's longest draft must be a whole number from 1 up, not {self.max_draft}")
 

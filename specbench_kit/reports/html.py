@@ -19,7 +19,7 @@ INLINE = re.compile(
     rf"`(?P<code>[^`]+)`|{QUOTED.pattern}|\*\*(?P<bold>.+?)\*\*|\[(?P<text>[^\]]*)\]\((?P<url>[^)\s]+)\)"
 )
 HEADING = re.compile(r"^(#{1,4}) (.*)$")
-SAFE_URL = re.compile(r"^(https?://|[\w./-]+$)")
+SAFE_URL = re.compile(r"^(https://ui\.perfetto\.dev|[\w.-][\w./-]*)$")
 
 
 def page(markdown: str, drawings: Mapping[str, str]) -> str:

@@ -29,9 +29,17 @@ def _are_metrics(found: Any) -> bool:
     """Every metric that requests have by themselves, and of the others what is there, with an interval or none."""
     if not isinstance(found, dict) or not isinstance(found.get("intervals"), dict):
         return False
+    if not all(map(_is_interval, found["intervals"].values())):
+        return False
     scalars = (found.get(metric.name) for metric in METRICS)
     return all(value is None or isinstance(value, NUMBER) for value in scalars) and all(
         name in found and _alike(found[name], pattern) for name, pattern in _pattern().items()
+    )
+
+
+def _is_interval(found: Any) -> bool:
+    return found is None or (
+        isinstance(found, list) and len(found) == 2 and all(isinstance(bound, NUMBER) for bound in found)
     )
 
 

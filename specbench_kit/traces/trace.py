@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import first_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -127,9 +128,8 @@ class TraceFile:
         self.path = path
         try:
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
-        except (OSError, pyarrow.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise SkitError(f"cannot read the trace {path}: {reason}; record it with skit record") from error
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise SkitError(f"cannot read the trace {path}: {first_line(error)}; record it with skit record") from error
         self.header = _read_header(path, self._file.schema_arrow)
 
     def __len__(self) -> int:
@@ -142,9 +142,7 @@ class TraceFile:
             for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
                 yield from (self._row(batch, index) for index in range(batch.num_rows))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise SkitError(
-                f"the trace {self.path} is damaged: {str(error).splitlines()[0]}; record it again"
-            ) from error
+            raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
     def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
         plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}
