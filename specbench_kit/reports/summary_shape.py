@@ -7,6 +7,7 @@ from specbench_kit.reports.metrics import Group, plain
 from specbench_kit.reports.vocabulary import METRICS
 
 NUMBER = (int, float)
+COMPARED = ("compared", "identical", "ties", "errors")
 
 
 def is_summary(found: Any) -> bool:
@@ -17,6 +18,7 @@ def is_summary(found: Any) -> bool:
     if not all(isinstance(part, dict) for part in (requests, lossless, baseline)):
         return False
     counted = all(isinstance(requests.get(name), int) for name in ("planned", "finished", "failed"))
+    counted &= not lossless or all(isinstance(lossless.get(name), int) for name in COMPARED)
     return counted and _holds_metrics(found) and (not baseline or _holds_metrics(baseline))
 
 

@@ -57,7 +57,7 @@ def test_no_markup_reaches_a_report(comparison: Comparison, tmp_path: Path) -> N
     assert "](https://else" not in outside
     assert not re.search("^# Title", text, re.MULTILINE)
     assert not re.search(r"<(script|form|meta http-equiv=\"refresh|foreignObject|img|a [^>]*else)|\son\w+=", page)
-    assert "alert(1)" not in re.sub("&lt;script&gt;alert\\(1\\)&lt;/script&gt;", "", page)
+    assert not re.search(r"(?<!&gt;)alert\(1\)", page)
     (caption,) = re.findall(r"^\\caption.*$", table, re.MULTILINE)
     assert r"\textbackslash{}end\{table\}" in caption
     assert table.count(r"\end{table}") == 1
