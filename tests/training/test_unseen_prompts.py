@@ -90,15 +90,15 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
 
 def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
     run = {
-        "method": "wisp",
+        "method": "w",
         "dataset": {"count": 20},
         "seen_prompts": 6,
         "uses": {"predictor": {"threshold": 0.0, "max_draft": 5, "deployment": "wan"}},
     }
     assert setting_cautions(run) == [
-        "SEEN PROMPTS: the predictor of wisp was trained on 6 of these 20 prompts; --exclude-seen leaves them out.",
-        "FIXED LENGTH: the predictor of wisp lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
-        "OTHER DEPLOYMENT: the predictor of wisp was tuned for 'wan', and time here is 'local'.",
+        "SEEN PROMPTS: the predictor of w was trained on 6 of these 20 prompts; --exclude-seen leaves them out.",
+        "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', and time here is 'local'.",
     ]
     assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
 
@@ -109,7 +109,7 @@ def test_the_bundled_predictor_knows_its_prompts() -> None:
 
 
 @pytest.mark.parametrize(
-    "training", [{"prompts": "all"}, {"prompts": [1]}, {"dataset": []}, {"config": 3}, {"config": {"deployment": []}}]
+    "training", [{"prompts": "all"}, {"prompts": [1]}, {"dataset": [1]}, {"config": 3}, {"config": {"deployment": 7}}]
 )
 def test_a_garbled_description_of_the_training_is_refused(training: dict[str, object], tmp_path: Path) -> None:
     predictor = load_predictor(confidence_predictor(tmp_path / "mine"))
