@@ -8,6 +8,7 @@ from specbench_kit.bench import provenance, run_lock
 from specbench_kit.bench.conversations import Conversation
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
+from specbench_kit.bench.seen import count_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
@@ -31,9 +32,9 @@ def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDat
     methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
     sizes = [{"effective_batch_size": bench.engine(method).effective_batch_size} for method in bench.methods.values()]
     described = [
-        {**method, **dataset, "config": {**dataset["config"], **size}}
-        for dataset in shared
-        for method, size in zip(methods, sizes, strict=True)
+        {**about, **_seen(dataset, method), **shown, "config": {**about["config"], **size}}
+        for dataset, about in zip(datasets, shared, strict=True)
+        for method, shown, size in zip(bench.methods.values(), methods, sizes, strict=True)
     ]
     if settings.resume:
         found = find_resumable(settings.out, [config_key(run) for run in described])
@@ -78,6 +79,11 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
         **({"left_out": bench.left_out} if bench.left_out else {}),
         **provenance.collect(settings.argv),
     }
+
+
+def _seen(dataset: LoadedDataset, method: Method) -> dict[str, Any]:
+    count = count_seen(dataset, method)
+    return {"seen_prompts": count} if count else {}
 
 
 def _hash_tokens(conversation: Conversation) -> str:

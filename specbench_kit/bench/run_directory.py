@@ -15,8 +15,10 @@ from typing import Any, BinaryIO
 
 from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
+from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_lined
 from specbench_kit.run_folder import replace_file
 
 SCHEMA_VERSION = 1
@@ -69,7 +71,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """The run that lies in `path`, to read it or to go on with it."""
-        run = _read_object(path / "run.json")
+        run = one_lined(_read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
@@ -243,7 +245,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     with _reported(f"cannot read {path}", "name a run directory that skit bench made"):
         content = path.read_bytes()
     try:
-        found = json.loads(content)
+        found = parse(content)
     except ValueError as error:
         raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
     if not isinstance(found, dict):
@@ -275,7 +277,7 @@ def _read_details(path: Path) -> list[RequestDetail]:
     details = []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
-            details.append(RequestDetail.from_dict(json.loads(line)))
+            details.append(RequestDetail.from_dict(parse(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
     return details

@@ -42,6 +42,7 @@ class Settings:
     force: bool = False
     timeline: bool = False
     token_view: bool = False
+    exclude_seen: bool = False
     deployment: Deployment | None = None
     launch: Launch = "virtual"
     argv: tuple[str, ...] = ()

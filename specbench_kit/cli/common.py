@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.settings import Settings
+from specbench_kit.plain_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +17,7 @@ def say(console: "Console", line: str, style: str = "") -> None:
     """Print one line as it is: no markup, no wrapping."""
     from rich.text import Text
 
-    console.print(Text(line, style=style), soft_wrap=True)
+    console.print(Text(one_line(line), style=style), soft_wrap=True)
 
 
 def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_json: bool) -> None:
@@ -27,12 +28,25 @@ def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_js
 
 
 def load_dataset(
-    name: str, data_dir: Path | None, allow_sample: bool, settings: Settings, console: "Console"
+    name: str,
+    data_dir: Path | None,
+    allow_sample: bool,
+    settings: Settings,
+    console: "Console",
+    *,
+    to_train: bool = False,
 ) -> "LoadedDataset":
     """The prompts, with one unmissable line where a bundled sample stands in."""
     from specbench_kit.datasets.loading import load
 
-    loaded = load(name, data_dir=data_dir, allow_sample=allow_sample, limit=settings.limit, seed=settings.seed)
+    loaded = load(
+        name,
+        data_dir=data_dir,
+        allow_sample=allow_sample,
+        limit=settings.limit,
+        seed=settings.seed,
+        to_train=to_train,
+    )
     if loaded.source == "sample":
         line = (
             f"SAMPLE DATA: '{loaded.name}' was not found, {len(loaded.prompts)} prompts of the bundled sample "

@@ -73,7 +73,11 @@ def train_predictor(
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Train rejection predictors for `--method wisp` and report whether they are worth it."""
+    """Train rejection predictors for `--method wisp` and report whether they are worth it.
+
+    Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
+    benchmark with a predictor trained on these leaves them out.
+    """
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
@@ -108,7 +112,7 @@ def train_predictor(
 def _load(
     settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
 ) -> "LoadedDataset":
-    return load_dataset(dataset, data_dir, sample, settings.recording(), console)
+    return load_dataset(dataset, data_dir, sample, settings.recording(), console, to_train=True)
 
 
 def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":

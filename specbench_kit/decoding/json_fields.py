@@ -1,7 +1,7 @@
 """Fields of a record as a JSON object holds them, checked against the record's annotations."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,6 +10,8 @@ NOTHING = type(None)
 SHOWN = 40
 """Characters of a wrong value that a message repeats."""
 TOO_LARGE = 2**63
+LONGEST = 1e15
+"""Beyond every duration, so that sums and squares are numbers too."""
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -57,8 +59,11 @@ class Kind:
 
 
 def parse(line: str | bytes) -> Any:
-    """What a line of JSON holds; the NaN and infinities that Python would read are a ValueError."""
-    return json.loads(line, parse_constant=_refuse)
+    """What a line of JSON holds; NaN, infinities and endless nesting are a ValueError."""
+    try:
+        return json.loads(line, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _refuse(constant: str) -> None:
@@ -84,6 +89,8 @@ def checked(record: Any, found: Any, nullable: tuple[str, ...] = ()) -> dict[str
             raise ValueError(f"{name} must be {kind}, not {shown(value)}")
         if type(value) is int and not 0 <= value < TOO_LARGE:
             raise ValueError(f"{name} must be from 0 to 2^63 - 1, not {shown(value)}")
+        if any(isinstance(one, float) and not abs(one) < LONGEST for one in _items(value)):
+            raise ValueError(f"{name} must be below {LONGEST:g}, not {shown(value)}")
     return known
 
 
@@ -91,6 +98,10 @@ def shown(value: Any) -> str:
     """A value as its file has it, cut short."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else (value,)
 
 
 @cache

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specbench_kit.decoding.json_fields import checked, parse, shown
+from specbench_kit.plain_text import one_line
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
@@ -61,6 +62,8 @@ class RoundRecord:
         return self.commits_s[0] if self.commits_s else self.end_s
 
 
+NAMES = ("request_id", "category", "error")
+"""Fields that stand in tables and on terminals."""
 MAY_BE_UNKNOWN = (
     "drafted",
     "submitted",
@@ -129,7 +132,7 @@ class RequestRecord:
         known = checked(cls, fields if rounds is None else {**fields, "rounds": _rounds(rounds)}, ("output_ids",))
         if rounds is None:
             raise ValueError("rounds is missing")
-        return cls(**known)
+        return cls(**known | {name: one_line(known[name]) for name in NAMES if known.get(name)})
 
 
 def _rounds(found: Any) -> list[RoundRecord]:

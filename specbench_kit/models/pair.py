@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.rope import hold_scale, scaled_from
@@ -96,7 +96,7 @@ def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "aut
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     sources = locate(target, "target"), locate(draft, "draft")
-    tokenizers = [_from_pretrained(AutoTokenizer, source) for source in sources]
+    tokenizers = [from_pretrained(AutoTokenizer, source) for source in sources]
     masked = unshared(tokenizers[0], tokenizers[1], (target, draft))
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
     for one in loaded:
@@ -133,18 +133,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
     logging.disable_progress_bar()
-    model, report = _from_pretrained(AutoModelForCausalLM, source, dtype=dtype, output_loading_info=True)
+    # None is transformers' own choice, in place of kernels from the hub that the configuration may name
+    chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
+    options = {"config": read_config(source), "dtype": dtype, "output_loading_info": True, **chosen}
+    model, report = from_pretrained(AutoModelForCausalLM, source, **options)
     if report["missing_keys"]:  # transformers would leave them random
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
     hold_scale(model)
     return model.to(device).eval().requires_grad_(False)
-
-
-def _from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
-    try:
-        return factory.from_pretrained(source.location, local_files_only=source.local_only, **options)
-    except Exception as error:  # the loaders let through whatever their file formats raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SkitError(f"cannot load model '{source.label}': {reason}") from error

@@ -8,7 +8,7 @@ from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.verdicts import FEWEST_PROMPTS, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.vocabulary import METRICS, value_with_interval
@@ -31,7 +31,7 @@ def render(comparison: Comparison, figures: str = "") -> str:
         definitions(),
         _runs(comparison),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(comparison: Comparison) -> str:

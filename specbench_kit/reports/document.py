@@ -1,5 +1,6 @@
 """A comparison as files: Markdown, HTML, CSV, LaTeX and plots."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -8,8 +9,9 @@ from specbench_kit.reports import comparison_markdown, comparison_plots, html, m
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
-from specbench_kit.reports.markup import folded
+from specbench_kit.reports.markup import code, folded
 from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.safe_svg import safe_svg
 from specbench_kit.reports.tables import to_csv, to_latex
 from specbench_kit.reports.wording import time_kind
 from specbench_kit.run_folder import replace_file
@@ -100,11 +102,17 @@ class Content:
         found = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
         if not found:
             return
+        if "svg" in found:
+            try:
+                found["svg"] = safe_svg(found["svg"])
+            except ValueError as error:
+                lines.append(f"Left out: the timeline of {code(run.method)} is {error}.")
+                return
         if run.path.resolve() == self.folder.resolve():
             if "svg" in found:
                 self.drawings[f"{PLOTS}/timeline"] = html.inline_svg(found["svg"].decode(), "timeline")
             return
-        name = f"timeline-{run.name}"
+        name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
         yield from self._keep(name, found)
         method = method_wording.label(run.fields)
         lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")

@@ -7,7 +7,7 @@ from typing import Any
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.reports import deployment_wording, method_wording, sampling_check, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
-from specbench_kit.reports.markup import code, fence, folded, table, warning
+from specbench_kit.reports.markup import code, document, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
 from specbench_kit.reports.vocabulary import (
     BASELINE,
@@ -70,7 +70,7 @@ def render(
         definitions(),
         provenance(run),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:

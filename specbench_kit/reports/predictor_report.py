@@ -8,7 +8,7 @@ from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports import predictor_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.wording import dataset_sentence, hardware_sentence, model_sentence, setting_cautions
 
 Fields = Mapping[str, Any]
@@ -42,7 +42,7 @@ def render(run: Fields, summary: Fields) -> str:
         _definitions(),
         provenance(dict(run)),
     ]
-    return "\n\n".join(sections) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields) -> str:

@@ -1,10 +1,9 @@
 """A comparison's tables for other programs: CSV, and LaTeX for a paper."""
 
-import csv
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from typing import Any
 
+from specbench_kit.csv_text import csv_text
 from specbench_kit.reports import method_wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, where
@@ -48,12 +47,7 @@ def to_csv(comparison: Comparison) -> str:
         for part in comparison.parts
         for label, row in part.rows.items()
     ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    text = StringIO()
-    writer = csv.DictWriter(text, list(names), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:

@@ -82,11 +82,12 @@ def _table(run: Fields, summaries: Sequence[Fields]) -> "Table":
 
 def _empty_table(columns: Sequence[str]) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     return table
 
 

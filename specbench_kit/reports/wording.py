@@ -95,6 +95,27 @@ def setting_cautions(run: Fields) -> list[str]:
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
     lines += _model_cautions(run.get("models") or {})
+    return [*lines, *_predictor_cautions(run)]
+
+
+def _predictor_cautions(run: Fields) -> list[str]:
+    """What the predictor of a run's method has to do with its prompts and its deployment."""
+    lines, method = [], run.get("method")
+    if seen := run.get("seen_prompts"):
+        of_all = count((run.get("dataset") or {}).get("count"))
+        lines.append(
+            f"SEEN PROMPTS: the predictor of {method} was trained on {count(seen)} of these {of_all} prompts; "
+            "--exclude-seen leaves them out."
+        )
+    predictor = (run.get("uses") or {}).get("predictor") or {}
+    if predictor.get("threshold") == 0:
+        lines.append(
+            f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
+            f"fixed-k:k={predictor.get('max_draft')} does."
+        )
+    tuned, here = predictor.get("deployment"), deployment_name(run) or "local"
+    if tuned and tuned != here:
+        lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned}', and time here is '{here}'.")
     return lines
 
 
@@ -190,6 +211,8 @@ def dataset_sentence(dataset: Fields) -> str:
     }
     of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
     used = f"{count(dataset.get('count'))}{of_all} prompts"
+    if dataset.get("left_out"):
+        used += f" ({len(dataset['left_out'])} that a predictor was trained on left out)"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"

@@ -97,6 +97,7 @@ def _header(
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),
+        "prompts": [prompt.fingerprint for prompt in dataset.prompts],
         "models": pair.describe(provenance.hash_model),
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),

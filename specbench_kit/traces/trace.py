@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specbench_kit.decoding.json_fields import checked, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import first_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -138,9 +139,8 @@ class TraceFile:
         self.path = path
         try:
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
-        except (OSError, pyarrow.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise SkitError(f"cannot read the trace {path}: {reason}; record it with skit record") from error
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise SkitError(f"cannot read the trace {path}: {first_line(error)}; record it with skit record") from error
         self.header = _read_header(path, self._file.schema_arrow)
 
     def __len__(self) -> int:
@@ -154,9 +154,7 @@ class TraceFile:
                 _refuse_nulls(batch)
                 yield from (self._row(batch, index) for index in range(batch.num_rows))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise SkitError(
-                f"the trace {self.path} is damaged: {str(error).splitlines()[0]}; record it again"
-            ) from error
+            raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
     def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
         plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}

@@ -91,6 +91,7 @@ def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experi
 
     run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
+    training["prompts"] = trace.header.run.get("prompts")
     predictors = make_predictors(experiment, summary, pair, training, run["started_at"])
     saved = save_predictors(predictors, folder, experiment.settings)
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
