@@ -9,10 +9,13 @@ from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.clock import effort
 from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import probe_here
+from specbench_kit.machine.watch import Timed, Watch
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
@@ -90,16 +93,19 @@ def _header(
     settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
     prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
-    draft_s, verify_s = measure_steps(*runners, prefix, max_draft)
+    watch, before = Watch(probe_here(), pair.target.model.device), effort()
+    steps = measure_steps(*runners, prefix, max_draft)
     statistics_s = measure_statistics(pair.vocabulary, str(pair.draft.model.device))
+    machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),
         "models": pair.describe(provenance.hash_model),
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),
+        "machine": machine,
     }
-    return TraceHeader(max_draft, draft_s, verify_s, run, statistics_s)
+    return TraceHeader(max_draft, steps.draft_s, steps.verify_s, run, statistics_s)
 
 
 def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:
