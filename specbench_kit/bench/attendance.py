@@ -1,6 +1,7 @@
 """What a benchmark notes of the machine while its lanes take turns."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +25,13 @@ class Attendance:
         self._lanes: dict[str, list[Lane]] = defaultdict(list)
         self._records: dict[str, list[RequestRecord]] = {}
 
-    def attend(self, lane: Lane, method: Method) -> None:
-        """Note what a lane does from here on."""
-        self._lanes[lane.name].append(lane)
-        if method.pipeline is None and not method.overlaps:  # whose verifications are not forwards of one kind
-            lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
+    def attend(self, lanes: Sequence[Lane], methods: Mapping[str, Method]) -> None:
+        """Note what the lanes of a repeat do from here on; `methods` are theirs by name."""
+        for lane in lanes:
+            self._lanes[lane.name].append(lane)
+            method = methods[lane.name]
+            if method.pipeline is None and not method.overlaps:  # whose verifications are not forwards of one kind
+                lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
 
     def block(self) -> Fields:
         """The readings up to now, ready for JSON."""

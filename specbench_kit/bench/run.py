@@ -61,8 +61,8 @@ class Benchmark:
             for repeat in range(self.settings.repeats):
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
-                for lane in lanes if attendance else ():
-                    attendance.attend(lane, self.bench.lanes[lane.name])
+                if attendance is not None:
+                    attendance.attend(lanes, self.bench.lanes)
                 for lane, _ in run_in_turns(lanes, self.settings.batch_size):
                     done += 1
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
