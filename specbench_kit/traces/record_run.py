@@ -20,6 +20,7 @@ from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
+from specbench_kit.reports import machine_wording
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.steps import measure_statistics, measure_steps
 from specbench_kit.traces.trace import TraceHeader, TraceWriter
@@ -33,6 +34,8 @@ class Recorded:
     requests: int
     offsets: int
     failed: int
+    warnings: Sequence[str] = ()
+    """Whether the machine was too busy for the times in the header."""
 
 
 def record(
@@ -80,7 +83,7 @@ def record(
         while not lane.done:
             for _ in lane.turn(settings.batch_size):
                 pass
-    return Recorded(path, done, offsets, failed)
+    return Recorded(path, done, offsets, failed, machine_wording.warnings(header.run))
 
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
