@@ -1,8 +1,11 @@
 """One benchmark: methods over a dataset, beside the autoregressive baseline, into run directories."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from specbench_kit.bench import provenance
+from specbench_kit.bench.attendance import Attendance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script
 from specbench_kit.bench.exports import Exports
@@ -18,6 +21,7 @@ from specbench_kit.resumption import block, resumptions
 
 WARM_UP_TOKENS = 16
 
+Block = dict[str, Any]
 Records = Mapping[tuple[str, int], RequestRecord]
 
 
@@ -55,13 +59,30 @@ class Benchmark:
             return
         self._note_resumption()
         self._warm_up()
-        for repeat in range(self.settings.repeats):
-            references: dict[str, RequestRecord] = {}
-            lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
-            for lane, _ in run_in_turns(lanes, self.settings.batch_size):
-                done += 1
-                report(Progress(lane.name, done, planned, lane.tokens_per_s))
-            self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+        with self._attended() as attendance:
+            for repeat in range(self.settings.repeats):
+                references: dict[str, RequestRecord] = {}
+                lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
+                if attendance is not None:
+                    attendance.attend(lanes, self.bench.lanes)
+                for lane, _ in run_in_turns(lanes, self.settings.batch_size):
+                    done += 1
+                    report(Progress(lane.name, done, planned, lane.tokens_per_s))
+                self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+
+    @contextmanager
+    def _attended(self) -> Iterator[Attendance | None]:
+        """Watch the machine where its clock counts, and note in every run what came of its lanes, however this ends."""
+        if self.settings.deployment is not None:
+            yield None
+            return
+        attendance = Attendance(self.bench.probe, self.bench.pair.target.model.device)
+        try:
+            yield attendance
+        finally:
+            block = attendance.block()
+            for spec, run in self.runs.items():
+                _note_machine(run, block, (spec, BASELINE), self.bench.surroundings.machine)
 
     def conclude(self) -> list[Conclusion]:
         """Summaries and reports of every run, whole or partial."""
@@ -93,6 +114,7 @@ class Benchmark:
             sinks=sinks,
             references=references if method.needs_reference else None,
             repeat=repeat,
+            others=bench.others,
         )
 
     def _conversations(self) -> Iterator[Conversation]:
@@ -166,6 +188,13 @@ def _note_warm_up(run: RunDirectory, rounds: int) -> None:
     """State what was decoded before the measurement and is in none of its records, by each process of a run."""
     before: list[int] = run.run.get("warm_up", {}).get("rounds", [])
     run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*before, rounds]})
+
+
+def _note_machine(run: RunDirectory, block: Block, specs: Sequence[str], profiling: Sequence[Block]) -> None:
+    """Add how quiet the machine was while the run's own lanes decoded, or what its method goes by was timed."""
+    lanes = {provenance.without_folders(name): lane for name, lane in block["lanes"].items() if name in specs}
+    before = profiling if "latencies" in run.run.get("uses", {}) else ()
+    run.amend(machine=[*run.run.get("machine", []), *before, {**block, "lanes": lanes}])
 
 
 def _unless_known(_spec: str, sink: Sink, known: Records) -> Sink:

@@ -1,6 +1,6 @@
 """What the benchmarks of one command share: a pair of models, the methods made ready, and room for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
@@ -16,6 +16,7 @@ from specbench_kit.decoding.pipeline import require_stages
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import Probe, probe_here
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
@@ -29,11 +30,18 @@ class Workbench:
     `lanes` are those that take turns: the methods, after the baseline where that is wanted or read.
     """
 
-    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report = lambda *_: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        datasets: Sequence[LoadedDataset],
+        report: Report = lambda *_: None,
+        probe: Probe | None = None,
+    ) -> None:
         self.settings = settings
+        self.probe = probe or probe_here()
         self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
         self.models = self.pair.describe(provenance.hash_model)
-        self.surroundings = Surroundings(settings, self.pair, self.models, report)
+        self.surroundings = Surroundings(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
@@ -55,6 +63,13 @@ class Workbench:
             deployment=settings.deployment,
             stages=self.stages,
         )
+
+    @property
+    def others(self) -> Callable[[], float] | None:
+        """Tells the processor seconds of the pipeline's processes; nobody can where another program started them."""
+        if self.stages is None:
+            return lambda: 0.0
+        return self.probe.others_s if self.stages.are_children else None
 
     def close(self) -> None:
         """End the processes of a pipeline."""

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.settings import Settings
+from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
@@ -25,6 +28,14 @@ def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_js
     say(console, f"report: {folder / 'report.md'}")
     if as_json:
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
+
+
+def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
+    """What ends a command whose result lies in its run folder alone."""
+    return SkitError(
+        f"not saved, since the machine was disturbed while steps were timed: {'; '.join(doubts)}; run it again on a "
+        f"quiet machine, or with --force; what came out is kept: {kept}"
+    )
 
 
 def load_dataset(

@@ -4,9 +4,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -14,6 +14,27 @@ from specbench_kit.decoding.records import TimeKind
 from specbench_kit.decoding.timeline import Recording, Timeline
 
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
+
+
+class Effort(NamedTuple):
+    """Seconds that passed, that the calling thread had a processor, and that all threads of this process had one."""
+
+    wall_s: float
+    thread_s: float
+    process_s: float
+
+    def since(self, before: "Effort") -> "Effort":
+        """What was spent from then to now."""
+        return Effort(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def and_then(self, more: "Effort") -> "Effort":
+        """The sum of two spells."""
+        return Effort(*(one + other for one, other in zip(self, more, strict=True)))
+
+
+def effort() -> Effort:
+    """Counters of no meaning but by their difference."""
+    return Effort(perf_counter(), thread_time(), process_time())
 
 
 class Clock(Protocol):
@@ -47,6 +68,10 @@ class Clock(Protocol):
     def typical_s(self, phase: Phase) -> float:
         """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
 
+    @property
+    def spent(self) -> Effort | None:
+        """What the finished spells of `running` took; None where no clock is read."""
+
 
 class _Recent:
     """The last few durations of every phase."""
@@ -68,6 +93,7 @@ class ModelledClock(Recording):
     """Time that passes only where a model says how long something takes."""
 
     time_kind: TimeKind = "modelled"
+    spent = None
 
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
@@ -108,6 +134,7 @@ class MeasuringClock(Recording):
 
     def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
+        self.spent: Effort = Effort(0.0, 0.0, 0.0)
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
@@ -119,12 +146,14 @@ class MeasuringClock(Recording):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let time pass."""
-        self._resumed_s = perf_counter()
+        before = effort()
+        self._resumed_s = before.wall_s
         try:
             yield
         finally:
             self._elapsed_s += self._synchronised_s() - self._resumed_s
             self._resumed_s = None
+            self.spent = self.spent.and_then(effort().since(before))
 
     def now_s(self) -> float:
         """Seconds that have passed while running."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench_kit.reports import deployment_wording, method_wording, wording
+from specbench_kit.reports import deployment_wording, machine_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
@@ -37,7 +37,8 @@ def render(comparison: Comparison, figures: str = "") -> str:
 def _title(comparison: Comparison) -> str:
     methods = len([one for one in comparison.series if not one.is_baseline])
     title = f"# {methods} methods on {', '.join(comparison.datasets)}"
-    parts = [title, f"**{headline(comparison)}**", warning(cautions(comparison))]
+    first = warning(machine_wording.of_all(run.fields for run in comparison.runs))
+    parts = [title, first, f"**{headline(comparison)}**", warning(cautions(comparison))]
     return "\n\n".join(part for part in parts if part)
 
 

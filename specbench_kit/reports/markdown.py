@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, method_wording, sampling_check, wording
+from specbench_kit.reports import deployment_wording, machine_wording, method_wording, sampling_check, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.markup import code, document, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
@@ -75,7 +75,12 @@ def render(
 
 def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
-    parts = [f"# {code(_label(run, summary))} on {dataset}", f"**{wording.headline(run, summary)}**"]
+    first = warning(machine_wording.warnings(run))
+    parts = [
+        f"# {code(_label(run, summary))} on {dataset}",
+        *filter(None, [first]),
+        f"**{wording.headline(run, summary)}**",
+    ]
     cautions = [*wording.result_cautions(summary), *wording.resumption_cautions(run), *wording.setting_cautions(run)]
     cautions += map(wording.not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])

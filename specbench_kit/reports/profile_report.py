@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.profilers.roofline import LAUNCH_S, LAUNCHES_PER_LAYER
+from specbench_kit.reports import machine_wording
 from specbench_kit.reports import profile_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.markdown import provenance
@@ -48,7 +49,9 @@ def render(run: Fields, summary: Fields) -> str:
 
 def _title(run: Fields, profiles: list[Fields]) -> str:
     names = " and ".join(profile["role"] for profile in profiles)
-    parts = [f"# Latency profile: {names}", *(f"**{wording.headline(profile)}**" for profile in profiles)]
+    first = warning(machine_wording.warnings(run))
+    parts = [f"# Latency profile: {names}", *filter(None, [first])]
+    parts += [f"**{wording.headline(profile)}**" for profile in profiles]
     warnings = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
     return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
 

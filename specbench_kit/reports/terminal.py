@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, method_wording, wording
+from specbench_kit.reports import comparison_wording, machine_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
@@ -23,6 +23,7 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
     """One table with a row per method and one for their baseline; `run` is any of the runs: they share its setting."""
     from rich.text import Text
 
+    print_warnings(console, machine_wording.warnings(run))
     console.print(Text(_setting(run), style="dim"))
     console.print(_table(run, summaries))
     for summary in summaries:
@@ -37,6 +38,7 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
     """One table with a row per method, what the intervals show, and everything that must be known before quoting it."""
     from rich.text import Text
 
+    print_warnings(console, machine_wording.of_all(run.fields for run in comparison.runs))
     console.print(Text(comparison_wording.where(comparison), style="dim"))
     console.print(_comparison_table(comparison))
     console.print(Text(comparison_wording.headline(comparison).replace("`", "")))
@@ -44,6 +46,14 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
         console.print(Text(comparison_wording.EVEN_NOTE, style="dim"))
     for line in comparison_wording.cautions(comparison):
         console.print(Text(line.replace("`", ""), style="bold yellow"))
+
+
+def print_warnings(console: "Console", lines: Sequence[str]) -> None:
+    """What must be read before any number."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(line, style="bold red"))
 
 
 def _comparison_table(comparison: Comparison) -> "Table":

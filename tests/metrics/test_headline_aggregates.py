@@ -8,7 +8,7 @@ import pytest
 from metric_records import record, round_of
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports.losslessness import check_all, summarise_checks
+from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.reports.metrics import summarise, summarise_run
 
 
@@ -74,12 +74,19 @@ def test_repeats_of_a_prompt_are_no_further_evidence() -> None:
         assert np.ptp(four[name]) == pytest.approx(np.ptp(single[name]), rel=0.1), name
 
 
+class Strict:
+    """Calls every divergence an error."""
+
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        return Losslessness(record.request_id, "error", position, repeat=record.repeat)
+
+
 def test_every_repeat_with_an_error_counts() -> None:
-    """Repeats 0 and 1 of a request diverge from the baseline, 2 does not; a clear margin makes each an error."""
+    """Repeats 0 and 1 of a request diverge from the baseline, 2 does not."""
     right = replace(record("a", round_of(2, accepted=2)), output_ids=[1, 2, 3])
     wrong = replace(right, output_ids=[1, 9, 3])
     records = [replace(one, repeat=repeat) for repeat, one in enumerate([wrong, wrong, right])]
     baseline = [replace(right, repeat=repeat) for repeat in range(3)]
-    found = summarise_checks(check_all(records, baseline, lambda _prefix: ((2, 9), 5.0)), 1e-4)
+    found = summarise_checks(check_all(records, baseline, Strict()))
     assert (found["errors"], found["identical"], found["compared"]) == (2, 1, 3)
     assert len(found["divergences"]) == 2

@@ -77,7 +77,7 @@ def answers(models, requests) -> dict[str, RequestRecord]:
 @pytest.fixture(scope="module")
 def header(models) -> TraceHeader:
     runners = (make_runner(models[0], 1, 96), make_runner(models[1], 1, 96))
-    draft_s, verify_s = measure_steps(*runners, [1, 2, 3, 4], MAX_DRAFT)
+    draft_s, verify_s, _ = measure_steps(*runners, [1, 2, 3, 4], MAX_DRAFT)
     return TraceHeader(MAX_DRAFT, draft_s, verify_s, {"models": {}}, measure_statistics(64, "cpu"))
 
 
@@ -350,9 +350,10 @@ def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
 def test_steps_are_timed_for_every_length_and_leave_the_runners_as_they_were(models):
     runners = make_runner(models[0], 1, 96), make_runner(models[1], 1, 96)
     for prefix in ([5], list(range(1, 60))):
-        draft_s, verify_s = measure_steps(*runners, prefix, MAX_DRAFT)
+        draft_s, verify_s, timed = measure_steps(*runners, prefix, MAX_DRAFT)
         assert len(verify_s) == MAX_DRAFT + 1
         assert min(draft_s, *verify_s) > 0
+        assert [min(one) <= step_s <= max(one) for one, step_s in zip(timed, (draft_s, *verify_s), strict=True)]
     assert [runner.length(runner.acquire()) for runner in runners] == [0, 0]
 
 
