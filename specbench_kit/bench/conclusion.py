@@ -7,6 +7,7 @@ from typing import Any
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports import losslessness, markdown, metrics
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
@@ -59,7 +60,9 @@ def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> 
     deployment = run.run.get("deployment")
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
-    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle)
+    measured = metrics.summarise_run(
+        records, baseline or None, deployment, oracle_throughput=oracle, batch_size=batch_size(run.run)
+    )
     return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],

@@ -42,7 +42,7 @@ DETAILS = {
     "lossless": ("errors", "ties", "identical", "compared"),
 }
 """What must follow the names of metrics that are several numbers."""
-AGAINST_REFERENCE = ("relative_speed", "win_share_against")
+AGAINST_REFERENCE = ("relative_speed", "win_share_against", "baseline_ratio")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
 
@@ -176,6 +177,6 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         "method": fields["method"],
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        **metrics.summarise_run(records, baseline or None, fields.get("deployment")),
+        **metrics.summarise_run(records, baseline or None, fields.get("deployment"), batch_size=batch_size(fields)),
         "lossless": None,
     }

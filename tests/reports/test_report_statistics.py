@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from specbench_kit.reports.statistics import bootstrap_difference, bootstrap_ratio, ratio_of_sums, resampled_sums
 
 
