@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def baseline_ratio(side: Side, reference: Side, units: Units) -> Comparison | No
 
 def _compare(tops: Sequence[Seconds], bases: Sequence[Seconds], units: Units) -> Comparison | None:
     sides = [*tops, *bases]
-    shared = set(reduce(lambda left, right: left & right, [set(side) for side in sides]))
+    shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
     ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (tops, bases)))
     return Comparison(ratio, len(keys), _win_share(tops, bases, keys)) if ratio else None
@@ -104,7 +103,7 @@ def arms(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Arr
     sides = list(columns)
     size = 1 + max(units.values())
     tables = [_shares(own, units, size) for own, _ in sides]
-    mean = sum(tables) / len(tables)
+    mean = np.mean(tables, axis=0)
     found = [mean if other is None else _shares(other, units, size) for _, other in sides]
     ratios = [Ratio.of([top], [base]) for top, base in zip(found, tables, strict=True)]
     return np.column_stack([ratio.residuals if ratio else np.zeros(size) for ratio in ratios])
@@ -117,10 +116,10 @@ def _shares(seconds: Seconds, units: Units, size: int) -> Array:
     return np.pad(sums / sums.sum(), (0, size - len(sums)))
 
 
-def effective_units(sides: Sequence[Seconds], units: Units) -> float:
+def freedom(sides: Sequence[Seconds], units: Units) -> float:
     """Degrees of freedom of their ratios: how many units of one size would share the seconds as evenly, less one."""
     size = 1 + max(units.values())
-    weight = sum(_shares(one, units, size) for one in sides) / len(sides)
+    weight: Array = np.mean([_shares(one, units, size) for one in sides], axis=0)
     return max(1.0, 1 / float((weight**2).sum()) - 1)
 
 
@@ -149,7 +148,7 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     return dict(zip(sides, map(float, shares), strict=True))
 
 
-def described(found: Comparison | None, level: float = LEVEL) -> dict[str, Any]:
+def described(found: Comparison | None) -> dict[str, Any]:
     """The speedup's metrics in a summary, less its interval."""
     if found is None:
         return {"speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}

@@ -49,9 +49,9 @@ class Ratio:
         signs = [1] * len(tops) + [-1] * len(bases)
         value = exp(sum(sign * log(total) for sign, total in zip(signs, sums, strict=True)))
         shares = [column / total for column, total in zip(columns, sums, strict=True)]
-        weight = sum(shares) / len(shares)
-        change = sum(sign * share for sign, share in zip(signs, shares, strict=True))
-        # Divided by what is left without the unit: a long prompt pulls the ratio towards itself and would look too good.
+        weight: Array = np.mean(shares, axis=0)
+        change: Array = np.sum([sign * share for sign, share in zip(signs, shares, strict=True)], axis=0)
+        # Over what is left without the unit: a long prompt pulls the ratio towards itself, which looks too good.
         rest = np.maximum(1 - weight, NO_WIDTH)
         return cls(value, change / rest, int((weight > 0).sum()), max(1.0, 1 / float((weight**2).sum()) - 1))
 
@@ -132,7 +132,7 @@ class Family:
             largest = np.maximum(largest, _over(np.abs(draws[:, own]), alone).max(axis=1))
         if self.machines is not None:
             largest = np.maximum(largest, _largest(draws[:, methods:], _spreads(table[:, methods:]), reference))
-        return 1 - erfc(float(np.quantile(largest, level)) / sqrt(2))
+        return max(level, 1 - erfc(float(np.quantile(largest, level)) / sqrt(2)))
 
     def _comparisons(self) -> int:
         """How many there are at most, where that is one or two methods'."""
@@ -155,11 +155,11 @@ def _largest(draws: Array, spread: Array, reference: NDArray[np.int64]) -> Array
     """[draws]: how far the column farthest from the reference's is, in standard errors of their difference."""
     rows = np.arange(len(draws))
     apart = np.abs(draws - draws[rows, reference][:, None])
-    farthest: Array = _over(apart, spread[reference]).max(axis=1)
-    return farthest
+    return np.asarray(_over(apart, spread[reference]).max(axis=1), dtype=np.float64)
 
 
 def _over(values: Array, spread: Array) -> Array:
     """In units of the spread; 0 where there is none, as between a run and its copy."""
     known = np.broadcast_to(spread > NO_WIDTH, values.shape)
-    return np.divide(values, spread, out=np.zeros_like(values), where=known)
+    found: Array = np.divide(values, spread, out=np.zeros_like(values), where=known)
+    return found

@@ -38,7 +38,7 @@ def may_win(summary: Mapping[str, Any]) -> bool | None:
 
 
 def as_allowed(found: str, allowed: bool | None, rival: bool | None = True) -> str:
-    """The verdict, unless it names a winner that may not win: `allowed` is `may_win` of the method, `rival` of the other."""
+    """The verdict, unless it names a winner that may not win; `rival` is what `may_win` says of the other side."""
     if found != FASTER or allowed:
         return found
     if allowed is None:

@@ -67,10 +67,12 @@ def headline(comparison: Comparison) -> str:
     by_verdict = {one: comparison.overall[one].get("verdict") for one in rivals}
     slower = sum(verdict == SLOWER for verdict in by_verdict.values())
     even = [code(one.label) for one in comparison.series if by_verdict.get(one.label) in UNDECIDED]
+    ahead = {
+        verdict: [code(one.label) for one in comparison.series if by_verdict.get(one.label) == verdict]
+        for verdict in (FASTER, NOT_LOSSLESS, UNCHECKED)
+    }
     parts = [first]
-    for verdict in (FASTER, NOT_LOSSLESS, UNCHECKED):
-        if named := [code(one.label) for one in comparison.series if by_verdict.get(one.label) == verdict]:
-            parts.append(f"{', '.join(named)} {_are(named)} {verdict}")
+    parts += [f"{', '.join(named)} {_are(named)} {verdict}" for verdict, named in ahead.items() if named]
     if slower:
         parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
     if even:

@@ -189,7 +189,7 @@ def _hold_against(
     own, other = sides[entry.label], sides[held.label]
     if found := paired.relative_speed(own, other, units):
         row |= {"relative_speed": found.ratio.value, "win_share_against": found.win_share, "raw_times": found.raw}
-        row["relative_speed_prompts"] = found.ratio.units
+        row["relative_speed_units"] = found.ratio.units
         row["intervals"]["relative_speed"] = found.interval(level)
         allowed, rival = (one.is_baseline or one.may_win for one in (entry, held))
         row["verdict"] = as_allowed(_verdict(found, level), allowed, rival)
@@ -212,7 +212,7 @@ def _family(entries: Sequence[Entry], sides: Mapping[str, Side], reference: Refe
         speeds,
         [place for place, one in enumerate(entries) if one.label in reference.candidates],
         [bool(one.baseline) for one in entries],
-        paired.effective_units([sides[one.label].own for one in entries], units),
+        paired.freedom([sides[one.label].own for one in entries], units),
         paired.arms([(one or {}, None) for one in baselines], units) if several else None,
     )
 
