@@ -148,7 +148,8 @@ def _shrunk(table: Array, share: float) -> Array:
 
 def _spreads(residuals: Array) -> Array:
     """Standard errors of the differences between columns: [units, methods] -> [methods, methods]."""
-    return np.sqrt(np.stack([((residuals - one[:, None]) ** 2).sum(axis=0) for one in residuals.T]))
+    squares = [((residuals - one[:, None]) ** 2).sum(axis=0) for one in residuals.T]
+    return np.asarray(np.sqrt(np.stack(squares)), dtype=np.float64)
 
 
 def _largest(draws: Array, spread: Array, reference: NDArray[np.int64]) -> Array:
