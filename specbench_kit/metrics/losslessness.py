@@ -86,8 +86,8 @@ class ShapeJudge:
 
     A divergence is a tie if the target's two best tokens are nearer than twice the noise (each of them may move by it),
     and if each shape gives the token that it gave in the run: the very token where the shapes are known exactly
-    (`exact`: rounds of one request at a time, in one process), else one within the same bound. Behind a tie the output is held against the target's
-    choices after the output's own prefix.
+    (`exact`: rounds of one request at a time, in one process), else one within the same bound.
+    Behind a tie the output is held against the target's choices after the output's own prefix.
     """
 
     def __init__(self, shapes: Shapes, choose: "Chooser", exact: bool) -> None:
