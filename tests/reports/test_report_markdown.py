@@ -19,7 +19,7 @@ def baseline(records):
 
 
 def identical(records):
-    return summarise_checks([Losslessness(r.request_id, "identical") for r in records], 1e-4)
+    return summarise_checks([Losslessness(r.request_id, "identical") for r in records])
 
 
 def section(report, title):
