@@ -17,7 +17,7 @@ def is_summary(found: Any) -> bool:
     parts = [found.get(name) or {} for name in ("requests", "baseline", "lossless", "sampling")]
     if not all(isinstance(part, dict) for part in parts):
         return False
-    requests, baseline = parts[:2]
+    requests, baseline, lossless, _ = parts
     counted = all(isinstance(requests.get(name), int) for name in ("planned", "finished", "failed"))
     counted &= not lossless or all(isinstance(lossless.get(name), int) for name in COMPARED)
     return counted and _holds_metrics(found) and (not baseline or _holds_metrics(baseline))
