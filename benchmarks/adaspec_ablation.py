@@ -5,9 +5,9 @@ from dataclasses import replace
 from statistics import mean
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Setting
+from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.environment import environment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench.conversations import Conversation
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request

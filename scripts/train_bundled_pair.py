@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench_kit.decoding.engine import live_engine
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.autoregressive import Autoregressive

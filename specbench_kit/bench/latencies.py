@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.base import Latencies
 from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import PairHashes

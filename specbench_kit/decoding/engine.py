@@ -2,27 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
-from specbench_kit.decoding.clock import Clock, MeasuringClock, Phase
+from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.detail import RoundDetail
-from specbench_kit.decoding.drafter import Drafter, ModelDrafter
+from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.loop import Loop, mark_round
-from specbench_kit.decoding.modelled import timed
-from specbench_kit.decoding.pipeline import pipeline_engine
-from specbench_kit.decoding.processes.passes import Passes
+from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.stages import VirtualStages
-from specbench_kit.decoding.verification import Answer, ModelVerifier, Verdict, Verifier
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.methods.base import Method, Policy
-from specbench_kit.models.runner import Runner
-
-if TYPE_CHECKING:
-    from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +30,19 @@ class Outcome:
         return self.verdict.draft.request_id
 
     def detail(self) -> RoundDetail:
-        return RoundDetail.of(self)
+        """The round as those see it who want to know what was drafted."""
+        verdict, tree = self.verdict, self.verdict.draft.tree
+        return RoundDetail(
+            tokens=list(tree.tokens),
+            parents=list(tree.parents),
+            probabilities=[1.0, *(round(tree.probability(node), 4) for node in range(1, len(tree)))],
+            submitted=list(verdict.submitted),
+            path=list(verdict.path),
+            extra=verdict.extra,
+            committed=self.committed,
+            inherited=tree.inherited,
+            proactive=self.proactive,
+        )
 
 
 class Engine(Loop):
@@ -115,46 +115,6 @@ class Engine(Loop):
     def _release(self, session: Session) -> None:
         self.verifier.release(session)
         self.drafter.release(session)
-
-
-def live_engine(
-    method: Method,
-    target: Runner,
-    draft: Runner,
-    *,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    started_s: float = 0.0,
-    deployment: Deployment | None = None,
-    stages: "ProcessStages | None" = None,
-) -> Loop:
-    """The method's loop over two models, on this machine's clock or on a deployment's.
-
-    `stages` are processes that hold the target in slices and then do its work.
-    """
-    capacity = min(target.capacity, draft.capacity)
-    if method.pipeline is not None:
-        return pipeline_engine(
-            method,
-            stages or VirtualStages(target),
-            draft,
-            sampler=sampler,
-            seed=seed,
-            eos_ids=eos_ids,
-            capacity=capacity,
-            started_s=started_s,
-            deployment=deployment,
-        )
-    measured = MeasuringClock(target.device, started_s)
-    sampled_drafts = method.proposal == "sample" and not sampler.greedy
-    drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
-    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, sampled_drafts)
-    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
-    if deployment is None:
-        return make(method.policy(), drafter, verifier, measured)
-    return make(method.policy(), *timed(method, drafter, verifier, deployment, started_s))
 
 
 def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:

@@ -1,28 +1,17 @@
 """The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.policy import Child, Policy
 from specbench_kit.errors import SkitError
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.latency import LatencyModel
-    from specbench_kit.decoding.verification import Verdict
-    from specbench_kit.predictors.library import PairHashes
-
-
-class Child(NamedTuple):
-    """A node of a pipeline's next level: the place of its parent in the last level, and its log-probability so far."""
-
-    parent: int
-    token: int
-    score: float
+__all__ = ["Child", "Environment", "Latencies", "Method", "Pipeline", "Policy", "methods", "require"]
 
 
 class Pipeline(NamedTuple):
@@ -37,50 +26,18 @@ class Pipeline(NamedTuple):
         return self.width * (self.stages + 1)
 
 
-class Policy:
-    """Decides what to draft and what to verify; one object serves all requests of a run.
-
-    Views are for reading: the loop owns forwards, KV, randomness, clock and records.
-    """
-
-    def draft(self, drafter: "Drafter") -> None:
-        """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`."""
-
-    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        """For each draft the tree nodes worth verifying, parents before children; by default all of them."""
-        return [list(range(1, len(draft.tree))) for draft in drafts]
-
-    def overlap(self, drafter: "Drafter") -> None:
-        """Go on drafting while the target verifies what was chosen; the verdicts are not known yet."""
-
-    def keep(self, verdict: "Verdict") -> int | None:
-        """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
-        return None
-
-    def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        """Learn from the outcome of one round."""
-
-    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
-        """For a pipeline: at most `room` nodes below those of the last level.
-
-        Row i of `probabilities` [nodes, vocabulary] is what the draft model expects after the last level's node i;
-        `scores[i]` is the log-probability of that node.
-        """
-        return []
-
-
 class Latencies(NamedTuple):
     """How long the forwards of a pair take where the method runs."""
 
-    draft: "LatencyModel"
-    verify: "LatencyModel"
+    draft: LatencyModel
+    verify: LatencyModel
 
 
 @dataclass(frozen=True)
 class Environment:
     """What a method may ask of the place where it will run, before it runs."""
 
-    pair: "PairHashes"
+    pair: PairHashes
     latencies: Callable[[], Latencies]
     """Of the deployment, or as profiled for the pair on this machine; without a profile an error that says how."""
     modelled: bool = False

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from specbench_kit.assembly import timed
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
-from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline

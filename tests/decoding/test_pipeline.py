@@ -21,17 +21,17 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.assembly import live_engine, pipeline_engine
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
-from specbench_kit.decoding.engine import live_engine
-from specbench_kit.decoding.flight import Flight, Level, Prune
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.decoding.pipeline import PipelineEngine, pipeline_engine
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
+from specbench_kit.decoding.pipeline.stages import TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.stages import TreeSlot, VirtualStages
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, Policy

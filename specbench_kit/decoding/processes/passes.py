@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.models.runner import Append, Logits
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench_kit.decoding.flight import Level, Prune
-from specbench_kit.decoding.stages import TreeSlot
+from specbench_kit.decoding.pipeline.flight import Level, Prune
+from specbench_kit.decoding.pipeline.stages import TreeSlot
 from specbench_kit.models.executors.stage import StageExecutor
 from specbench_kit.models.runner import Runner
 

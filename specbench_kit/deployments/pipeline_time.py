@@ -3,23 +3,10 @@
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.flight import Flight, Level
 from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.pipeline.flight import Flight, Level
 from specbench_kit.decoding.session import Session
 from specbench_kit.deployments.base import Deployment
-
-
-def expected_steps(stages: int, hit_rate: float) -> float:
-    """Steps per token where the true one is in flight with that probability, independently each time.
-
-    A hit yields its own successor one step later, a miss fills all stages anew.
-    """
-    return 1 + (1 - hit_rate) * (stages - 1)
-
-
-def published_steps(stages: int, hit_rate: float) -> float:
-    """The same by SpecPipe's Eq. 2, which counts the step of a miss twice."""
-    return 1 + (1 - hit_rate) * stages
 
 
 class PipelineTime:

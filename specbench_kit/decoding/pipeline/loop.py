@@ -2,22 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, get_args
 
 from torch import Tensor
 
-from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock, Phase
-from specbench_kit.decoding.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
-from specbench_kit.decoding.pipeline_time import PipelineTime
+from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.pipeline.stages import Stages, TreeModel
+from specbench_kit.decoding.pipeline.time import StepTime
+from specbench_kit.decoding.policy import Child, Policy
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.stages import Stages, TreeModel
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Child, Method, Policy
 from specbench_kit.models.runner import Runner, refuse_nan
 
 Hold = tuple[int, int, list[int]]
@@ -77,7 +74,7 @@ class PipelineEngine(Loop):
         seed: int,
         eos_ids: frozenset[int],
         capacity: int,
-        time: PipelineTime | None = None,
+        time: StepTime | None = None,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=1, capacity=capacity)
         self.policy, self.drafter, self.stages = policy, drafter, stages
@@ -201,45 +198,3 @@ class PipelineEngine(Loop):
         )
         session.record.rounds.append(record)
         mark_round(self.clock, session)
-
-
-def pipeline_engine(
-    method: Method,
-    stages: Stages,
-    draft: Runner,
-    *,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    capacity: int,
-    started_s: float = 0.0,
-    deployment: Deployment | None = None,
-) -> PipelineEngine:
-    """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
-    assert method.pipeline is not None
-    depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
-    make = partial(
-        PipelineEngine,
-        method.policy(),
-        LevelDrafter(draft, sampler, clock),
-        stages,
-        sampler=sampler,
-        depth=depth,
-        seed=seed,
-        eos_ids=eos_ids,
-        capacity=capacity,
-    )
-    if deployment is None:
-        return make(clock)
-    require_stages(method, deployment)
-    modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled))
-
-
-def require_stages(method: Method, deployment: Deployment) -> None:
-    """Refuse a pipeline that the deployment's verifier does not have."""
-    if method.pipeline is not None and deployment.verifier.stages != method.pipeline.stages:
-        raise SkitError(
-            f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
-            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
-        )
