@@ -46,7 +46,7 @@ def _record(setting: Setting) -> list[RequestTrace]:
     answers, _ = setting.decode(runners, AUTOREGRESSIVE, setting.requests, max(BATCH_SIZES))
     longest = max(len(request.prompt_ids) for request in setting.requests)
     model, length = setting.pair.draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
-    draft = Runner(make_executor(model), 1, length, model.device, model.dtype, setting.pair.vocabulary)
+    draft = Runner(make_executor(model, 1, length, setting.pair.vocabulary))
     recorder = Recorder(runners[0], draft, MAX_DRAFT)
     return [recorder.trace(answer) for answer in answers]
 

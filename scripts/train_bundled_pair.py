@@ -104,7 +104,7 @@ def changed_problems(documents: list[str], count: int, rng: random.Random) -> li
 def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 64) -> list[list[int]]:
     """The problems, each with the target's greedy answer."""
     capacity = max(map(len, problems)) + 192
-    runner = Runner(make_executor(target), batch_size, capacity, target.device, target.dtype)
+    runner = Runner(make_executor(target, batch_size, capacity, target.config.vocab_size))
     options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({1}), "batch_size": batch_size}
     engine = live_engine(Autoregressive(), runner, runner, **options)
     for index, problem in enumerate(problems):

@@ -11,6 +11,7 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import LevelDrafter, PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
+from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
@@ -60,11 +61,12 @@ def live_engine(
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
     drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
-    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, sampled_drafts)
-    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler)
+    named = method.called
+    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
     if deployment is None:
-        return make(method.policy(), drafter, verifier, measured)
-    return make(method.policy(), *timed(method, drafter, verifier, deployment, started_s))
+        return make(round_policy(method), drafter, verifier, measured)
+    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s))
 
 
 def pipeline_engine(
@@ -84,7 +86,7 @@ def pipeline_engine(
     depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
     make = partial(
         PipelineEngine,
-        method.policy(),
+        level_policy(method),
         LevelDrafter(draft, sampler, clock),
         stages,
         sampler=sampler,
@@ -92,6 +94,7 @@ def pipeline_engine(
         seed=seed,
         eos_ids=eos_ids,
         capacity=capacity,
+        name=method.called,
     )
     if deployment is None:
         return make(clock)
@@ -107,6 +110,22 @@ def require_stages(method: Method, deployment: Deployment) -> None:
             f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
             f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
         )
+
+
+def round_policy(method: Method) -> Policy:
+    """The policy of a method that goes round by round."""
+    policy = method.policy()
+    if not isinstance(policy, Policy):
+        raise SkitError(f"{method.called}: policy() must give a Policy where the method has no pipeline")
+    return policy
+
+
+def level_policy(method: Method) -> LevelPolicy:
+    """The policy of a method that fills a pipeline."""
+    policy = method.policy()
+    if not isinstance(policy, LevelPolicy):
+        raise SkitError(f"{method.called}: policy() must give a LevelPolicy where the method has a pipeline")
+    return policy
 
 
 def timed(

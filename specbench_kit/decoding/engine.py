@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.detail import RoundDetail
-from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RoundRecord
@@ -15,14 +16,10 @@ from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One request's round: its verdict, and what came of it.
-
-    The newest `proactive` nodes of its tree were drafted after the others had been sent.
-    """
+    """One request's round: its verdict, and what came of it."""
 
     verdict: Verdict
     committed: int
-    proactive: int
     aligned: bool
 
     @property
@@ -41,12 +38,12 @@ class Outcome:
             extra=verdict.extra,
             committed=self.committed,
             inherited=tree.inherited,
-            proactive=self.proactive,
+            proactive=tree.proactive,
         )
 
 
 class Engine(Loop):
-    """Decodes requests round by round with one policy."""
+    """Decodes requests round by round with one policy, that of the method `name`."""
 
     def __init__(
         self,
@@ -59,40 +56,38 @@ class Engine(Loop):
         eos_ids: frozenset[int],
         batch_size: int,
         capacity: int,
+        name: str,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
-        self.policy, self.drafter, self.verifier = policy, drafter, verifier
+        self.policy = CheckedPolicy(policy, name, clock)
+        self.drafter, self.verifier = drafter, verifier
 
     def _round(self) -> Sequence[Outcome]:
         drafts = self.drafter.begin(self.sessions)
-        with self.clock.phase("policy"):
-            self.policy.draft(self.drafter)
-            chosen = self.policy.choose(drafts)
-        with self.clock.phase("verify"):
-            answer = self.verifier.send(drafts, chosen)
-        sent = [len(draft.tree) for draft in drafts]
-        self.clock.submitted = True
-        with self.clock.phase("policy"):
+        chosen = self.policy.plan(self.drafter)
+        answer = self._send(drafts, chosen)
+        with self.clock.overlap():
             self.policy.overlap(self.drafter)
-        self.clock.submitted = False
-        verdicts = self._wait_for(answer) if self.verifier.apart else answer()
+        with self.clock.rest_of("verify", apart=self.verifier.apart):
+            verdicts = answer()
         with self.clock.phase("commit"):
-            outcomes = [self._commit(verdict, count) for verdict, count in zip(verdicts, sent, strict=True)]
-        with self.clock.phase("policy"):
-            self.policy.observe(verdicts)
+            outcomes = [self._commit(verdict) for verdict in verdicts]
+        self.policy.observe(verdicts)
         self._record(outcomes)
         return outcomes
 
-    def _wait_for(self, answer: Answer) -> list[Verdict]:
-        with self.clock.phase("verify", resumed=True):
-            return answer()
+    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        for draft in drafts:
+            draft.tree.sent = len(draft.tree.tokens)
+        with self.clock.phase("verify"):
+            return self.verifier.send(drafts, chosen)
 
-    def _commit(self, verdict: Verdict, sent: int) -> Outcome:
+    def _commit(self, verdict: Verdict) -> Outcome:
         draft, kept = verdict.draft, self.policy.keep(verdict)
         committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
         self.drafter.commit(draft, verdict.path, kept)
-        return Outcome(verdict, committed, proactive=len(draft.tree) - sent, aligned=kept is not None)
+        return Outcome(verdict, committed, aligned=kept is not None)
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
@@ -115,6 +110,7 @@ class Engine(Loop):
     def _release(self, session: Session) -> None:
         self.verifier.release(session)
         self.drafter.release(session)
+        self.policy.forget(session.request.id)
 
 
 def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
@@ -132,7 +128,7 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         verify_s=seconds["verify"] * share,
         commit_s=seconds["commit"] * share,
         end_s=0.0,
-        proactive=outcome.proactive,
+        proactive=tree.proactive,
         aligned=outcome.aligned,
         reused=sum(node <= tree.inherited for node in verdict.path),
     )

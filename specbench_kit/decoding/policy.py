@@ -19,7 +19,7 @@ class Child(NamedTuple):
 
 
 class Policy:
-    """Decides what to draft and what to verify; one object serves all requests of a run.
+    """Decides what to draft and what to verify in each round; one object serves all requests of a run.
 
     Views are for reading: the loop owns forwards, KV, randomness, clock and records.
     """
@@ -41,10 +41,20 @@ class Policy:
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         """Learn from the outcome of one round."""
 
+    def forget(self, request_id: str) -> None:
+        """A request has ended: another one may come under its id."""
+
+
+class LevelPolicy:
+    """Decides what to feed to a pipeline, level by level; one object serves all requests of a run."""
+
     def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
-        """For a pipeline: at most `room` nodes below those of the last level.
+        """At most `room` nodes below those of the last level.
 
         Row i of `probabilities` [nodes, vocabulary] is what the draft model expects after the last level's node i;
         `scores[i]` is the log-probability of that node.
         """
         return []
+
+    def forget(self, request_id: str) -> None:
+        """A request has ended: another one may come under its id."""

@@ -7,6 +7,7 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.errors import PolicyError
 from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 
@@ -43,9 +44,9 @@ class ModelDrafter:
             return []
         self._prefill(grown)
         with self.clock.phase("draft"):
-            logits = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
-            forward = DraftForward([logits.table], self._sampler)
-            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in logits.argmax()]
+            found = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
+            forward = DraftForward(found, self._sampler, sampled=self._sample)
+            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in found.argmax()]
         for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
             draft.tree.add(token, draft.tree.last, forward, row)
         return grown
@@ -57,9 +58,9 @@ class ModelDrafter:
         """
         self._prefill([draft for draft, _ in frontier])
         with self.clock.phase("draft"):
-            logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
-            refuse_nan(logits.table)
-        return DraftForward([logits.table], self._sampler)
+            found = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
+            refuse_nan(found.logits)
+        return DraftForward(found, self._sampler)
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
         """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
@@ -92,7 +93,7 @@ class ModelDrafter:
                 self._slots[draft.request_id] = slot = self._runner.acquire()
                 prefix = draft.session.tokens[:-1]
                 if prefix:
-                    refuse_nan(self._runner.forward([Append(slot, prefix)]).table)
+                    refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
                     self._runner.commit(slot, range(len(prefix)))
 
     def _append(self, draft: Draft, nodes: Sequence[int]) -> Append:
@@ -105,10 +106,11 @@ class ModelDrafter:
             tokens = draft.session.tokens[self._runner.length(slot) :]
             parents = list(range(-1, len(tokens) - 1))
             draft.kv_nodes[0] = base + len(tokens) - 1
+        fresh = bool(tokens)
         for node in nodes:
-            if node in draft.kv_nodes:
+            if node == 0 and fresh:  # is the last of the committed tokens
                 continue
-            parents.append(draft.kv_nodes[draft.tree.parents[node]])
+            parents.append(_forwarded_parent(draft, node))
             draft.kv_nodes[node] = base + len(tokens)
             tokens.append(draft.tree.tokens[node])
         return Append(slot, tokens, parents, keep=len(nodes))
@@ -116,3 +118,15 @@ class ModelDrafter:
     def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
         refuse_nan(forward.probabilities)
         return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])
+
+
+def _forwarded_parent(draft: Draft, node: int) -> int:
+    """Where the parent of a node that is about to be forwarded lies in KV."""
+    if node > draft.tree.last:
+        raise PolicyError(f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}")
+    if node in draft.kv_nodes:
+        raise PolicyError(f"node {node} was expanded twice")
+    parent = draft.tree.parents[node]
+    if parent not in draft.kv_nodes:
+        raise PolicyError(f"node {node} was expanded before its parent, node {parent}")
+    return draft.kv_nodes[parent]

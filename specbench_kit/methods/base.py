@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import LatencyModel
-from specbench_kit.decoding.policy import Child, Policy
+from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
-__all__ = ["Child", "Environment", "Latencies", "Method", "Pipeline", "Policy", "methods", "require"]
+__all__ = ["Child", "Environment", "Latencies", "LevelPolicy", "Method", "Pipeline", "Policy", "methods", "require"]
 
 
 class Pipeline(NamedTuple):
@@ -52,10 +52,12 @@ class Environment:
 class Method(ABC):
     """One way to decode; the fields of a subclass are its options on the command line."""
 
+    called: ClassVar[str] = ""
+    """The name that errors give it: the registered one, or the class's."""
     source: ClassVar[str] = ""
     """Paper or system it comes from."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
-    """Under sampling: tokens drawn from the draft model (residual verification) or its most likely ones (match)."""
+    """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
     uses_drafter: ClassVar[bool] = True
@@ -66,6 +68,10 @@ class Method(ABC):
     """Whether it drafts while the target verifies."""
     learned: ClassVar[bool] = False
     """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.called = vars(cls).get("called", cls.__name__)
 
     @property
     def pipeline(self) -> Pipeline | None:
@@ -81,8 +87,8 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def policy(self) -> Policy:
-        """A fresh policy with no memory."""
+    def policy(self) -> Policy | LevelPolicy:
+        """A fresh policy with no memory: of levels where the method fills a pipeline."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -91,4 +97,18 @@ def require(condition: bool, message: str) -> None:
         raise SkitError(message)
 
 
-methods: Registry[type[Method]] = Registry("method", "specbench_kit.methods")
+class _Methods(Registry[type[Method]]):
+    """Tells methods what they are called."""
+
+    def register(self, name: str) -> Callable[[type[Method]], type[Method]]:
+        file = super().register(name)
+
+        def add(method: type[Method]) -> type[Method]:
+            method = file(method)
+            method.called = name
+            return method
+
+        return add
+
+
+methods: Registry[type[Method]] = _Methods("method", "specbench_kit.methods")

@@ -73,6 +73,7 @@ class Wisp(Method):
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
     predictor: "Predictor"
+    called = Wisp.called
     learned = True
 
     def uses(self) -> Mapping[str, Any]:

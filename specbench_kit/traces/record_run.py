@@ -82,8 +82,7 @@ def record(
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
     """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
-    model = pair.draft.model
-    return Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+    return Runner(make_executor(pair.draft.model, 1, length, pair.vocabulary))
 
 
 def _header(

@@ -1,17 +1,18 @@
 """The pipeline loop: every step feeds one level of a tree, and yields a token where the true one is in flight."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from torch import Tensor
 
+from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
-from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.pipeline.flight import Fill
 from specbench_kit.decoding.pipeline.stages import Stages, TreeModel
+from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.pipeline.time import StepTime
-from specbench_kit.decoding.policy import Child, Policy
+from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
@@ -26,45 +27,34 @@ class LevelDrafter:
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock) -> None:
         self._runner, self._sampler, self._clock = runner, sampler, clock
-        self._tree: TreeModel | None = None
+        self._trees: dict[str, TreeModel] = {}
 
-    def step(self, level: Level, prune: Prune | None, bottom: Sequence[int]) -> Tensor:
-        """Distributions [nodes, vocabulary] after the last level, which lies at `bottom` of the flight."""
-        with self._clock.phase("prefill" if self._tree is None else "draft"):
-            self._tree = self._tree or TreeModel(self._runner)
-            self._tree.step(level, prune)
-            return self._sampler.probabilities(self._tree.answers(bottom))
+    def step(self, stream: Stream) -> Tensor:
+        """Distributions [nodes, vocabulary] after the level that was fed last."""
+        name = stream.session.request.id
+        known = name in self._trees
+        with self._clock.phase("draft" if known else "prefill"):
+            tree = self._trees[name] = self._trees[name] if known else TreeModel(self._runner)
+            tree.step(stream.level, stream.prune)
+            return self._sampler.probabilities(tree.answers(stream.flight.bottom))
 
-    def release(self) -> None:
-        """Forget the request."""
-        if self._tree is not None:
-            self._tree.release()
-            self._tree = None
-
-
-@dataclass(slots=True)
-class _Tally:
-    """What happened since the pipeline was last filled."""
-
-    drafted: int = 0
-    fed: int = 0
-    accepted: int = 0
-    steps: int = 0
-    commits_s: list[float] = field(default_factory=list)
-    fill: "Fill | None" = None
-    """The nodes themselves, where somebody watches."""
+    def release(self, session: Session) -> None:
+        """Forget a request."""
+        tree = self._trees.pop(session.request.id, None)
+        if tree is not None:
+            tree.release()
 
 
 class PipelineEngine(Loop):
     """Decodes requests one after the other, a tree level per step; what is in flight is a tree below the last token.
 
     A batch would share the stages: here its requests wait for each other. A round lasts from filling the pipeline to
-    the next time that the true token is not in flight.
+    the next time that the true token is not in flight. The policy is that of the method `name`.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: LevelPolicy,
         drafter: LevelDrafter,
         stages: Stages,
         clock: Clock,
@@ -74,117 +64,90 @@ class PipelineEngine(Loop):
         seed: int,
         eos_ids: frozenset[int],
         capacity: int,
+        name: str,
         time: StepTime | None = None,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=1, capacity=capacity)
-        self.policy, self.drafter, self.stages = policy, drafter, stages
+        self.policy, self.drafter, self.stages = CheckedLevels(policy, name), drafter, stages
         self.trace: list[Hold] | None = None
         """Is filled with what every stage works on, where it was given a list."""
         self._sampler, self._depth, self._time = sampler, depth, time
+        self._streams: dict[str, Stream] = {}
         self._steps = 0
 
     def _admit(self, session: Session) -> None:
-        self._slot = self.stages.acquire()
+        watched = self.on_round is not None
+        self._streams[session.request.id] = Stream(session, self.stages.acquire(), self._depth, watched)
         if self._time is not None:
             self._time.admit(session)
-        self._ids, self._name = 0, session.request.id
-        *prompt, root = session.tokens
-        self._fill(root, prompt)
-        self._prune: Prune | None = None
 
     def _release(self, session: Session) -> None:
-        self.stages.release(self._slot)
-        self.drafter.release()
-
-    def _fill(self, root: int, prefix: Sequence[int] = ()) -> None:
-        """Begin anew with the last committed token alone."""
-        self._flight, self._tally = Flight(self._depth), _Tally()
-        self._fed, self._scores = self._level([root], [-1], prefix), [0.0]
-        if self.on_round is not None:
-            self._tally.fill = Fill(self._name)
-
-    def _level(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
-        first, self._ids = self._ids, self._ids + len(tokens)
-        return Level(list(range(first, self._ids)), tokens, parents, prefix)
-
-    def _round(self) -> "Sequence[Fill]":
-        """One step: all stages and the drafter work on the tree as it is; then it is pruned, and a level is fed."""
-        (session,) = self.sessions
-        with self.clock.phase("verify"):
-            self.stages.step(self._slot, self._fed, self._prune)
-        self._flight.enter(self._fed, self._scores)
-        self._note_step()
-        with self.clock.phase("policy"):
-            children = self._draft(session)
-        self._tally.drafted += len(children)
+        name = session.request.id
+        self.stages.release(self._streams.pop(name).slot)
+        self.drafter.release(session)
+        self.policy.forget(name)
         if self._time is not None:
-            self._time.step(session, self._flight, self._fed)
-        if not self._flight.answers:
-            self._prune = None
-            self._feed(children, range(len(self._flight)))
-            return ()
-        token = self._answer(session)
-        with self.clock.phase("commit"):
-            missed = self._commit(session, token, children)
-        if not missed and not session.finish_reason:
-            return ()
-        self._record(session)
-        fill = self._tally.fill
-        if missed:
-            self._fill(token)
-        return [fill] if fill else ()
+            self._time.release(session)
 
-    def _draft(self, session: Session) -> list[Child]:
-        flight = self._flight
-        probabilities = self.drafter.step(self._fed, self._prune, flight.bottom)
-        room = self._capacity - len(session.tokens) + 1 - len(flight)
+    def _round(self) -> list[Fill]:
+        """One step of every request; returns what was fed to those whose round ended."""
+        ended = [self._step(self._streams[session.request.id]) for session in self.sessions]
+        return [fill for fill in ended if fill is not None]
+
+    def _step(self, stream: Stream) -> Fill | None:
+        """All stages and the drafter work on the tree as it is; then it is pruned, and a level is fed."""
+        with self.clock.phase("verify"):
+            self.stages.step(stream.slot, stream.level, stream.prune)
+        stream.enter()
+        self._note_step(stream)
+        with self.clock.phase("policy"):
+            children = self._draft(stream)
+        if self._time is not None:
+            self._time.step(stream.session, stream.flight, stream.level)
+        if stream.flight.answers:
+            return self._commit(stream, self._answer(stream), children)
+        stream.feed(children)
+        return None
+
+    def _draft(self, stream: Stream) -> list[Child]:
+        flight = stream.flight
+        probabilities = self.drafter.step(stream)
+        room = self._capacity - len(stream.session.tokens) + 1 - len(flight)
         if room < 1:
             return []
-        return self.policy.next_level(probabilities, [flight.scores[place] for place in flight.bottom], room)
+        children = self.policy.next_level(probabilities, [flight.scores[place] for place in flight.bottom], room)
+        stream.tally.drafted += len(children)
+        return children
 
-    def _answer(self, session: Session) -> int:
+    def _answer(self, stream: Stream) -> int:
         """The token after the root: the likeliest, or one drawn as plain decoding would draw it."""
         with self.clock.phase("verify"):
-            logits = self.stages.answer(self._slot)
+            logits = self.stages.answer(stream.slot)
             refuse_nan(logits.max())
             if self._sampler.greedy:
                 return int(logits.argmax())
-            return draw(self._sampler.probabilities(logits)[None], [session.random.uniform("target")])[0]
+            return draw(self._sampler.probabilities(logits)[None], [stream.session.random.uniform("target")])[0]
 
-    def _commit(self, session: Session, token: int, children: Sequence[Child]) -> bool:
-        """Go on below the new root; returns whether it was not in flight."""
-        session.commit([token])
-        self._tally.commits_s.append(self.clock.now_s() - session.arrival_s)
-        root = self._flight.child(token)
-        if self._tally.fill is not None:
-            self._tally.fill.commit(token, None if root is None else self._flight.ids[root])
-        kept = [] if root is None else self._flight.below(root)
-        self._prune = Prune([0], kept)
-        if root is not None:
-            self._tally.accepted += 1
-            self._feed(children, kept)
-            self._flight.keep(kept)
-        return root is None
+    def _commit(self, stream: Stream, token: int, children: Sequence[Child]) -> Fill | None:
+        """Go on below the token; where it was not in flight the round ends, and the pipeline is filled anew."""
+        with self.clock.phase("commit"):
+            stream.session.commit([token])
+            hit = stream.commit(token, children, self.clock.now_s())
+        if hit and not stream.session.finish_reason:
+            return None
+        self._record(stream)
+        fill = stream.tally.fill
+        if not hit:
+            stream.refill(token)
+        return fill
 
-    def _feed(self, children: Sequence[Child], kept: Sequence[int]) -> None:
-        """The next level: of the drafted nodes those whose parents are kept."""
-        bottom, places = self._flight.bottom, {place: index for index, place in enumerate(kept)}
-        parents = [places.get(bottom[child.parent]) for child in children]
-        fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
-        self._fed = self._level([child.token for _, child in fed], [parent for parent, _ in fed])
-        self._scores = [child.score for _, child in fed]
-
-    def _note_step(self) -> None:
+    def _note_step(self, stream: Stream) -> None:
         self._steps += 1
-        self._tally.steps += 1
-        self._tally.fed += len(self._fed.tokens)
-        if self._tally.fill is not None:
-            self._tally.fill.take(self._flight)
         if self.trace is not None:
-            self.trace += [(self._steps, stage, ids) for stage, ids in self._flight.holds]
+            self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.holds]
 
-    def _record(self, session: Session) -> None:
-        tally, seconds = self._tally, self.clock.take()
+    def _record(self, stream: Stream) -> None:
+        tally, seconds = stream.tally, self.clock.take()
         phases: dict[str, Any] = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
         record = RoundRecord(
             drafted=tally.drafted,
@@ -196,5 +159,5 @@ class PipelineEngine(Loop):
             commits_s=tally.commits_s,
             **phases,
         )
-        session.record.rounds.append(record)
-        mark_round(self.clock, session)
+        stream.session.record.rounds.append(record)
+        mark_round(self.clock, stream.session)

@@ -12,6 +12,9 @@ class StepTime(Protocol):
     def admit(self, session: Session) -> None:
         """Begin with a new request."""
 
+    def release(self, session: Session) -> None:
+        """Forget a request."""
+
     def step(self, session: Session, flight: Flight, level: Level) -> None:
         """Let the time of one step pass, in which the drafter forwards the level that was fed."""
 
