@@ -160,14 +160,15 @@ class TokenTree:
 
     def add(self, token: int, parent: int, source: Distributions, row: int) -> int:
         """Append a child that came from distribution `row` of `source`; returns its node."""
-        if not 0 <= parent < len(self.tokens):
+        node = len(self.tokens)
+        if not 0 <= parent < node:
             raise PolicyError(f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}")
         self.sampled = self.sampled or source.sampled
         self.tokens.append(token)
         self.parents.append(parent)
         self._depths.append(self._depths[parent] + 1)
         self._sources.append((source, row))
-        return self.last
+        return node
 
     def below(self, node: int) -> list[int]:
         """The node and its descendants, parents before children."""

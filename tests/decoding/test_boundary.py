@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import AUTOREGRESSIVE, GREEDY, decode, disturbed, make_requests, make_runner, outputs, tiny_llama
+from tiny_models import AUTOREGRESSIVE, GREEDY, decode, disturbed, make_requests, make_runner, tiny_llama
 
 from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.boundary import CheckedLevels
@@ -206,7 +206,6 @@ def test_a_request_may_come_again_under_its_id(spec: str, runners: Runners) -> N
             records += engine.step()
         counts.append([(step.drafted, step.accepted, step.reused) for step in records[0].rounds])
         assert len(records[0].output_ids) == length
-        assert outputs({"000": records[0]}) == outputs(
-            decode(AUTOREGRESSIVE, runners, make_requests([[1, 2, 3]], length))
-        )
+        plain = decode(AUTOREGRESSIVE, runners, make_requests([[1, 2, 3]], length))
+        assert records[0].output_ids == plain["000"].output_ids
     assert counts[-1] == counts[-2]
