@@ -208,7 +208,7 @@ def held_out_loss(model: LlamaForCausalLM, documents: list[list[int]]) -> float:
 
 
 def load(folder: Path) -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> None:
@@ -236,7 +236,7 @@ def main() -> None:
     if args.stage == "tokenizer":
         train_tokenizer(math + prose).save_pretrained(args.out / "target")
         return
-    tokenizer = AutoTokenizer.from_pretrained(args.out / "target")
+    tokenizer = AutoTokenizer.from_pretrained(args.out / "target", trust_remote_code=False)
     tokens = {
         name: tokenizer(texts, add_special_tokens=False)["input_ids"]
         for name, texts in (("math", math), ("prose", prose))

@@ -54,6 +54,7 @@ def live_engine(
             sampler=sampler,
             seed=seed,
             eos_ids=eos_ids,
+            batch_size=batch_size,
             capacity=capacity,
             started_s=started_s,
             deployment=deployment,
@@ -77,6 +78,7 @@ def pipeline_engine(
     sampler: Sampler,
     seed: int,
     eos_ids: frozenset[int],
+    batch_size: int,
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
@@ -93,6 +95,7 @@ def pipeline_engine(
         depth=depth,
         seed=seed,
         eos_ids=eos_ids,
+        batch_size=batch_size,
         capacity=capacity,
         name=method.called,
     )

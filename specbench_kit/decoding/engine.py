@@ -65,10 +65,11 @@ class Engine(Loop):
     def _round(self) -> Sequence[Outcome]:
         drafts = self.drafter.begin(self.sessions)
         chosen = self.policy.plan(self.drafter)
-        answer = self._send(drafts, chosen)
+        warm = all(session.produced for session in self.sessions)
+        answer = self._send(drafts, chosen, warm)
         with self.clock.overlap():
             self.policy.overlap(self.drafter)
-        with self.clock.rest_of("verify", apart=self.verifier.apart):
+        with self.clock.rest_of("verify", apart=self.verifier.apart, typical=warm):
             verdicts = answer()
         with self.clock.phase("commit"):
             outcomes = [self._commit(verdict) for verdict in verdicts]
@@ -76,10 +77,10 @@ class Engine(Loop):
         self._record(outcomes)
         return outcomes
 
-    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]], warm: bool) -> Answer:
         for draft in drafts:
             draft.tree.sent = len(draft.tree.tokens)
-        with self.clock.phase("verify"):
+        with self.clock.phase("verify", typical=warm):
             return self.verifier.send(drafts, chosen)
 
     def _commit(self, verdict: Verdict) -> Outcome:
@@ -115,6 +116,7 @@ class Engine(Loop):
 
 def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
     verdict, tree = outcome.verdict, outcome.verdict.draft.tree
+    parents, path = verdict.places()
     return RoundRecord(
         drafted=tree.drafted,
         submitted=len(verdict.submitted),
@@ -131,4 +133,7 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         proactive=tree.proactive,
         aligned=outcome.aligned,
         reused=sum(node <= tree.inherited for node in verdict.path),
+        deepest=max((tree.depth(node) for node in verdict.submitted), default=0),
+        parents=parents,
+        path=path,
     )

@@ -31,6 +31,14 @@ class Verdict:
         """What the round adds to the output, before any end is applied."""
         return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
 
+    def places(self) -> tuple[list[int], list[int]]:
+        """Parents of the submitted nodes and the path, as `RoundRecord` has them."""
+        place = {0: 0} | {node: number for number, node in enumerate(self.submitted, start=1)}
+        parents = [place[self.draft.tree.parents[node]] for node in self.submitted]
+        if parents == list(range(len(parents))):
+            return [], []
+        return parents, [place[node] for node in self.path]
+
 
 Answer = Callable[[], list[Verdict]]
 """Waits for the verdicts of what was sent."""

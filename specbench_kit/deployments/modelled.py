@@ -94,7 +94,8 @@ class Timelines:
         start_s = max(arrivals_s)
         self.clock.charge("queue", sum(start_s - arrival_s for arrival_s in arrivals_s))
         verify_s = self._verifier.pass_s(rows)
-        self.clock.charge("verify", verify_s)
+        warm = all(client.target_cached or verdict.draft.context_length == 1 for client, verdict in pairs)
+        self.clock.charge("verify", verify_s, typical=warm)
         for client, verdict in pairs:
             client.answer_s = start_s + verify_s + (self._answer(client, verdict) if waits else 0.0)
             if not client.asked:
@@ -174,7 +175,7 @@ class Timelines:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
-        return self._cross(client, prompt + draft, self._link.up_bytes_per_s)
+        return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
     def _answer(self, client: _Client, verdict: Verdict) -> float:
         """Seconds of the message down."""
@@ -188,10 +189,10 @@ class Timelines:
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
         session.arrival_s -= up_s + down_s
 
-    def _cross(self, client: _Client, tokens: int, bytes_per_s: float) -> float:
+    def _cross(self, client: _Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
         """Seconds of one message, charged to the link."""
         seconds = self._link.message_s(tokens, bytes_per_s, client.random)
-        self.clock.charge("link", seconds)
+        self.clock.charge("link", seconds, typical=typical)
         return seconds
 
 

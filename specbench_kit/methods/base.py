@@ -74,6 +74,16 @@ class Method(ABC):
         cls.called = vars(cls).get("called", cls.__name__)
 
     @property
+    def trained_on(self) -> frozenset[str]:
+        """Of a method made ready: fingerprints of the prompts that it learned from."""
+        return frozenset()
+
+    @property
+    def trained_apart(self) -> bool:
+        """Whether these are a part set apart for it, which a benchmark leaves out unasked."""
+        return False
+
+    @property
     def pipeline(self) -> Pipeline | None:
         """The pipeline that it fills, step by step; None where it goes round by round."""
         return None

@@ -69,7 +69,9 @@ class Runner:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.capacity, self.device = executor.capacity, executor.device
+        self.capacity, self.device, self.vocabulary = executor.capacity, executor.device, executor.vocabulary
+        self.masked: Sequence[int] = ()
+        """Tokens that the model may read but not say."""
         self._slots = [_Slot() for _ in range(executor.slots)]
         self._free = list(range(executor.slots))[::-1]
 
@@ -99,10 +101,13 @@ class Runner:
 
     def forward(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Forward:
         """Append every row's tokens as provisional; returns logits of those it keeps, and hidden states of `layers`."""
-        if torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
-            return self.executor.forward([self._row(row) for row in rows], layers)
-        with torch.inference_mode():
-            return self.forward(rows, layers)
+        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
+            with torch.inference_mode():
+                return self.forward(rows, layers)
+        found = self.executor.forward([self._row(row) for row in rows], layers)
+        if self.masked:
+            found.mask(self.masked)
+        return found
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the others.
@@ -119,16 +124,6 @@ class Runner:
         state.clear()
         if parents:
             state.append(Append(slot, [0] * len(parents), parents))
-
-    def top2(self, prefix: Sequence[int]) -> tuple[tuple[int, int], float]:
-        """The two most likely tokens after a prefix and the margin between their logits; leaves no trace."""
-        slot = self.acquire()
-        try:
-            values, tokens = self.forward([Append(slot, prefix)])[0][0].float().topk(2)
-        finally:
-            self.release(slot)
-        best, second = tokens.tolist()
-        return (best, second), float(values[0] - values[1])
 
     def _row(self, new: Append) -> Row:
         """Append to a slot; returns what its executor is to compute."""

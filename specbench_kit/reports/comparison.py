@@ -12,6 +12,7 @@ from specbench_kit.reports.metrics import Group, Metrics
 from specbench_kit.reports.paired import Entry
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.series import Series, arrange
+from specbench_kit.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 
@@ -144,8 +145,9 @@ def _kept(dataset: str, source: Source, division: Division) -> Source:
 
 
 def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True) -> Entry:
-    """`timed`: the requests are all of their runs, so that makespan and cost are theirs."""
+    """`timed`: the requests are all of their runs, so that makespan and cost are theirs unless interrupted."""
     found = list(sources.values())
+    timed = timed and not any(spans_interruption(one.run.fields) for one in found)
     records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
     spans = [sum(metrics.makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
     return Entry(
@@ -180,10 +182,10 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return sum(known) if known and len(known) == len(sources) else None
 
 
-def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[str]:
-    """Requests whose difference from the baseline the run's own check took for rounding."""
+def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[str, int]]:
+    """Requests, by id and repeat, whose difference from the baseline the run's own check took for rounding."""
     return frozenset(
-        f"{name}/{one['request_id']}" if renamed else one["request_id"]
+        (f"{name}/{one['request_id']}" if renamed else one["request_id"], one.get("repeat", 0))
         for name, source in sources.items()
         for one in (source.run.summary.get("lossless") or {}).get("divergences", ())
         if one["verdict"] == "tie"

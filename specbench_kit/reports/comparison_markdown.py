@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench_kit.reports import deployment_wording, wording
+from specbench_kit.reports import deployment_wording, machine_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.verdicts import FEWEST_PROMPTS, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.vocabulary import METRICS, value_with_interval
@@ -31,13 +31,14 @@ def render(comparison: Comparison, figures: str = "") -> str:
         definitions(),
         _runs(comparison),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(comparison: Comparison) -> str:
     methods = len([one for one in comparison.series if not one.is_baseline])
     title = f"# {methods} methods on {', '.join(comparison.datasets)}"
-    parts = [title, f"**{headline(comparison)}**", warning(cautions(comparison))]
+    first = warning(machine_wording.of_all(run.fields for run in comparison.runs))
+    parts = [title, first, f"**{headline(comparison)}**", warning(cautions(comparison))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -49,7 +50,8 @@ def _setting(comparison: Comparison) -> str:
     ]
     fields = [run.fields for run in comparison.runs]
     rows = [*datasets, *_merged([setting(one) for one in fields]), *wording.warm_up(fields)]
-    sections = ["## What was run\n\n" + table(["", ""], rows), *map(deployment_wording.section, fields)]
+    sections = ["## What was run\n\n" + table(["", ""], rows), method_wording.section(fields)]
+    sections += map(deployment_wording.section, fields)
     return "\n\n".join(dict.fromkeys(filter(None, sections)))
 
 

@@ -93,7 +93,8 @@ def cautions(comparison: Comparison) -> list[str]:
         lines += wording.setting_cautions(run.fields)
     for one in comparison.series:
         for run in () if one.is_derived else one.runs.values():
-            lines += [f"{code(one.label)}: {caution}" for caution in wording.result_cautions(run.summary)]
+            own = [*wording.resumption_cautions(run.fields), *wording.result_cautions(run.summary)]
+            lines += [f"{code(one.label)}: {caution}" for caution in own]
     lines += unsteady(comparison)
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(wording.not_read, comparison.problems)
@@ -116,7 +117,7 @@ def where(comparison: Comparison) -> str:
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [
         wording.sampling_sentence(run.get("config") or {}),
-        f"batch size {(run.get('config') or {}).get('batch_size')}",
+        wording.batch_sentence(run.get("config") or {}),
     ]
     if run.get("time_kind") == "measured":
         parts.append(wording.hardware_sentence(run.get("hardware") or {}))

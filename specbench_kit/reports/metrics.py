@@ -130,14 +130,18 @@ def summarise_run(
     baseline: Sequence[RequestRecord] | None,
     deployment: Metrics | None,
     oracle_throughput: float | None = None,
+    timed: bool = True,
 ) -> dict[str, Any]:
-    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`."""
+    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`.
+
+    Not `timed`: an interruption lies within, so that nothing can be said per makespan.
+    """
     other = baseline or ()
     found = summarise(
         records,
         baseline,
-        makespan_s=makespan_s(records),
-        baseline_makespan_s=makespan_s(other),
+        makespan_s=makespan_s(records) if timed else None,
+        baseline_makespan_s=makespan_s(other) if timed else None,
         oracle_throughput=oracle_throughput,
         device_cost=device_cost(deployment, records) if deployment else None,
         baseline_device_cost=device_cost(deployment, other) if deployment else None,
@@ -247,22 +251,27 @@ def ratio_intervals(rounds: Rounds, seed: int = 0) -> Metrics:
 
 
 def acceptance_by_position(rounds: Rounds) -> Metrics:
-    """Acceptance of draft position i = 1, 2, ... up to the most tokens submitted in a round.
+    """Acceptance of draft position i = 1, 2, ... up to the deepest that a token was submitted at.
 
     `acceptance_at`: rounds that accepted position i / all rounds. `acceptance_at_conditional`: the same count
-    over the rounds that submitted at least i tokens and accepted all i - 1 before. In a tree, position is depth.
+    over the rounds that submitted a token at depth i and accepted all i - 1 before. In a tree, position is depth.
     """
-    accepted, submitted = rounds["accepted"], rounds["submitted"]
-    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one position
-    submitted = np.where(pipeline | np.isnan(submitted), accepted, submitted)
-    positions = range(1, int(submitted.max(initial=0)) + 1)
+    accepted, deepest = rounds["accepted"], _deepest(rounds)
+    positions = range(1, int(np.fmax(accepted, deepest).max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
-    known = not np.isnan(rounds["submitted"]).any()
-    reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) * known for i in positions]
+    known = not np.isnan(deepest).any()
+    reached = [int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * known for i in positions]
     return {
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
     }
+
+
+def _deepest(rounds: Rounds) -> Array:
+    """The depth that each round reached; where its record does not say, that of a chain of what was submitted."""
+    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one depth
+    chain = np.where(pipeline, rounds["accepted"], rounds["submitted"])
+    return np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])
 
 
 def wasted_time(rounds: Rounds) -> Metrics:

@@ -22,7 +22,7 @@ TIMED = {"speedup": ("baseline_s", "own_s"), "relative_speed": ("reference_s", "
 
 @dataclass(frozen=True)
 class Entry:
-    """One method's side of a table; `ties` are requests that differ from the baseline by rounding alone.
+    """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
 
     Makespans and costs are None where the requests share a run's time with others.
     """
@@ -33,7 +33,7 @@ class Entry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
-    ties: frozenset[str] = frozenset()
+    ties: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
     is_bound: bool = False
     is_baseline: bool = False
@@ -113,8 +113,8 @@ def lossless_counts(entry: Entry) -> Metrics | None:
     plain = {(r.request_id, r.repeat): r for r in Group(entry.baseline).finished}
     pairs = [(r, plain[key]) for r in Group(entry.records).finished if (key := (r.request_id, r.repeat)) in plain]
     pairs = [(own, other) for own, other in pairs if own.prompt_ids == other.prompt_ids and own.has_token_ids]
-    different = [own.request_id for own, other in pairs if own.output_ids != other.output_ids]
-    ties = sum(request_id in entry.ties for request_id in different)
+    different = [own.key for own, other in pairs if own.output_ids != other.output_ids]
+    ties = sum(key in entry.ties for key in different)
     return {
         "compared": len(pairs),
         "identical": len(pairs) - len(different),

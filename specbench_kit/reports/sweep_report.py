@@ -7,7 +7,7 @@ from specbench_kit.reports import deployment_wording
 from specbench_kit.reports import sweep_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, table, warning
+from specbench_kit.reports.markup import code, document, table, warning
 from specbench_kit.reports.wording import dataset_sentence, model_sentence, setting_cautions, time_sentence
 
 Fields = Mapping[str, Any]
@@ -25,7 +25,7 @@ def render(run: Fields, summary: Fields) -> str:
         _definitions(),
         provenance(dict(run)),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields) -> str:

@@ -81,7 +81,7 @@ DISTRIBUTIONS = {
 
 LISTS = {
     "acceptance_at": "rounds that accepted position i / all rounds (in a tree, position is depth)",
-    "acceptance_at_conditional": "the same, over the rounds that submitted i tokens and accepted all before i",
+    "acceptance_at_conditional": "the same, over the rounds that submitted a token at i and accepted all before i",
     "phase_seconds": "busy seconds per phase; prefill is the draft model's, the target's is in verify",
     "phase_share": "phase_seconds / their sum",
     "intervals": "95% bootstrap intervals over requests, both sides of a pair drawn together",

@@ -91,8 +91,7 @@ def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Accept
     """A trace, replayed under the method."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
-    models = trace.header.run["models"]
-    pair = PairHashes(*(models[role]["hash"] for role in ("target", "draft")))
+    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     prepared = method.prepare(environment(pair, deployment))
     try:
         return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))

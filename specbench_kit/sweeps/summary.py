@@ -1,9 +1,7 @@
 """From a grid's rows to lines along its first axis, their break-even points, and a table for other programs."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import StringIO
 from typing import Any
 
 from specbench_kit.bench.lanes import BASELINE
@@ -58,15 +56,6 @@ def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
         "break_even": [_break_even(line, axes[0]) for line in lines(rows, axes) if line.series != BASELINE],
         "rows": [_flat(row) for row in rows],
     }
-
-
-def to_csv(rows: Sequence[Fields]) -> str:
-    """The rows of a summary as a table; what has no value is left empty."""
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _label(row: Row, held: Sequence[Axis]) -> str:

@@ -56,12 +56,13 @@ class ReplayDrafter:
         return self.drafts
 
     def room(self, draft: Draft) -> int:
-        """Tokens that the recorded chain still has."""
-        return self._header.max_draft - draft.tree.last
+        """Tokens that the chain can still take before the context is full, as it was when the trace was recorded."""
+        return self._header.holds(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain."""
-        for draft in drafts:
+        """Append the recorded next token to each chain; returns the drafts that had room for it."""
+        grown = [draft for draft in drafts if self.room(draft) > 0]
+        for draft in grown:
             place = draft.tree.last
             if place >= self._header.max_draft:
                 raise SkitError(
@@ -70,7 +71,7 @@ class ReplayDrafter:
                 )
             source = self._recorded.get(draft.request_id) or self._look_up(draft)
             draft.tree.add(source.tokens[place], place, source, place)
-        return list(drafts)
+        return grown
 
     def _look_up(self, draft: Draft) -> _Recorded:
         found = _Recorded(self._traces[draft.request_id], draft.session.produced)

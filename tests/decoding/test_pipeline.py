@@ -24,7 +24,7 @@ from tiny_models import (
 from specbench_kit.assembly import live_engine, pipeline_engine
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
-from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import TreeSlot, VirtualStages
@@ -64,7 +64,8 @@ def traced(
     **options: Any,
 ) -> Any:
     """The records of a run and what every stage held in every step."""
-    settings: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset()} | options
+    defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
+    settings = defaults | options
     engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
     engine.trace = []
     if details is not None:
@@ -119,12 +120,46 @@ def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, ta
         for one, step in zip(shown, record.rounds, strict=True):
             assert (one.tokens[0], one.parents[0]) == (root, -1)
             assert (len(one.submitted), len(one.path), one.committed) == (step.submitted, step.accepted, step.committed)
+            assert step.deepest == max(_depths(one.parents))
             assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
             assert all(parent < node for node, parent in enumerate(one.parents))
             assert all(0 < probability <= 1 for probability in one.probabilities)
             output += [*(one.tokens[node] for node in one.path), one.extra][: one.committed]
             root = output[-1]
         assert output == record.output_ids
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return depths
+
+
+def test_requests_of_a_batch_wait_for_each_other_and_that_is_in_their_time(target: Any, runners: Runners) -> None:
+    """Of four places the first is decoded at once; the fifth request is submitted when that place is free."""
+    place = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
+    prompts = clear_prompts(target, [9, 30, 4, 17, 6], 12)
+    options: dict[str, Any] = {"deployment": place, "started_s": 7.0}
+    alone, _ = traced(runners, SPEC, prompts, 12, **options)
+    records, _ = traced(runners, SPEC, prompts, 12, batch_size=4, **options)
+    assert [record.output_ids for record in records] == [record.output_ids for record in alone]
+    work_s = [record.e2e_s for record in alone]
+    ends_s = [sum(work_s[: place + 1]) for place in range(5)]
+    waits_s = [0.0, *ends_s[:3], ends_s[3] - ends_s[0]]
+    for record, single, wait_s in zip(records, alone, waits_s, strict=True):
+        assert record.rounds[0].queue_s == pytest.approx(wait_s)
+        assert all(step.queue_s == 0 for step in record.rounds[1:])
+        assert record.ttft_s == pytest.approx(wait_s + single.ttft_s)
+        assert record.e2e_s == pytest.approx(wait_s + single.e2e_s)
+        assert record.tpot_s == pytest.approx(single.tpot_s)
+        assert single.rounds[0].queue_s == 0
+
+
+def test_a_refused_prompt_frees_its_place_at_once(runners: Runners) -> None:
+    records, _ = traced(runners, SPEC, [[], [1] * CAPACITY, [3]], 4, batch_size=2)
+    assert [record.finish_reason for record in records] == ["error", "error", "length"]
+    assert records[-1].rounds[0].queue_s < records[-1].ttft_s
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:

@@ -192,19 +192,6 @@ def test_logits_are_cut_to_the_shared_vocabulary() -> None:
     assert logits.argmax()[0] == plain_logits(model, [1, 2, 3])[:, :40].argmax(-1).tolist()
 
 
-def test_top2_gives_the_margin_and_leaves_no_trace() -> None:
-    model = tiny_llama(0)
-    runner = make_runner(model, 1, 40)
-    for _ in range(3):
-        (best, second), margin = runner.top2([5, 6, 7])
-        values, tokens = plain_logits(model, [5, 6, 7])[-1].topk(2)
-        assert (best, second) == tuple(tokens.tolist())
-        assert margin == pytest.approx(float(values[0] - values[1]), abs=1e-4)
-    with pytest.raises(SkitError):
-        runner.top2([1] * 41)
-    assert runner.acquire() == 0
-
-
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=1.0)])
 @pytest.mark.parametrize("sick", ["target", "draft"])
 def test_nan_logits_are_one_line(sick: str, sampler: Sampler) -> None:

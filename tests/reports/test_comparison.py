@@ -240,6 +240,17 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     assert wording.lossless_cell(row) == "5/7, 1 tied, 1 WRONG"
 
 
+def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
+    records = [one for repeat in (0, 1) for one in records_of(4, 0.7, 8, 24, repeat=repeat)]
+    baseline = plain(records)
+    for at in (0, 8):
+        records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
+    run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
+    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "repeat": 0, "verdict": "tie"}]}
+    row = compare([run]).overall["wisp"]
+    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1}
+
+
 def test_sampled_outputs_are_not_compared(tmp_path):
     write_methods(tmp_path, config=make_run()["config"] | {"temperature": 0.8})
     assert compared([tmp_path]).overall["wisp"]["lossless"] is None

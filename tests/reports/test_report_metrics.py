@@ -69,6 +69,28 @@ def test_acceptance_at_each_position(two_requests):
     assert metrics["acceptance_at_conditional"] == [3 / 4, 1 / 2, 0.0, None]
 
 
+def test_in_a_tree_a_position_is_a_depth_and_only_rounds_that_reached_it_tried():
+    """Twenty nodes down to depth 8 have 8 positions, and a shallower tree has rejected nothing below its leaves."""
+    deep, shallow = make_round(20, accepted=3, deepest=8), make_round(20, accepted=2, deepest=2)
+    metrics = overall([make_record("a", deep, shallow)])
+    assert metrics["acceptance_at"] == [1.0, 1.0, 1 / 2, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert metrics["acceptance_at_conditional"] == [1.0, 1.0, 1.0, 0.0, None, None, None, None]
+
+
+def test_a_pipelines_positions_go_as_deep_as_its_flight():
+    rounds = make_round(30, accepted=2, steps=9, deepest=4), make_round(30, accepted=0, steps=9, deepest=3)
+    metrics = overall([make_record("a", *rounds)])
+    assert metrics["acceptance_at"] == [1 / 2, 1 / 2, 0.0, 0.0]
+    assert metrics["acceptance_at_conditional"] == [1 / 2, 1.0, 0.0, None]
+
+
+def test_a_record_that_does_not_say_its_depth_is_taken_for_a_chain():
+    known, old = ([make_record("a", make_round(4, accepted=2, **deepest))] for deepest in ({"deepest": 4}, {}))
+    assert old[0].rounds[0].deepest is None
+    for name in ("acceptance_at", "acceptance_at_conditional"):
+        assert overall(old)[name] == overall(known)[name]
+
+
 def test_wasted_drafting_time(two_requests):
     metrics = overall(two_requests)
     # 20 ms per token in request a, 10 ms in request b.

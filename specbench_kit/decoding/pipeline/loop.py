@@ -48,9 +48,12 @@ class LevelDrafter:
 class PipelineEngine(Loop):
     """Decodes requests one after the other, a tree level per step; what is in flight is a tree below the last token.
 
-    A batch would share the stages: here its requests wait for each other. A round lasts from filling the pipeline to
-    the next time that the true token is not in flight. The policy is that of the method `name`.
+    A batch would share the stages: here its requests wait for each other, which is `queue_s` of their first rounds. A
+    round lasts from filling the pipeline to the next time that the true token is not in flight. The policy is that of
+    the method `name`.
     """
+
+    at_once = 1
 
     def __init__(
         self,
@@ -63,11 +66,12 @@ class PipelineEngine(Loop):
         depth: int,
         seed: int,
         eos_ids: frozenset[int],
+        batch_size: int,
         capacity: int,
         name: str,
         time: StepTime | None = None,
     ) -> None:
-        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=1, capacity=capacity)
+        super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy, self.drafter, self.stages = CheckedLevels(policy, name), drafter, stages
         self.trace: list[Hold] | None = None
         """Is filled with what every stage works on, where it was given a list."""
@@ -148,6 +152,8 @@ class PipelineEngine(Loop):
 
     def _record(self, stream: Stream) -> None:
         tally, seconds = stream.tally, self.clock.take()
+        if not stream.session.record.rounds:
+            seconds["queue"] += stream.session.waited_s
         phases: dict[str, Any] = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
         record = RoundRecord(
             drafted=tally.drafted,
@@ -157,6 +163,7 @@ class PipelineEngine(Loop):
             end_s=tally.commits_s[-1],
             steps=tally.steps,
             commits_s=tally.commits_s,
+            deepest=tally.deepest,
             **phases,
         )
         stream.session.record.rounds.append(record)

@@ -15,6 +15,7 @@ class Tally:
     drafted: int = 0
     fed: int = 0
     accepted: int = 0
+    deepest: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
     fill: Fill | None = None
@@ -42,6 +43,8 @@ class Stream:
         self.flight.enter(self.level, self._scores)
         self.tally.steps += 1
         self.tally.fed += len(self.level.tokens)
+        # The flight's root lies as deep as tokens were accepted, and every stage that works holds one level below.
+        self.tally.deepest = max(self.tally.deepest, self.tally.accepted + len(self.flight.holds) - 1)
         if self.tally.fill is not None:
             self.tally.fill.take(self.flight)
 

@@ -46,6 +46,11 @@ class ProcessStages:
             self.close()
             raise
 
+    @property
+    def are_children(self) -> bool:
+        """Whether this process started the others."""
+        return self._workers is not None
+
     def acquire(self) -> int:
         """An empty slot."""
         slot = self._free.pop()

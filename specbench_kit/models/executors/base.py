@@ -60,6 +60,12 @@ class Forward:
         """[kept, width] of all rows by layer."""
         return {layer: _together(parts) for layer, parts in self._hidden.items()}
 
+    def mask(self, tokens: Sequence[int]) -> None:
+        """Make tokens as unlikely as the least likely one: minus infinity would spoil draft statistics."""
+        self.statistics = None
+        for part in self._parts:
+            part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
+
     def argmax(self) -> list[list[int]]:
         """Most likely next token after each kept token of each row."""
         best = iter(self.logits.argmax(-1).tolist())
@@ -88,6 +94,10 @@ class Executor(ABC):
     @abstractmethod
     def supports(cls, model: Any) -> bool:
         """Whether this executor computes exactly what the transformers model computes."""
+
+    @abstractmethod
+    def beside(self, slots: int, capacity: int) -> "Executor":
+        """Another one over the same weights, with KV of its own."""
 
     @abstractmethod
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:

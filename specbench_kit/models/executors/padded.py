@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,9 +47,19 @@ class PaddedExecutor(Executor):
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
+        self._dtype: torch.dtype = model.dtype
+        self._make_room(slots, capacity)
+
+    def beside(self, slots: int, capacity: int) -> Executor:
+        other = copy(self)
+        other._make_room(slots, capacity)
+        return other
+
+    def _make_room(self, slots: int, capacity: int) -> None:
+        self.slots, self.capacity = slots, capacity
         # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
-        self.store = KVStore(self.kv_shape, slots, capacity + BAND, model.dtype, self.device)
-        self.masks = MaskBuilder(capacity + BAND, model.dtype, self.device)
+        self.store = KVStore(self.kv_shape, slots, capacity + BAND, self._dtype, self.device)
+        self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)
         self._key_positions = np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
 
     @property
