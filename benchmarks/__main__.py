@@ -16,6 +16,7 @@ from benchmarks import (
     adaspec_ablation,
     against_transformers,
     bundled_pair,
+    calibration,
     forwards,
     length,
     llama_cpp,
@@ -44,6 +45,7 @@ MODULES = (
     pipeline,
     serving,
     specedge,
+    calibration,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

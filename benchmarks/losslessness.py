@@ -9,7 +9,7 @@ from benchmarks.faults import Fault, accept_second, injected, swap_extra
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.choices import Likeliest
-from specbench_kit.metrics.losslessness import Conditions, Losslessness, ShapeJudge, check_all
+from specbench_kit.metrics.losslessness import Losslessness, ShapeJudge, check_all
 from specbench_kit.metrics.shapes import Shapes
 from specbench_kit.models.pair import Pair, load_pair
 
@@ -61,7 +61,7 @@ class Scenes:
                     yield found.verdict == "error"
 
     def check(self, records: list[RequestRecord], size: int) -> list[Losslessness]:
-        judge = ShapeJudge(self.shapes, lambda _: Likeliest(), Conditions(size))
+        judge = ShapeJudge(self.shapes, lambda _: Likeliest(), exact=size == 1)
         return check_all(records, self.plain[size], judge)
 
 

@@ -8,6 +8,7 @@ from specbench_kit.bench.run_directory import KEPT, RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports import markdown, metrics
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
@@ -70,7 +71,14 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
     timed = not spans_interruption(run.run)
-    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle, timed=timed)
+    measured = metrics.summarise_run(
+        records,
+        baseline or None,
+        deployment,
+        oracle_throughput=oracle,
+        timed=timed,
+        batch_size=batch_size(run.run),
+    )
     return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],

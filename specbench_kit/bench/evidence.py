@@ -12,7 +12,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.metrics.choices import Choice, Drawn, Likeliest
 from specbench_kit.metrics.distribution import Tally, summarise_match, summarise_tally
-from specbench_kit.metrics.losslessness import Conditions, Losslessness, ShapeJudge, check_all, summarise_checks
+from specbench_kit.metrics.losslessness import Losslessness, ShapeJudge, check_all, summarise_checks
 from specbench_kit.metrics.shapes import Shapes, whole
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
@@ -40,8 +40,8 @@ class Evidence:
 
     def _compare(self, config: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
         virtual = config.get("launch", "virtual") == "virtual"
-        conditions = Conditions(config["batch_size"], shapes_known=virtual and method.pipeline is None)
-        judge = ShapeJudge(self._shapes, partial(_choice, _sampler(config), config["seed"]), conditions)
+        exact = virtual and method.pipeline is None and config["batch_size"] == 1
+        judge = ShapeJudge(self._shapes, partial(_choice, _sampler(config), config["seed"]), exact)
         return summarise_checks(check_all(records, baseline, judge))
 
     def _tally(self, records: Records, sampler: Sampler) -> Tally:

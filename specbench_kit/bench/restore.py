@@ -57,7 +57,7 @@ def restore_dataset(run: Fields, data_dir: Path | None) -> LoadedDataset:
     found = load(
         _prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=config.get("limit"), seed=config["seed"]
     )
-    found = leave_out(found, frozenset(wanted.get("left_out") or ()))
+    found = leave_out(found, frozenset(wanted.get("left_out") or ()), config.get("limit"), config["seed"])
     if found.digest != wanted["digest"]:
         raise SkitError(
             f"the prompts of {wanted['name']} ({found.location}) are not those of the run (SHA-256 "

@@ -34,9 +34,10 @@ class Benchmark:
     def __init__(
         self, settings: Settings, dataset: LoadedDataset, bench: Workbench | None = None, runs: Runs | None = None
     ) -> None:
-        self.settings, self.dataset = settings, dataset
+        self.settings = settings
         self.bench = bench or Workbench(settings, [dataset])
-        self.runs = runs or open_runs(settings, self.bench, [dataset])[0][0]
+        self.dataset = dataset if bench else self.bench.datasets[0]
+        self.runs = runs or open_runs(settings, self.bench, [self.dataset])[0][0]
         self.exports = {spec: Exports(run, settings) for spec, run in self.runs.items()}
         self._places = {spec: self._find_places(spec) for spec in self.bench.lanes}
         self._kept = {spec: self._reusable(spec) for spec in self._places}

@@ -1,6 +1,8 @@
 """One writer per run directory: a lock that the system lets go of when its process ends, however it ends."""
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,10 +17,18 @@ _held: dict[Path, BinaryIO] = {}
 def hold(folder: Path) -> None:
     """Make this process the only one that writes to the folder; where another does, an error of one line."""
     place = folder.resolve()
-    if place in _held:
-        return
+    while place not in _held:
+        file = _locked(folder, place / FILE)
+        # Whoever held it before may have removed the file meanwhile: then this is the lock of nothing.
+        if (place / FILE).exists() and os.path.samestat(os.fstat(file.fileno()), (place / FILE).stat()):
+            _held[place] = file
+        else:
+            file.close()
+
+
+def _locked(folder: Path, path: Path) -> BinaryIO:
     try:
-        file = (place / FILE).open("ab")
+        file = path.open("ab")
     except OSError as error:
         raise SkitError(f"cannot write in {folder}: {error.strerror}; {KEPT}") from error
     try:
@@ -26,13 +36,15 @@ def hold(folder: Path) -> None:
     except OSError as error:
         file.close()
         raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
-    _held[place] = file
+    return file
 
 
 def release(folder: Path) -> None:
-    """Let other processes write to the folder again."""
+    """Let other processes write to the folder again, and leave nothing behind."""
     file = _held.pop(folder.resolve(), None)
     if file is not None:
+        with suppress(OSError):  # of a file that is open, which not every system removes
+            (folder / FILE).unlink()
         file.close()
 
 

@@ -14,7 +14,7 @@ def without_seen(dataset: LoadedDataset, methods: Iterable[Method], settings: Se
     All methods go without, since they are compared on the same prompts.
     """
     apart = [method.trained_on for method in methods if settings.exclude_seen or method.trained_apart]
-    return leave_out(dataset, frozenset().union(*apart))
+    return leave_out(dataset, frozenset().union(*apart), settings.limit, settings.seed)
 
 
 def count_seen(dataset: LoadedDataset, method: Method) -> int:

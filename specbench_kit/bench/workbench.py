@@ -9,6 +9,7 @@ from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.bench.latencies import Surroundings
+from specbench_kit.bench.seen import without_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.loop import Loop
@@ -26,7 +27,8 @@ from specbench_kit.profilers.measurement import Report
 class Workbench:
     """`methods` are those that can run here, by spec; `left_out` says why others of `all` cannot.
 
-    `lanes` are those that take turns: the methods, after the baseline where that is wanted or read.
+    `lanes` are those that take turns: the methods, after the baseline where that is wanted or read. `datasets` are
+    without the prompts that methods learned from, where these are left out.
     """
 
     def __init__(
@@ -44,7 +46,8 @@ class Workbench:
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
-        self.runners = self._make_runners(datasets)
+        self.datasets = [without_seen(dataset, self.methods.values(), settings) for dataset in datasets]
+        self.runners = self._make_runners(self.datasets)
         self.evidence = Evidence(self.pair, self.runners[0])
         self.stages = self._start_stages() if settings.launch == "processes" else None
 

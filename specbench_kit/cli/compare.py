@@ -23,7 +23,8 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
-            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95'; "
+            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95' "
+            "(each over its own run's baseline) and 'baseline_ratio<0.9' (the baselines: machine or engine changed); "
             "may be given several times. With 2 if it cannot be told, as of a run that cannot be read; with 3 if it is "
             "about time and a run was timed on a disturbed machine."
         ),

@@ -98,7 +98,9 @@ class LoadedDataset:
     part: str | None = None
     """`train` or, where there is no such split, `reserved`, where only prompts to train on were asked for."""
     left_out: tuple[str, ...] = ()
-    """Fingerprints of chosen prompts that are not decoded, since a method learned from them."""
+    """Fingerprints of prompts that were not drawn from, since a method learned from them."""
+    pool: tuple[Prompt, ...] = ()
+    """All that the chosen ones were drawn from."""
 
     def describe(self) -> dict[str, Any]:
         """What a run records of it."""

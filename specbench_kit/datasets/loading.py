@@ -45,18 +45,21 @@ def load(
         part, prompts = ("train", prompts) if split else (RESERVED, _reserved(prompts, spec))
     chosen = _choose(prompts, limit, seed)
     name, location = one_line(Path(spec).stem if is_file else spec), one_line(location)
-    return LoadedDataset(name, source, location, digest(chosen), len(prompts), tuple(chosen), reason, part)
+    return LoadedDataset(
+        name, source, location, digest(chosen), len(prompts), tuple(chosen), reason, part, pool=tuple(prompts)
+    )
 
 
-def leave_out(dataset: LoadedDataset, fingerprints: Collection[str]) -> LoadedDataset:
-    """The dataset without the prompts that have these fingerprints."""
-    left_out = tuple(prompt.fingerprint for prompt in dataset.prompts if prompt.fingerprint in fingerprints)
+def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int | None, seed: int) -> LoadedDataset:
+    """The dataset drawn anew from the prompts that have none of these fingerprints."""
+    left_out = tuple(prompt.fingerprint for prompt in dataset.pool if prompt.fingerprint in fingerprints)
     if not left_out:
         return dataset
-    kept = tuple(prompt for prompt in dataset.prompts if prompt.fingerprint not in fingerprints)
-    if not kept:
+    pool = [prompt for prompt in dataset.pool if prompt.fingerprint not in fingerprints]
+    if not pool:
         raise SkitError(f"a method learned from every one of the prompts of {dataset.name}: give it others")
-    return replace(dataset, prompts=kept, digest=digest(kept), left_out=left_out)
+    chosen = tuple(_choose(pool, limit, seed))
+    return replace(dataset, prompts=chosen, digest=digest(chosen), left_out=left_out, pool=tuple(pool))
 
 
 def read_prompts(path: Path) -> list[Prompt]:

@@ -81,28 +81,21 @@ def _token_at(output_ids: Sequence[int], position: int) -> int | None:
     return output_ids[position] if position < len(output_ids) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """Of the run: its batch size, and whether its records tell the shape of every verification."""
-
-    batch_size: int = 1
-    shapes_known: bool = True
-
-
 class ShapeJudge:
     """Computes an output's logits again, in the shapes that were compared.
 
     A divergence is a tie if the target's two best tokens are nearer than twice the noise (each of them may move by it),
-    and if each shape gives the token that it gave in the run. Behind a tie the output is held against the target's
-    choices after the output's own prefix.
+    and if each shape gives the token that it gave in the run: the very token where the shapes are known exactly
+    (`exact`: rounds of one request at a time, in one process), else one within the same bound.
+    Behind a tie the output is held against the target's choices after the output's own prefix.
     """
 
-    def __init__(self, shapes: Shapes, choose: "Chooser", conditions: Conditions) -> None:
-        self._shapes, self._choose, self._conditions = shapes, choose, conditions
+    def __init__(self, shapes: Shapes, choose: "Chooser", exact: bool) -> None:
+        self._shapes, self._choose, self._exact = shapes, choose, exact
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         """The first error from `position` on, or the first tie where there is none."""
-        evidence = Evidence(self._shapes, record, self._choose(record), self._conditions)
+        evidence = Evidence(self._shapes, record, self._choose(record), self._exact)
         found = [evidence.judge(position, baseline.output_ids[position], from_baseline=True)]
         for later in range(position + 1, len(record.output_ids)):
             wanted = evidence.choice.token(evidence.plain[later], later)
@@ -120,8 +113,8 @@ class Chooser(Protocol):
 class Evidence:
     """One output's scores along all positions [tokens, vocabulary], in every shape; each is computed when asked for."""
 
-    def __init__(self, shapes: Shapes, record: RequestRecord, choice: Choice, conditions: Conditions) -> None:
-        self._shapes, self._record, self._conditions = shapes, record, conditions
+    def __init__(self, shapes: Shapes, record: RequestRecord, choice: Choice, exact: bool) -> None:
+        self._shapes, self._record, self._exact = shapes, record, exact
         self.choice = choice
 
     @cached_property
@@ -157,8 +150,8 @@ class Evidence:
         explained = (
             margin <= self.bound
             and self.choice.are_best(scores, token, wanted)
-            and self._gives(self.verified, position, token, self._verification_slack)
-            and (not from_baseline or self._gives(self.plain, position, wanted, self._baseline_slack))
+            and self._gives(self.verified, position, token, self._slack)
+            and (not from_baseline or self._gives(self.plain, position, wanted, self._slack))
         )
         precise = self._precise_margin(position, token, wanted) if explained and self._shapes.reduced else None
         explained = explained and (precise is None or precise <= 2 * self._imprecision)
@@ -179,24 +172,10 @@ class Evidence:
         row = scores[position]
         return self.choice.token(row, position) == token or self.choice.shortfall(row, position, token) < slack
 
-    @cached_property
-    def _verification_slack(self) -> float:
-        """What a shape that is not known exactly may add: 0 where batching changes no bit."""
-        if not self._conditions.shapes_known:
-            return self.bound
-        if self._conditions.batch_size == 1:
-            return 0.0
-        rows = self._shapes.rounds(self._record, self._conditions.batch_size)
-        return min(2 * _apart(self.verified, self.choice.scores(rows)), self.bound)
-
-    @cached_property
-    def _baseline_slack(self) -> float:
-        if not self._conditions.shapes_known:
-            return self.bound
-        if self._conditions.batch_size == 1:
-            return 0.0
-        rows = self._shapes.plain(self._record, self._conditions.batch_size)
-        return 2 * _apart(self.plain, self.choice.scores(rows))
+    @property
+    def _slack(self) -> float:
+        """What shapes that are not known exactly may add."""
+        return 0.0 if self._exact else self.bound
 
     @cached_property
     def _precise(self) -> Tensor | None:

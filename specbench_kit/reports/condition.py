@@ -49,7 +49,7 @@ COUNTED = (
     *("wasted_tokens", "lossless"),
 )
 """Metrics without a time in them, which a busy machine leaves as they are."""
-AGAINST_REFERENCE = ("relative_speed", "win_share_against")
+AGAINST_REFERENCE = ("relative_speed", "win_share_against", "baseline_ratio")
 
 
 @dataclass(frozen=True, slots=True)

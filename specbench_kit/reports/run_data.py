@@ -12,6 +12,7 @@ from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.units import batch_size
 from specbench_kit.plain_text import one_lined
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
@@ -179,7 +180,11 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
         **metrics.summarise_run(
-            records, baseline or None, fields.get("deployment"), timed=not spans_interruption(fields)
+            records,
+            baseline or None,
+            fields.get("deployment"),
+            timed=not spans_interruption(fields),
+            batch_size=batch_size(fields),
         ),
         "lossless": None,
     }

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.reports import method_wording
 from specbench_kit.reports.comparability import dataset_name
-from specbench_kit.reports.metrics import request_seconds
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.vocabulary import BASELINE
 

@@ -14,9 +14,10 @@ def is_summary(found: Any) -> bool:
     """Its counts are numbers and so is every metric, overall, by category and of the baseline."""
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         return False
-    requests, lossless, baseline = (found.get(name) or {} for name in ("requests", "lossless", "baseline"))
-    if not all(isinstance(part, dict) for part in (requests, lossless, baseline)):
+    parts = [found.get(name) or {} for name in ("requests", "baseline", "lossless", "sampling")]
+    if not all(isinstance(part, dict) for part in parts):
         return False
+    requests, baseline, lossless, _ = parts
     counted = all(isinstance(requests.get(name), int) for name in ("planned", "finished", "failed"))
     counted &= not lossless or all(isinstance(lossless.get(name), int) for name in COMPARED)
     return counted and _holds_metrics(found) and (not baseline or _holds_metrics(baseline))

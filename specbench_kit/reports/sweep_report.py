@@ -76,7 +76,7 @@ def _rows(summary: Fields) -> str:
 
 def _cells(row: Fields) -> list[str]:
     bounds = row["speedup_low"], row["speedup_high"]
-    within = f" ({interval(bounds)})" if bounds[0] != bounds[1] else ""
+    within = f" ({interval(bounds)})" if None not in bounds else ""
     return [
         code(row["method"]),
         times(row["speedup"]) + within,
@@ -110,7 +110,7 @@ def _definitions() -> str:
     return (
         "## Reading the numbers\n\n"
         "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a "
-        "95% bootstrap interval over requests. Every point replays the same trace, so that all differences between "
+        "95% interval over prompts. Every point replays the same trace, so that all differences between "
         "points come from the deployment or the options, and none from the prompts. The deployment shown above is that "
         "of the first point."
     )

@@ -15,7 +15,7 @@ from specbench_kit.reports.wording import deployment_name
 Fields = dict[str, Any]
 
 UNITS: dict[Any, str] = {seconds: "_s", rate: "_tok_per_s"}
-BOUNDED = ("speedup", "relative_speed", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
+BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
 LATEX_COLUMNS = {

@@ -3,15 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.metrics.verdicts import (
+    NO_DIFFERENCE,
+    NOT_LOSSLESS,
+    TOO_FEW,
+    UNCHECKED,
+    as_allowed,
+    may_win,
+    verdict,
+)
 from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
-from specbench_kit.reports.verdicts import NO_DIFFERENCE, TOO_FEW, verdict
 from specbench_kit.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 
-DOUBTS = {NO_DIFFERENCE: "which shows no difference from it", TOO_FEW: TOO_FEW}
-"""What is said of a speedup that shows nothing, by its verdict."""
+DOUBTS = {
+    NO_DIFFERENCE: "which shows no difference from it",
+    TOO_FEW: TOO_FEW,
+    NOT_LOSSLESS: "which is no win, since its outputs are not lossless",
+    UNCHECKED: "its outputs unchecked",
+}
+"""What is said of a speedup that shows nothing, or may not be quoted by itself, by its verdict."""
 
 
 def headline(run: Fields, summary: Fields) -> str:
@@ -40,13 +53,14 @@ def _speed(overall: Fields) -> str:
 
 
 def speedup_doubt(run: Fields, summary: Fields) -> str:
-    """Why a speedup shows no difference from autoregressive decoding; nothing where it shows one."""
+    """Why a speedup shows no difference from autoregressive decoding, or no win; nothing where it shows one."""
     overall = summary["overall"]
     if overall.get("speedup") is None:
         return ""
-    bounds = overall["intervals"].get("speedup")
-    prompts = (overall.get("speedup_pairs") or 0) // ((run.get("config") or {}).get("repeats") or 1)
-    return DOUBTS.get(verdict(bounds, prompts), "")
+    repeats = (run.get("config") or {}).get("repeats") or 1
+    units = overall.get("speedup_units", (overall.get("speedup_pairs") or 0) // repeats)
+    found = verdict(overall["speedup"], overall["intervals"].get("speedup"), units)
+    return DOUBTS.get(as_allowed(found, may_win(summary)), "")
 
 
 def speedup_note(run: Fields, summary: Fields) -> str:
@@ -212,7 +226,7 @@ def dataset_sentence(dataset: Fields) -> str:
     of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
     used = f"{count(dataset.get('count'))}{of_all} prompts"
     if dataset.get("left_out"):
-        used += f" ({len(dataset['left_out'])} that a predictor was trained on left out)"
+        used += f" (drawn without {count(len(dataset['left_out']))} that a predictor was trained on)"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.reports.statistics import ratio_of_sums
+from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
 

@@ -62,7 +62,9 @@ class _Grid:
         described, records = describe(deployment), self._replay(spec, deployment)
         if spec == BASELINE:
             self.baselines = {deployment: records}  # the grid changes deployments slowly, and records are large
-        summary = metrics.summarise_run(records, self._baseline(deployment), described)
+        summary = metrics.summarise_run(
+            records, self._baseline(deployment), described, batch_size=self.settings.batch_size
+        )
         overall: Metrics = summary["overall"]
         return overall
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.deployments.fields import Value
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.sweeps.axes import Axis, with_options
 from specbench_kit.sweeps.break_even import break_even
 from specbench_kit.sweeps.grid import Row
@@ -70,6 +72,8 @@ def _break_even(line: Line, axis: Axis) -> Fields:
     speedups = {value: row.overall["speedup"] for value, row in line.points.items()}
     ahead = [value for value, speedup in speedups.items() if speedup > 1]
     found: Fields = {"method": line.label, "axis": axis.key, "faster_at": ahead}
+    if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):
+        return {**found, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
     if not axis.numbers:
         verdict = "everywhere" if len(ahead) == len(speedups) else "in part" if ahead else "nowhere"
         return {**found, "verdict": verdict, "crossings": []}

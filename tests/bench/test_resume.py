@@ -42,7 +42,7 @@ def command(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> list[st
 def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the same run lies that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    done = skit(*command, "--out", out)
+    done = skit_here(*command, "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 

@@ -30,5 +30,6 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert "SkitError" in done.stderr
     run_lock.release(tmp_path)
+    assert list(tmp_path.iterdir()) == []
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("held\n", 0)

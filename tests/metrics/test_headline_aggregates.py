@@ -52,6 +52,17 @@ def test_a_baseline_has_its_own_makespan_price_and_idle_share() -> None:
     assert method["speedup"] == 2.0
 
 
+def test_speedups_pooled_and_of_single_requests() -> None:
+    # 2 s against 4 s, 3 s against 3 s, 5 s against 4 s.
+    fast = [record(name, round_of(0, end_s=end_s)) for name, end_s in zip("abc", (2.0, 3.0, 5.0), strict=True)]
+    plain = [record(name, round_of(0, end_s=end_s)) for name, end_s in zip("abc", (4.0, 3.0, 4.0), strict=True)]
+    found = overall(fast, baseline=plain)
+    assert found["speedup"] == pytest.approx((4 + 3 + 4) / (2 + 3 + 5))
+    assert found["speedup_request_mean"] == pytest.approx((4 / 2 + 3 / 3 + 4 / 5) / 3)
+    assert found["win_share"] == pytest.approx((1 + 0.5 + 0) / 3)
+    assert found["speedup_pairs"] == 3
+
+
 def test_an_interval_has_the_width_of_95_per_cent() -> None:
     """Of 400 requests, half have a rate of 1 and half of 3 tokens: 1.96 standard errors of 1 / sqrt(400) either way."""
     records = [record(str(n), round_of(2, accepted=2 * (n % 2))) for n in range(400)]

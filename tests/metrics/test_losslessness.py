@@ -14,7 +14,6 @@ from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.specinfer import SpecInfer
 from specbench_kit.metrics.choices import Drawn, Likeliest
 from specbench_kit.metrics.losslessness import (
-    Conditions,
     Judge,
     Losslessness,
     ShapeJudge,
@@ -113,7 +112,7 @@ class Bench:
 
     @property
     def judge(self) -> Judge:
-        return ShapeJudge(self.shapes, lambda _: LIKELIEST, Conditions(self.size))
+        return ShapeJudge(self.shapes, lambda _: LIKELIEST, exact=self.size == 1)
 
 
 make_bench = cache(Bench)

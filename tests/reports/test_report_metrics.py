@@ -173,8 +173,7 @@ def test_speedup_pairs_requests_that_finished_in_both(two_requests):
     summary = summarise(records, [*baseline, failed_record("d")], makespan_s=2.0)
     assert summary["overall"]["speedup"] == pytest.approx((1.8 + 1.0) / (0.9 + 0.5))
     assert summary["overall"]["speedup_pairs"] == 2
-    # Both requests are twice as fast, so no resample can differ.
-    assert summary["overall"]["intervals"]["speedup"] == pytest.approx([2.0, 2.0])
+    assert summary["overall"]["intervals"]["speedup"] is None  # of two prompts
     assert summary["categories"]["code"]["speedup"] == pytest.approx(1.0 / 0.5)
     assert summary["categories"]["code"]["intervals"]["speedup"] is None
 
@@ -257,5 +256,5 @@ def test_a_chain_with_independent_acceptance_commits_what_theory_says(draft, alp
 def test_summary_is_the_same_each_time():
     records = simulate_chain(requests=10, rounds=5, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
-    first, second = (summarise(records, baseline, makespan_s=1.0, seed=3) for _ in range(2))
+    first, second = (summarise(records, baseline, makespan_s=1.0) for _ in range(2))
     assert first == second

@@ -85,7 +85,14 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
         assert rest.digest != dataset.digest
         assert rest.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
     with pytest.raises(SkitError, match="learned from every one of the prompts of gsm8k"):
-        leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts})
+        leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts}, None, 0)
+
+
+def test_a_limit_counts_the_prompts_that_remain(data: Path) -> None:
+    few = load("gsm8k", data_dir=data, allow_sample=False, limit=5, seed=0)
+    rest = leave_out(few, {prompt.fingerprint for prompt in few.prompts}, 5, 0)
+    assert len(rest.prompts) == 5
+    assert not set(rest.prompts) & set(few.prompts)
 
 
 def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:

@@ -66,9 +66,9 @@ class PipelineEngine(Loop):
         depth: int,
         seed: int,
         eos_ids: frozenset[int],
-        batch_size: int,
         capacity: int,
         name: str,
+        batch_size: int = 1,
         time: StepTime | None = None,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
