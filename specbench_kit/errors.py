@@ -8,3 +8,7 @@ class SkitError(Exception):
 
     def __str__(self) -> str:
         return one_line(super().__str__())  # what it quotes may come from a file of somebody else
+
+
+class PolicyError(SkitError):
+    """A policy asked for what cannot be; whoever asked the policy adds the name of its method."""

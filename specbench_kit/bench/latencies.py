@@ -7,9 +7,9 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
 from specbench_kit.machine.probe import Probe

@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, conclude
@@ -18,7 +19,6 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
-from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes

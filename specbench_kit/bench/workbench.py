@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from specbench_kit.assembly import live_engine, require_stages
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conversations import most_tokens
@@ -11,9 +12,7 @@ from specbench_kit.bench.latencies import Surroundings
 from specbench_kit.bench.seen import without_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline import require_stages
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError

@@ -37,14 +37,15 @@ def effort() -> Effort:
     return Effort(perf_counter(), thread_time(), process_time())
 
 
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
 class Clock(Protocol):
     """What the loop asks of time, measured or modelled."""
 
     time_kind: TimeKind
     timeline: Timeline | None
     """Where the run's spans are kept, if they were asked for."""
-    submitted: bool
-    """Whether this round's drafts were sent: what is drafted from then on is proactive."""
 
     def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
         """Note what a resource did from one moment of the run's clock to another."""
@@ -55,11 +56,19 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds since the run began."""
 
-    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
-        """Charge the enclosed time to a phase; `resumed`, to the one that was gone through last, which had not ended.
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed time to a phase.
 
-        Of such a phase, what lies between counts as gone through too, but is charged to whatever ran meanwhile. Time
-        that is not `typical`, such as a verification with a prompt in it, is charged but no guide to the next one.
+        Time that is not `typical`, such as a verification with a prompt in it, is no guide to the next one.
+        """
+
+    def overlap(self) -> AbstractContextManager[None]:
+        """Let what is drafted inside be proactive: the drafts of the round were sent."""
+
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed wait to a phase that goes on elsewhere since it was left; not `apart`, it had ended.
+
+        Such a phase was gone through all the while, though what lies between is charged to whatever ran here.
         """
 
     def take(self) -> dict[Phase, float]:
@@ -101,13 +110,16 @@ class ModelledClock(Recording):
         self._recent = _Recent()
 
     def running(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return NOTHING
 
     def now_s(self) -> float:
         return self._now_s
 
-    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
-        return nullcontext()
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        return NOTHING
 
     def charge(self, phase: Phase, seconds: float, times: int = 1, *, typical: bool = True) -> None:
         """Count a phase's modelled time, which may run beside another's; `times` it was gone through for that."""
@@ -159,9 +171,13 @@ class MeasuringClock(Recording):
         """Seconds that have passed while running."""
         return self._elapsed_s + (perf_counter() - self._resumed_s if self._resumed_s is not None else 0.0)
 
-    def phase(self, phase: Phase, *, resumed: bool = False, typical: bool = True) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
-        return _OpenPhase(self, phase, resumed, typical)
+        return _OpenPhase(self, phase, False, typical)
+
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed wait to a phase that goes on elsewhere since it was left."""
+        return _OpenPhase(self, phase, True, typical) if apart else NOTHING
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""

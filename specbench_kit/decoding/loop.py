@@ -4,18 +4,15 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.detail import Finished
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
-
-if TYPE_CHECKING:
-    from specbench_kit.decoding.detail import Finished
 
 
 class Loop(ABC):
@@ -66,7 +63,7 @@ class Loop(ABC):
         return self._collect()
 
     @abstractmethod
-    def _round(self) -> "Sequence[Finished]":
+    def _round(self) -> Sequence[Finished]:
         """Go on with every session."""
 
     @abstractmethod

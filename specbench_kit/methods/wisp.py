@@ -74,6 +74,7 @@ class Wisp(Method):
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
     predictor: "Predictor"
+    called = Wisp.called
     learned = True
 
     @property

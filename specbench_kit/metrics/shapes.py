@@ -104,10 +104,7 @@ class Shapes:
 
     def _runner(self, rows: int) -> Runner:
         if rows not in self._runners:
-            model, target = self._model, self._target
-            self._runners[rows] = Runner(
-                target.executor, rows, target.capacity, model.device, model.dtype, target.vocabulary
-            )
+            self._runners[rows] = Runner(self._target.executor.beside(rows, self._target.capacity))
         return self._runners[rows]
 
     @torch.inference_mode()

@@ -79,13 +79,15 @@ class Pair:
             "draft": self.draft.describe(hash_folder) | ({"masked_tokens": len(self.masked)} if self.masked else {}),
         }
 
-    def runners(self, slots: int, length: int) -> tuple[Runner, Runner]:
-        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
+    def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
+        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less.
+
+        Each over the fastest executor that supports its model, or the named one.
+        """
         models = (self.target, self.draft)
         size = min(length + SLACK, *(loaded.context for loaded in models))
         target, draft = (
-            Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, self.vocabulary)
-            for loaded in models
+            Runner(make_executor(loaded.model, slots, size, self.vocabulary, executor)) for loaded in models
         )
         draft.masked = self.masked
         return target, draft

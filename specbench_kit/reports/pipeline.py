@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.papers.specpipe import GAINS

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import effort
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
@@ -88,8 +88,7 @@ def record(
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
     """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
-    model = pair.draft.model
-    runner = Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+    runner = Runner(make_executor(pair.draft.model, 1, length, pair.vocabulary))
     runner.masked = pair.masked
     return runner
 

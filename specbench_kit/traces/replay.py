@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from specbench_kit.assembly import round_policy, timed
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
-from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
@@ -20,6 +20,8 @@ from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 class _Recorded:
     """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
+
+    sampled = False
 
     def __init__(self, trace: RequestTrace, offset: int) -> None:
         self.tokens: list[int] = trace.drafted[offset].tolist()
@@ -150,12 +152,13 @@ def replay(
     active: dict[str, RequestTrace] = {}
     drafter, verifier = ReplayDrafter(header, active), ReplayVerifier(active)
     engine = Engine(
-        method.policy(),
+        round_policy(method),
         *timed(method, drafter, verifier, deployment or recorded(header)),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
         capacity=1 << 40,
+        name=method.called,
     )
     engine.clock.timeline = timeline
     waiting = iter(traces)

@@ -71,11 +71,12 @@ def measure_statistics(vocabulary: int, device: str) -> float:
 
     from specbench_kit.decoding.sampling import Sampler
     from specbench_kit.decoding.tree import DraftForward
+    from specbench_kit.models.executors.base import Forward
 
     logits = torch.randn(1, vocabulary, device=device)
     seconds = []
     for _ in range(TRIALS):
         elapsed_s = stopwatch()
-        DraftForward([logits], Sampler()).stats(0, 0)
+        DraftForward(Forward([logits]), Sampler()).stats(0, 0)
         seconds.append(elapsed_s())
     return _lower_quartile(seconds)

@@ -19,8 +19,9 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.detail import Details
-from specbench_kit.decoding.engine import Engine, live_engine
+from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request

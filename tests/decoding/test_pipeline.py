@@ -21,20 +21,21 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.assembly import live_engine, pipeline_engine
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
-from specbench_kit.decoding.engine import live_engine
-from specbench_kit.decoding.flight import Flight, Level, Prune
 from specbench_kit.decoding.latency import ContextModel, TableModel
-from specbench_kit.decoding.pipeline import PipelineEngine, pipeline_engine
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
+from specbench_kit.decoding.pipeline.stages import TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.stages import TreeSlot, VirtualStages
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Child, Policy
+from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.reports.metrics import Group, inter_token_gaps
@@ -272,7 +273,7 @@ def _check_kv(runner: Runner, index: int, fresh: Runner, text: list[int]) -> Non
     assert runner.length(index) == len(text)
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    held, wanted = runner.store.read(index, len(text)), fresh.store.read(slot, len(text))
+    held, wanted = runner.executor.store.read(index, len(text)), fresh.executor.store.read(slot, len(text))
     torch.testing.assert_close(held, wanted, atol=2e-4, rtol=2e-4)
     fresh.release(slot)
 
@@ -329,8 +330,8 @@ def _check_root(fresh: Runner, mirror: Mirror, held: Load) -> None:
 def _check_slices(parts: Sequence[Stage], fresh: Runner, text: list[int]) -> None:
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    held = torch.cat([part.runner.store.read(part.trees[0].index, len(text)) for part in parts])
-    torch.testing.assert_close(held, fresh.store.read(slot, len(text)), atol=2e-4, rtol=2e-4)
+    held = torch.cat([part.runner.executor.store.read(part.trees[0].index, len(text)) for part in parts])
+    torch.testing.assert_close(held, fresh.executor.store.read(slot, len(text)), atol=2e-4, rtol=2e-4)
 
 
 # When tokens come.
@@ -359,40 +360,30 @@ class Counting:
         return torch.eye(VOCABULARY)[(self.tokens[0] + 1) % VOCABULARY]
 
 
-class Idle:
-    """A drafter whose distributions nobody looks at."""
+class Echo(Counting):
+    """A drafter whose distribution after a token is all on that very token, so that a policy can read it."""
 
-    def step(self, level: Level, prune: Prune | None, bottom: Sequence[int]) -> torch.Tensor:
-        return torch.zeros(len(bottom), VOCABULARY)
-
-    def release(self) -> None:
-        pass
+    def step(self, stream: Stream) -> torch.Tensor:  # type: ignore[override]
+        super().step(0, stream.level, stream.prune)
+        return torch.eye(VOCABULARY)[[self.tokens[place] for place in stream.flight.bottom]]
 
 
-class Coin(Policy):
+class Coin(LevelPolicy):
     """Right with a fixed probability, independently each time."""
 
     def __init__(self, hit_rate: float) -> None:
-        self.hit_rate, self.dice, self.last = hit_rate, random.Random(2), 0
+        self.hit_rate, self.dice = hit_rate, random.Random(2)
 
     def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
         right = self.dice.random() < self.hit_rate
-        return [Child(0, -1 if right else -2, 0.0)]
-
-
-class CoinEngine(PipelineEngine):
-    """Makes the coin's children, -1 for the true token and -2 for another, out of their parents' tokens."""
-
-    def _draft(self, session: Any) -> list[Child]:
-        (child,) = super()._draft(session)
-        return [child._replace(token=(self._flight.tokens[-1] - child.token) % VOCABULARY)]
+        return [Child(0, (int(probabilities[-1].argmax()) + (1 if right else 2)) % VOCABULARY, 0.0)]
 
 
 @pytest.mark.parametrize(("stages", "hit_rate", "tokens"), [(8, 0.95, 40_000), (4, 0.6, 10_000)])
 def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, tokens: int) -> None:
-    engine = CoinEngine(
+    engine = PipelineEngine(
         Coin(hit_rate),
-        Idle(),  # type: ignore[arg-type]
+        Echo(),  # type: ignore[arg-type]
         Counting(),
         MeasuringClock(torch.device("cpu")),
         sampler=Sampler(),
@@ -400,6 +391,7 @@ def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, 
         seed=0,
         eos_ids=frozenset(),
         capacity=2 * tokens,
+        name="coin",
     )
     (request,) = make_requests([[3]], tokens)
     engine.submit(request)

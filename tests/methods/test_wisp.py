@@ -10,11 +10,11 @@ from environments import DEPLOYMENT, ENVIRONMENT
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from tiny_predictors import PAIR, confidence_predictor
 
+from specbench_kit.assembly import environment
 from specbench_kit.decoding import engine
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method

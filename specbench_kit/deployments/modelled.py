@@ -11,7 +11,6 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.methods.base import Method
 
 
 @dataclass(slots=True)
@@ -36,13 +35,14 @@ class Timelines:
     """When edge, link and server are busy.
 
     Requests of a batch go in step: a round ends with its slowest. Where only prompt and answer cross the link, those
-    of a request that joins others count in its own latency and hold nobody up.
+    of a request that joins others count in its own latency and hold nobody up. `on_edge`: every request has a drafting
+    device of its own at the far end of the link; `learned`: a predictor judges every drafted token.
     """
 
-    def __init__(self, deployment: Deployment, method: Method, clock: ModelledClock) -> None:
+    def __init__(self, deployment: Deployment, clock: ModelledClock, *, on_edge: bool, learned: bool) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
-        self._decision_s = deployment.predictor_s if method.learned else 0.0
+        self._on_edge = on_edge
+        self._decision_s = deployment.predictor_s if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
         self._clients: dict[str, _Client] = {}
@@ -274,12 +274,3 @@ class TimedVerifier:
         """Forget a finished request."""
         self._timelines.release(session)
         self._verifier.release(session)
-
-
-def timed(
-    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
-) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
-    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
-    clock = ModelledClock(started_s)
-    timelines = Timelines(deployment, method, clock)
-    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
