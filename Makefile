@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: bench test lint types benchmark reference clean
+.PHONY: bench test lint types mutants benchmark reference clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -24,6 +24,11 @@ lint: $(INSTALLED)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# Not for CI: thousands of small faults, one after the other. make mutants ONLY='*__mutmut_*7' tries about a tenth.
+mutants: $(INSTALLED)
+	$(PIP_INSTALL) --editable '.[dev,mutants]'
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/mutants.py $(if $(ONLY),'$(ONLY)')
 
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
@@ -40,7 +45,7 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and by itself: pip then takes the CPU build where the package index or a link offers one.

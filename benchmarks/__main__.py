@@ -16,10 +16,12 @@ from benchmarks import (
     adaspec_ablation,
     against_transformers,
     bundled_pair,
+    calibration,
     forwards,
     length,
     llama_cpp,
     loop_overhead,
+    losslessness,
     pipeline,
     serving,
     specedge,
@@ -39,9 +41,11 @@ MODULES = (
     llama_cpp,
     bundled_pair,
     adaspec_ablation,
+    losslessness,
     pipeline,
     serving,
     specedge,
+    calibration,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from statistics import mean
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Setting
+from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.environment import environment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
@@ -46,7 +46,7 @@ def _record(setting: Setting) -> list[RequestTrace]:
     answers, _ = setting.decode(runners, AUTOREGRESSIVE, setting.requests, max(BATCH_SIZES))
     longest = max(len(request.prompt_ids) for request in setting.requests)
     model, length = setting.pair.draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
-    draft = Runner(make_executor(model), 1, length, model.device, model.dtype, setting.pair.vocabulary)
+    draft = Runner(make_executor(model, 1, length, setting.pair.vocabulary))
     recorder = Recorder(runners[0], draft, MAX_DRAFT)
     return [recorder.trace(answer) for answer in answers]
 

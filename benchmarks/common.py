@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import torch
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench.conversations import Conversation
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.executors.base import executors, make_executor
+from specbench_kit.models.executors.base import executors
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 
@@ -122,10 +122,7 @@ class Setting:
     def runners(self, executor: str, slots: int = 1, max_new_tokens: int | None = None) -> Runners:
         """Fresh target and draft runners over one kind of executor."""
         longest = max(len(request.prompt_ids) for request in self.requests)
-        runners = self.pair.runners(slots, longest + (max_new_tokens or self.max_new_tokens))
-        for runner, loaded in zip(runners, (self.pair.target, self.pair.draft), strict=True):
-            runner.executor = make_executor(loaded.model, executor)
-        return runners
+        return self.pair.runners(slots, longest + (max_new_tokens or self.max_new_tokens), executor)
 
     def decode(
         self,

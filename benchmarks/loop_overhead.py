@@ -1,38 +1,26 @@
 """The share of decoding time that passes outside of the models' forwards."""
 
 from time import perf_counter
-from typing import Any
-
-from torch import Tensor
 
 from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Runners, Setting, over_rounds
-from specbench_kit.models.executors.base import Executor, ForwardInput
-from specbench_kit.models.kv import KVShape
+from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 METHODS = (AUTOREGRESSIVE, FIXED_K, "threshold")
 BATCH_SIZES = (1, 4)
 
 
-class TimedExecutor(Executor):
-    """Another executor under a stopwatch."""
+class Stopwatch:
+    """Stands before an executor's computation: padding, masks and KV bookkeeping count as time outside of it."""
 
-    def __init__(self, inner: Executor) -> None:
-        self.inner, self.seconds = inner, 0.0
-        self.needs_key_positions = inner.needs_key_positions
+    def __init__(self, executor: PaddedExecutor) -> None:
+        self._compute, self.seconds = executor.compute, 0.0
+        executor.compute = self  # type: ignore[method-assign]
 
-    @classmethod
-    def supports(cls, model: Any) -> bool:  # noqa: ARG003
-        return False
-
-    @property
-    def kv_shape(self) -> KVShape:
-        return self.inner.kv_shape
-
-    def forward(self, batch: ForwardInput) -> Tensor:
+    def __call__(self, batch: ForwardInput) -> Computed:
         started_s = perf_counter()
-        logits = self.inner.forward(batch)
+        computed = self._compute(batch)
         self.seconds += perf_counter() - started_s
-        return logits
+        return computed
 
 
 def run(setting: Setting) -> Outcome:
@@ -43,9 +31,7 @@ def run(setting: Setting) -> Outcome:
 
 def _figures(setting: Setting, executor: str) -> list[Figure]:
     runners = setting.runners(executor, max(BATCH_SIZES))
-    stopwatches = [TimedExecutor(runner.executor) for runner in runners]
-    for runner, stopwatch in zip(runners, stopwatches, strict=True):
-        runner.executor = stopwatch
+    stopwatches = [Stopwatch(runner.executor) for runner in runners]
     cases = [(method, size) for method in METHODS for size in BATCH_SIZES]
     for case in cases:
         _outside(setting, runners, stopwatches, *case)
@@ -59,9 +45,7 @@ def _figures(setting: Setting, executor: str) -> list[Figure]:
     ]
 
 
-def _outside(
-    setting: Setting, runners: Runners, stopwatches: list[TimedExecutor], method: str, batch_size: int
-) -> float:
+def _outside(setting: Setting, runners: Runners, stopwatches: list[Stopwatch], method: str, batch_size: int) -> float:
     before_s = sum(stopwatch.seconds for stopwatch in stopwatches)
     _, decoding_s = setting.decode(runners, method, setting.requests, batch_size)
     forwards_s = sum(stopwatch.seconds for stopwatch in stopwatches) - before_s

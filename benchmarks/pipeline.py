@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Runners, Setting, over_rounds
 from benchmarks.loop_overhead import TimedExecutor
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.papers.specpipe import GAINS

@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench_kit.decoding.engine import live_engine
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.autoregressive import Autoregressive
@@ -104,7 +104,7 @@ def changed_problems(documents: list[str], count: int, rng: random.Random) -> li
 def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 64) -> list[list[int]]:
     """The problems, each with the target's greedy answer."""
     capacity = max(map(len, problems)) + 192
-    runner = Runner(make_executor(target), batch_size, capacity, target.device, target.dtype)
+    runner = Runner(make_executor(target, batch_size, capacity, target.config.vocab_size))
     options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({1}), "batch_size": batch_size}
     engine = live_engine(Autoregressive(), runner, runner, **options)
     for index, problem in enumerate(problems):
@@ -208,7 +208,7 @@ def held_out_loss(model: LlamaForCausalLM, documents: list[list[int]]) -> float:
 
 
 def load(folder: Path) -> LlamaForCausalLM:
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> None:
@@ -236,7 +236,7 @@ def main() -> None:
     if args.stage == "tokenizer":
         train_tokenizer(math + prose).save_pretrained(args.out / "target")
         return
-    tokenizer = AutoTokenizer.from_pretrained(args.out / "target")
+    tokenizer = AutoTokenizer.from_pretrained(args.out / "target", trust_remote_code=False)
     tokens = {
         name: tokenizer(texts, add_special_tokens=False)["input_ids"]
         for name, texts in (("math", math), ("prose", prose))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -37,12 +38,20 @@ def to_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write beside the file and rename, so that no reader ever meets half of it; its folder is made where missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all, in a folder that is made where it is missing."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
         raise SkitError(f"cannot write {path}: {error.strerror or error}; make room or choose another place") from error

@@ -14,6 +14,9 @@ from typing import Any
 
 SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
 PATIENCE_S = 300
+READINGS = "SKIT_MACHINE_READINGS"
+QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("quiet", "busy"))
+"""Readings that stand in for those of the machine which runs the tests."""
 
 Rows = list[dict[str, Any]]
 
@@ -33,7 +36,7 @@ class TinyPair:
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment without what leads the kit to data, models or a hub."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
-    return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | changes
+    return kept | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", READINGS: str(QUIET)} | changes
 
 
 def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -320,9 +320,11 @@ def p_value(records: dict[str, RequestRecord], wanted: dict[tuple[int, ...], flo
     return float(chisquare(observed, [value * scale for value in expected]).pvalue)
 
 
-def sample(method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler) -> dict[str, RequestRecord]:
+def sample(
+    method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler, draws: int = DRAWS
+) -> dict[str, RequestRecord]:
     runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
-    draws = DRAWS // 10 if method.pipeline else DRAWS  # a pipeline takes one request at a time
+    draws = draws // 10 if method.pipeline else draws  # a pipeline takes one request at a time
     requests = make_requests([START] * draws, length)
     return run(method, runners, requests, sampler=sampler, seed=11, batch_size=400)
 
@@ -366,6 +368,19 @@ def test_the_distribution_check_catches_a_wrong_rule(small: tuple[Any, Any], mon
     monkeypatch.setattr(verification, "residual", _from_target)
     records = sample(parse_method("fixed-k"), small, 2, sampler)
     assert p_value(records, joint(small[0], 2, sampler)) < 1e-6
+
+
+class ForgetfulTree(TopTwoTree):
+    """A tree of likely tokens that does not say so."""
+
+    proposal = "sample"
+
+
+def test_a_tree_that_forgets_its_proposal_keeps_the_distribution(small: tuple[Any, Any]) -> None:
+    """The rule follows from how the nodes were proposed, not from what the method says of itself."""
+    records = sample(ForgetfulTree(2), small, 2, Sampler(temperature=1.0), draws=4000)
+    assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
+    assert sum(step.accepted for record in records.values() for step in record.rounds) > 400
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit
 
+from specbench_kit.datasets.loading import SAMPLES, read_prompts
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 
@@ -71,10 +72,25 @@ def test_every_command_runs(session: str, folder: Path) -> None:
         done = skit(command, *arguments, *small, cwd=folder, env=environment(PYTHONPATH=str(folder / "site")))
         assert done.returncode == 0, (line, done.stderr)
         assert "Traceback" not in done.stderr
+    require_unseen(folder, trained="--save-to" in session)
     for run in folder.glob("**/requests.jsonl"):
         assert {"run.json", "summary.json", "report.md"} <= {path.name for path in run.parent.iterdir()}
         lossless = read_object(run.parent / "summary.json")["lossless"]
         assert lossless is None or lossless["lossless"]
+
+
+def require_unseen(folder: Path, trained: bool) -> None:
+    """What was trained here is what `wisp` decodes with, on prompts that it did not learn from."""
+    runs = [path.parent for path in folder.glob("*/*/run.json") if read_object(path).get("method", "").endswith("mine")]
+    assert bool(runs) == trained
+    for run in runs:
+        learned = set(read_object(folder / "mine" / "predictor.json")["training"]["prompts"])
+        prompts = {prompt.id: prompt.fingerprint for prompt in read_prompts(SAMPLES / "gsm8k.jsonl")}
+        decoded = {prompts[row["request_id"]] for row in read_rows(run / "requests.jsonl")}
+        assert decoded
+        assert learned
+        assert not decoded & learned
+        assert read_object(run / "run.json")["uses"]["predictor"]["family"]
 
 
 def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, folder: Path) -> None:

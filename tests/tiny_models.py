@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench_kit.decoding.engine import live_engine
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -62,7 +62,7 @@ def disturbed(model: Any, noise: float, seed: int = 1) -> Any:
 
 def make_runner(model: Any, slots: int, capacity: int, executor: str | None = None) -> Runner:
     """A runner as the bench makes it, or over the named executor."""
-    return Runner(make_executor(model, executor), slots, capacity, model.device, model.dtype, model.config.vocab_size)
+    return Runner(make_executor(model, slots, capacity, model.config.vocab_size, executor))
 
 
 def decode(

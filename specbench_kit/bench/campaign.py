@@ -6,7 +6,8 @@ from functools import partial
 
 from specbench_kit.bench.conclusion import Conclusion
 from specbench_kit.bench.lanes import Progress
-from specbench_kit.bench.run import Benchmark, open_runs
+from specbench_kit.bench.opening import open_runs
+from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
@@ -18,8 +19,8 @@ class Campaign:
 
     def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report) -> None:
         self.bench = Workbench(settings, datasets, report)
-        runs = open_runs(settings, self.bench, datasets)
-        pairs = zip(datasets, runs, strict=True)
+        runs, self.notes = open_runs(settings, self.bench, self.bench.datasets)
+        pairs = zip(self.bench.datasets, runs, strict=True)
         self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
 
     def run(self, report: Callable[[Progress], None]) -> None:

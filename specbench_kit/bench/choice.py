@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from specbench_kit.bench.settings import Settings
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.spec import parse_method
 
 BASELINE = "autoregressive"
 ALL = "all"
@@ -18,12 +19,23 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     anyway.
     """
     named = dict.fromkeys((spec for spec in specs if spec != ALL), True)
+    chosen = _distinct(list(named))
     if ALL not in specs:
         return named
     every = {name: False for name, method in methods.all().items() if _needs_no_option(method)}
     if baseline:
         del every[BASELINE]
-    return every | named
+    return {name: False for name in every if name in named or parse_method(name) not in chosen} | named
+
+
+def _distinct(specs: Sequence[str]) -> dict[Method, str]:
+    """Specs by the method that they come to; two that come to one are an error."""
+    found: dict[Method, str] = {}
+    for spec in specs:
+        first = found.setdefault(parse_method(spec), spec)
+        if first != spec:
+            raise SkitError(f"'{first}' and '{spec}' are the same method with the same options: name it once")
+    return found
 
 
 def usable(settings: Settings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:

@@ -2,19 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.bench.run_directory import KEPT, RunDirectory
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports import losslessness, markdown, metrics
+from specbench_kit.metrics.units import batch_size
+from specbench_kit.reports import markdown, metrics
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
-from specbench_kit.reports.losslessness import TopTwo
 from specbench_kit.reports.pipeline import summarise_pipeline
 from specbench_kit.reports.run_data import Run
+from specbench_kit.resumption import spans_interruption
 
 TEXT = ("md",)
+
+
+class Evidence(Protocol):
+    """Judges a run's outputs."""
+
+    def judge(
+        self, run: dict[str, Any], method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+    ) -> dict[str, Any]:
+        """The parts `lossless` and `sampling` of its summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +37,14 @@ class Conclusion:
 
 
 def conclude(
-    runs: Sequence[RunDirectory], top2: TopTwo | None, decode: Callable[[list[int]], str] | None
+    runs: Sequence[RunDirectory], evidence: Evidence, decode: Callable[[list[int]], str] | None
 ) -> list[Conclusion]:
-    """Write report and summary of every run. Without `top2` (sampled runs) outputs are not compared.
+    """Write report and summary of every run.
 
     Of several runs only the text, since figures and page stand in the report that sets them side by side.
     """
-    oracle = next((_throughput(run.records()) for run in runs if _reads_reference(run)), None)
-    conclusions = [Conclusion(run, _summarise(run, top2, oracle)) for run in runs]
+    oracle = next((_throughput(run) for run in runs if _reads_reference(run)), None)
+    conclusions = [Conclusion(run, _summarise(run, evidence, oracle)) for run in runs]
     for conclusion in conclusions:
         write_report(conclusion, ALL if len(runs) == 1 else TEXT, decode)
     for conclusion in conclusions:  # last, because the summary is what says that a run is complete
@@ -48,18 +59,26 @@ def write_report(
     run = conclusion.directory
     found = Run(run.path, run.run, run.records(), run.baseline_records(), conclusion.summary)
     if found.records:
-        write_reports(compare([found]), run.path, formats, decode)
+        write_reports(compare([found]), run.path, formats, decode, hint=KEPT)
     else:
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 
 
-def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> dict[str, Any]:
+def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> dict[str, Any]:
     records, baseline, method = run.records(), run.baseline_records(), parse_method(run.run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
     deployment = run.run.get("deployment")
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
-    measured = metrics.summarise_run(records, baseline or None, deployment, oracle_throughput=oracle)
+    timed = not spans_interruption(run.run)
+    measured = metrics.summarise_run(
+        records,
+        baseline or None,
+        deployment,
+        oracle_throughput=oracle,
+        timed=timed,
+        batch_size=batch_size(run.run),
+    )
     return {
         "method": run.run["method"],
         "partial": len(records) < run.run["requests"],
@@ -67,19 +86,13 @@ def _summarise(run: RunDirectory, top2: TopTwo | None, oracle: float | None) -> 
         "overlaps": method.overlaps,
         **measured,
         "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
-        "lossless": _check(run, records, baseline, top2) if baseline and top2 else None,
+        **evidence.judge(run.run, method, records, baseline),
     }
 
 
-def _check(
-    run: RunDirectory, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], top2: TopTwo
-) -> dict[str, Any]:
-    margin = losslessness.TIE_MARGINS[run.run["config"]["dtype"]]
-    return losslessness.summarise_checks(losslessness.check_all(records, baseline, top2, margin), margin)
-
-
-def _throughput(records: Sequence[RequestRecord]) -> float | None:
-    makespan_s = metrics.makespan_s(records)
+def _throughput(run: RunDirectory) -> float | None:
+    records = run.records()
+    makespan_s = None if spans_interruption(run.run) else metrics.makespan_s(records)
     return sum(len(record.output_ids) for record in records) / makespan_s if makespan_s else None
 
 

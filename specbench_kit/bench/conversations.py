@@ -6,6 +6,8 @@ from typing import Any
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
+from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import first_line
 
 ANSWER_GROWTH = 3
 """Tokens that a generated token may come to in the next prompt: half a character is shown as one of three bytes."""
@@ -35,12 +37,18 @@ class Conversation:
     def _request_id(self) -> str:
         return self.prompt.id if len(self.prompt.turns) == 1 else f"{self.prompt.id}/{self._asked}"
 
+    def _templated(self) -> str:
+        try:
+            return str(self._tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True))
+        except Exception as error:  # a template is a program of the model's maker and fails in its own ways
+            raise SkitError(
+                f"the model's chat template fails on prompt '{self.prompt.id}' ({first_line(error)}): correct it, or "
+                'give "chat": false in a prompt file of your own'
+            ) from error
+
     def _encode(self) -> list[int]:
         tokenizer, templated = self._tokenizer, self.prompt.chat and bool(self._tokenizer.chat_template)
-        if templated:
-            text = tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True)
-        else:
-            text = "\n\n".join(message["content"] for message in self._messages)
+        text = self._templated() if templated else "\n\n".join(message["content"] for message in self._messages)
         # verbose=False: a prompt that is too long is recorded, so the library need not warn of it
         return list(tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"])
 

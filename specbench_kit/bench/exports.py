@@ -10,6 +10,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.reports import token_view
+from specbench_kit.reports.method_wording import label
 from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
 
@@ -25,7 +26,7 @@ class Exports:
         self.timeline = Timeline() if settings.timeline else None
         self._run = run
         self._details = Details() if settings.token_view else None
-        self._kept = len(run.details()) if settings.token_view else 0
+        self._kept = {one.request_id for one in run.details()} if settings.token_view else set()
 
     def watch(self, loop: Loop) -> None:
         """Have the loop's rounds recorded from here on."""
@@ -38,9 +39,10 @@ class Exports:
         if self._details is None:
             return
         detail = self._details.take(record.request_id)
-        if detail.rounds and not record.repeat and self._kept < MOST_PAGES:
+        is_new = not record.repeat and detail.request_id not in self._kept
+        if detail.rounds and is_new and len(self._kept) < MOST_PAGES:
             self._run.append_detail(detail)
-            self._kept += 1
+            self._kept.add(detail.request_id)
 
     def write(self, tokenizer: Any = None) -> None:
         """Write everything; a timeline holds what was decoded since the run was last resumed."""
@@ -51,9 +53,10 @@ class Exports:
 
     def _write_timeline(self, timeline: Timeline) -> None:
         run, where = self._run.run, time_kind(self._run.run)
-        trace = chrome_trace(timeline, {"method": run["method"], "dataset": run["dataset"]["name"], "time": where})
+        method = label(run)
+        trace = chrome_trace(timeline, {"method": method, "dataset": run["dataset"]["name"], "time": where})
         self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
-        write_pictures(self._run.folder(PLOTS), timeline, f"{run['method']}, {where}")
+        write_pictures(self._run.folder(PLOTS), timeline, f"{method}, {where}")
 
     def _write_pages(self, tokenizer: Any) -> None:
         run, records = self._run.run, self._run.records()

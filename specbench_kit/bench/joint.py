@@ -20,5 +20,5 @@ def report_jointly(out: Path, runs: Sequence[RunDirectory]) -> tuple[Path, Compa
     comparison = compare(found, force=True, problems=problems)
     datasets = "-".join(dict.fromkeys(run.run["dataset"]["name"] for run in runs))
     folder = unused_folder(out, "bench", datasets, {"runs": [path.name for path in begun]})
-    write_reports(comparison, folder)
+    write_reports(comparison, folder, hint="every run is kept; make room, then have it made by skit report")
     return folder, comparison

@@ -26,7 +26,8 @@ class Lane:
     """One method at work: its engine, what it is asked, where its records go.
 
     `references` are the baseline's records by request id; a lane that needs them asks a request only once its
-    reference is there.
+    reference is there. `others` tells the processor seconds of the processes that work for it, which `others_s` sums
+    up over its turns; None where nobody can tell.
     """
 
     name: str
@@ -36,10 +37,12 @@ class Lane:
     sinks: Sequence[Sink]
     references: Mapping[str, RequestRecord] | None = None
     repeat: int = 0
+    others: Callable[[], float] | None = lambda: 0.0
 
     def __post_init__(self) -> None:
         self._held = list(self.script.take())
         self._tokens = 0
+        self.others_s = None if self.others is None else 0.0
         self._started_s = self.engine.clock.now_s()
 
     @property
@@ -58,10 +61,18 @@ class Lane:
         self._feed()
         finished = 0
         while finished < requests and not self.engine.idle:
-            for record in self.engine.step():
+            for record in self._step():
                 finished += 1
                 self._deliver(record)
                 yield record
+
+    def _step(self) -> list[RequestRecord]:
+        if self.others is None or self.others_s is None:
+            return self.engine.step()
+        before_s = self.others()
+        done = self.engine.step()
+        self.others_s += self.others() - before_s
+        return done
 
     def _deliver(self, record: RequestRecord) -> None:
         self._tokens += len(record.output_ids)

@@ -19,7 +19,12 @@ _KIT = "specbench-kit"
 _INDIRECT = ("tokenizers", "huggingface-hub")
 _PLUGINS = ("specbench_kit.methods", "specbench_kit.datasets", "specbench_kit.predictors")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
-_TOKENIZER = ("tokenizer*.json", "tokenizer.model", "chat_template.jinja")
+_TOKENIZER = (
+    *("tokenizer*", "*.tokenizer", "special_tokens_map.json", "added_tokens.json", "*vocab*", "merges*", "*.model"),
+    *("*.spm", "*.tiktoken", "tekken.json", "bpe.codes", "dict.txt", "normalizer.json", "emoji.json", "byte_maps.json"),
+    *("word_*.json", "chat_template*", "additional_chat_templates/*"),
+)
+"""Every file that a tokenizer of transformers is made of."""
 _MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
 _VALUE_START = r"(?<![^=:,])"
 _FOLDERS = re.compile(_VALUE_START + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])")
@@ -107,10 +112,10 @@ def _cpu_model() -> str:
 
 def hash_model(folder: Path) -> str:
     """SHA-256 over a model folder's configuration, tokenizer and weights, by name and content."""
-    files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern)})
+    files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
     if not files:
         raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")
-    listing = "".join(f"{file.name} {hash_file(file)}\n" for file in files)
+    listing = "".join(f"{file.relative_to(folder).as_posix()} {hash_file(file)}\n" for file in files)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 

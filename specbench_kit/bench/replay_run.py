@@ -5,20 +5,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.evidence import ReplayEvidence
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
-from specbench_kit.bench.run import describe_method
+from specbench_kit.bench.opening import describe_method
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
-from specbench_kit.deployments.environment import environment
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
@@ -34,7 +34,8 @@ def bench_replay(
     Returned with why methods of `all` were left out.
     """
     trace = TraceFile(path)
-    pair = PairHashes(*(trace.header.run["models"][role]["hash"] for role in ("target", "draft")))
+    trace.said("dataset", "name")
+    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     deployment = settings.deployment or recorded(trace.header)
     surroundings = environment(pair, deployment)
     methods, left_out = usable(settings, lambda spec: _try(parse_method(spec).prepare(surroundings), trace))
@@ -53,7 +54,7 @@ def bench_replay(
         for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
             run.append(record)
         exports.write()
-    return conclude(list(runs.values()), _no_divergence, None), left_out
+    return conclude(list(runs.values()), ReplayEvidence(), None), left_out
 
 
 def _try(method: Method, trace: TraceFile) -> Method:
@@ -93,23 +94,19 @@ def _replay(
 
 
 def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
-    recorded = trace.header.run
     options = ("batch_size", "temperature", "top_p", "top_k", "seed")
     return {
-        "dataset": recorded["dataset"],
-        "models": recorded["models"],
+        "dataset": trace.said("dataset"),
+        "models": trace.said("models"),
         "config": {
             **{name: getattr(settings, name) for name in options},
-            "max_new_tokens": recorded["config"]["max_new_tokens"],
+            "max_new_tokens": trace.said("config", "max_new_tokens"),
+            "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,
-            "dtype": recorded["config"]["dtype"],
+            "dtype": trace.said("config", "dtype"),
         },
         **describe_time(deployment),
         "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
         "requests": len(trace),
         **provenance.collect(settings.argv),
     }
-
-
-def _no_divergence(_prefix: list[int]) -> tuple[tuple[int, int], float]:
-    raise SkitError("a replayed output differs from the trace: the trace is damaged, record it again")

@@ -1,6 +1,6 @@
 """Run a run again, and say what differs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,21 @@ from typing import Any
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion
 from specbench_kit.bench.lanes import Progress
+from specbench_kit.bench.opening import open_runs
 from specbench_kit.bench.replay_run import bench_replay
 from specbench_kit.bench.restore import Places, require_same_models, restore_dataset, restore_settings
-from specbench_kit.bench.run import Benchmark, open_runs
+from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.nested import flat
 
 Fields = Mapping[str, Any]
 Records = Sequence[RequestRecord]
 
-ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "uses")
+ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
 COUNTS = ("drafted", "submitted", "accepted", "committed")
 
 
@@ -93,7 +95,7 @@ def _run(first: RunDirectory, settings: Settings, places: Places, report: Callab
     bench = Workbench(settings, [dataset])
     try:
         require_same_models(first.run, bench.models)
-        (runs,) = open_runs(settings, bench, [dataset])
+        (runs,), _ = open_runs(settings, bench, [dataset])
         benchmark = Benchmark(settings, dataset, bench, runs)
         benchmark.run(report)
     finally:
@@ -141,18 +143,10 @@ def _pair(first: Records, second: Records) -> tuple[list[tuple[RequestRecord, Re
 
 def _environment(first: Fields, second: Fields) -> dict[str, tuple[Any, Any]]:
     """What is not the same in two run.json, by dotted name; what only one of them has is null in the other."""
-    sides = [dict(_flat({name: run.get(name) for name in ENVIRONMENT})) for run in (first, second)]
+    sides = [flat({name: run.get(name) for name in ENVIRONMENT}) for run in (first, second)]
     names = dict.fromkeys([*sides[0], *sides[1]])
     found = {name: (sides[0].get(name), sides[1].get(name)) for name in names}
     return {name: values for name, values in found.items() if values[0] != values[1]}
-
-
-def _flat(content: Fields, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _rounds(record: RequestRecord) -> list[list[int]]:

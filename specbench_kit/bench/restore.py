@@ -9,7 +9,7 @@ from typing import Any
 from specbench_kit.bench import provenance
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.datasets.loading import SAMPLES, load
+from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, Role
@@ -57,6 +57,7 @@ def restore_dataset(run: Fields, data_dir: Path | None) -> LoadedDataset:
     found = load(
         _prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=config.get("limit"), seed=config["seed"]
     )
+    found = leave_out(found, frozenset(wanted.get("left_out") or ()), config.get("limit"), config["seed"])
     if found.digest != wanted["digest"]:
         raise SkitError(
             f"the prompts of {wanted['name']} ({found.location}) are not those of the run (SHA-256 "

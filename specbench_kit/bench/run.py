@@ -1,24 +1,27 @@
 """One benchmark: methods over a dataset, beside the autoregressive baseline, into run directories."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from specbench_kit.bench import provenance
+from specbench_kit.bench.attendance import Attendance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
-from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
+from specbench_kit.bench.opening import Runs, let_go, open_runs, turns
+from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.description import describe_time
-from specbench_kit.methods.base import Method
+from specbench_kit.errors import SkitError
+from specbench_kit.resumption import block, resumptions
 
 WARM_UP_TOKENS = 16
 
-Runs = dict[str, RunDirectory]
+Block = dict[str, Any]
 Records = Mapping[tuple[str, int], RequestRecord]
 
 
@@ -31,50 +34,72 @@ class Benchmark:
     def __init__(
         self, settings: Settings, dataset: LoadedDataset, bench: Workbench | None = None, runs: Runs | None = None
     ) -> None:
-        self.settings, self.dataset = settings, dataset
+        self.settings = settings
         self.bench = bench or Workbench(settings, [dataset])
-        self.runs = runs or open_runs(settings, self.bench, [dataset])[0]
+        self.dataset = dataset if bench else self.bench.datasets[0]
+        self.runs = runs or open_runs(settings, self.bench, [self.dataset])[0][0]
         self.exports = {spec: Exports(run, settings) for spec, run in self.runs.items()}
         self._places = {spec: self._find_places(spec) for spec in self.bench.lanes}
-        self._clocks_s = {spec: _last_s(self._finished(spec)) for spec in self._places}
+        self._kept = {spec: self._reusable(spec) for spec in self._places}
+        self._clocks_s = {spec: _last_s(kept) for spec, kept in self._kept.items()}
 
     @property
     def planned(self) -> int:
         """Requests of all methods."""
-        return _turns(self.dataset) * self.settings.repeats * len(self._places)
+        return self._asked * len(self._places)
 
     @property
     def done(self) -> int:
-        """Those that are on disk from before."""
-        return sum(len(self._finished(spec)) for spec in self._places)
+        """Those that are on disk from before and need not be decoded again."""
+        return sum(map(len, self._kept.values()))
 
     def run(self, report: Callable[[Progress], None]) -> None:
         """Decode everything that is missing, the methods in turns, and all of it again for each repeat."""
         planned, done = self.planned, self.done
         if done == planned:
             return
+        self._note_resumption()
         self._warm_up()
-        for repeat in range(self.settings.repeats):
-            references: dict[str, RequestRecord] = {}
-            lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
-            for lane, _ in run_in_turns(lanes, self.settings.batch_size):
-                done += 1
-                report(Progress(lane.name, done, planned, lane.tokens_per_s))
-            self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+        with self._attended() as attendance:
+            for repeat in range(self.settings.repeats):
+                references: dict[str, RequestRecord] = {}
+                lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
+                if attendance is not None:
+                    attendance.attend(lanes, self.bench.lanes)
+                for lane, _ in run_in_turns(lanes, self.settings.batch_size):
+                    done += 1
+                    report(Progress(lane.name, done, planned, lane.tokens_per_s))
+                self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
+
+    @contextmanager
+    def _attended(self) -> Iterator[Attendance | None]:
+        """Watch the machine where its clock counts, and note in every run what came of its lanes, however this ends."""
+        if self.settings.deployment is not None:
+            yield None
+            return
+        attendance = Attendance(self.bench.probe, self.bench.pair.target.model.device)
+        try:
+            yield attendance
+        finally:
+            block = attendance.block()
+            for spec, run in self.runs.items():
+                _note_machine(run, block, (spec, BASELINE), self.bench.surroundings.machine)
 
     def conclude(self) -> list[Conclusion]:
         """Summaries and reports of every run, whole or partial."""
         tokenizer = self.bench.pair.tokenizer
         for exports in self.exports.values():
             exports.write(tokenizer)
-        top2 = self.bench.runners[0].top2 if self.settings.temperature == 0 else None
-        return conclude(list(self.runs.values()), top2, tokenizer.decode)
+        conclusions = conclude(list(self.runs.values()), self.bench.evidence, tokenizer.decode)
+        let_go(list(self.runs.values()))
+        return conclusions
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> Lane:
         """One method's part in a repeat; the baseline's answers are the `references` of the others."""
         bench, method = self.bench, self.bench.lanes[spec]
-        finished = {name: record for (name, number), record in self._finished(spec).items() if number == repeat}
-        sinks = [_unless_known(sink, known) for sink, known in self._places[spec]]
+        finished = {name: record for (name, number), record in self._kept[spec].items() if number == repeat}
+        take = _unless_equal if self._starts_over else _unless_known
+        sinks = [take(spec, sink, known) for sink, known in self._places[spec]]
         if spec == BASELINE:
             references.update(finished)
             sinks.append(lambda record: references.update({record.request_id: record}))
@@ -90,6 +115,7 @@ class Benchmark:
             sinks=sinks,
             references=references if method.needs_reference else None,
             repeat=repeat,
+            others=bench.others,
         )
 
     def _conversations(self) -> Iterator[Conversation]:
@@ -108,6 +134,36 @@ class Benchmark:
         first, *others = (known for _, known in self._places[spec])
         return {key: record for key, record in first.items() if all(key in known for known in others)}
 
+    @property
+    def _asked(self) -> int:
+        """Requests of one method."""
+        return turns(self.dataset) * self.settings.repeats
+
+    @property
+    def _starts_over(self) -> bool:
+        """Whether an interrupted lane begins anew, so that modelled clock and policy end as if uninterrupted."""
+        return self.settings.deployment is not None
+
+    def _reusable(self, spec: str) -> Records:
+        """A method's finished requests that need not be decoded again."""
+        if not self._starts_over:
+            return self._finished(spec)
+        # Who reads the baseline is asked in the order of its answers, so the two go together.
+        readers = [name for name, method in self.bench.lanes.items() if method.needs_reference and spec == BASELINE]
+        whole = all(len(self._finished(name)) == self._asked for name in (spec, *readers))
+        return self._finished(spec) if whole else {}
+
+    def _note_resumption(self) -> None:
+        """Remember under which conditions a run goes on that others were finished in."""
+        if not self.settings.resume:
+            return
+        here = provenance.collect(self.settings.argv)
+        for spec, run in self.runs.items():
+            done = len(run.records())
+            has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
+            if min(done, len(run.baseline_records()) if has_baseline else done) < self._asked:
+                run.amend(resumptions=[*resumptions(run.run), block(here, done)])
+
     def _warm_up(self) -> None:
         """A few tokens with every method outside the measurement, so that the first request is like any other."""
         if self.settings.deployment is not None:
@@ -124,52 +180,6 @@ class Benchmark:
                 _note_warm_up(self.runs[spec], rounds)
 
 
-def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDataset]) -> list[Runs]:
-    """For each dataset every method's run directory: new ones, or all those that were begun together."""
-    shared = [_describe(settings, bench, dataset) for dataset in datasets]
-    methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
-    described = [{**method, **dataset} for dataset in shared for method in methods]
-    if settings.resume:
-        found = find_resumable(settings.out, [config_key(run) for run in described])
-    else:
-        found = [RunDirectory.create(settings.out, run) for run in described]
-    count = len(bench.methods)
-    return [dict(zip(bench.methods, found[at : at + count], strict=True)) for at in range(0, len(found), count)]
-
-
-def describe_method(spec: str, method: Method) -> dict[str, Any]:
-    """What `run.json` says of the method: its spec, less folders of this machine, and what it was made ready with."""
-    uses = method.uses()
-    return {"method": provenance.without_folders(spec), **({"uses": uses} if uses else {})}
-
-
-def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> dict[str, Any]:
-    """The content of `run.json`, less the method."""
-    target = bench.pair.target.model
-    options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")
-    return {
-        "dataset": dataset.describe(),
-        "models": bench.models,
-        "config": {
-            **{name: getattr(settings, name) for name in options},
-            "baseline": BASELINE in bench.lanes,
-            "device": str(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            **({"launch": settings.launch} if settings.launch != "virtual" else {}),
-        },
-        **describe_time(settings.deployment),
-        "requests": _turns(dataset) * settings.repeats,
-        "sample_reason": dataset.reason,
-        **({"left_out": bench.left_out} if bench.left_out else {}),
-        **provenance.collect(settings.argv),
-    }
-
-
-def _turns(dataset: LoadedDataset) -> int:
-    """Requests of one method: each turn of a dialogue is one."""
-    return sum(len(prompt.turns) for prompt in dataset.prompts)
-
-
 def _last_s(records: Records) -> float:
     """When the clock of a resumed method stood still."""
     return max((record.finished_s or 0.0 for record in records.values()), default=0.0)
@@ -181,6 +191,29 @@ def _note_warm_up(run: RunDirectory, rounds: int) -> None:
     run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*before, rounds]})
 
 
-def _unless_known(sink: Sink, known: Records) -> Sink:
+def _note_machine(run: RunDirectory, block: Block, specs: Sequence[str], profiling: Sequence[Block]) -> None:
+    """Add how quiet the machine was while the run's own lanes decoded, or what its method goes by was timed."""
+    lanes = {provenance.without_folders(name): lane for name, lane in block["lanes"].items() if name in specs}
+    before = profiling if "latencies" in run.run.get("uses", {}) else ()
+    run.amend(machine=[*run.run.get("machine", []), *before, {**block, "lanes": lanes}])
+
+
+def _unless_known(_spec: str, sink: Sink, known: Records) -> Sink:
     """A sink that passes over what it has from before an interruption."""
     return lambda record: None if record.key in known else sink(record)
+
+
+def _unless_equal(spec: str, sink: Sink, known: Records) -> Sink:
+    """The same where all of it is decoded again and has to come out as it is stored."""
+
+    def take(record: RequestRecord) -> None:
+        stored = known.get(record.key)
+        if stored is None:
+            sink(record)
+        elif stored != record:
+            raise SkitError(
+                f"{spec}: request '{record.request_id}' was decoded again and differs from what the run has stored: "
+                "start the run anew without --resume"
+            )
+
+    return take

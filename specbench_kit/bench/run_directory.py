@@ -15,20 +15,30 @@ from typing import Any, BinaryIO
 
 from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
+from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_lined
+from specbench_kit.run_folder import replace_file
 
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
 
-_DEFINING = ("method", "uses", "dataset", "models", "config", "time_kind", "deployment")
+_DEFINING = ("method", "options", "uses", "dataset", "models", "config", "time_kind", "deployment")
+KEPT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+"""What a user has to know of a disk that is full."""
 _KEY_DIGITS = 8
 _SLUG_LENGTH = 60
 
 
 def config_key(run: dict[str, Any]) -> str:
-    """SHA-256 of what defines a run: two runs with one key ask for the same work."""
+    """SHA-256 of what defines a run: two runs with one key ask for the same work.
+
+    Where the resolved options are known, a spec that names one and a spec that leaves it at that value are the same.
+    """
     defining = {name: run[name] for name in _DEFINING if name in run}
+    if "options" in run:
+        defining["method"] = run["method"].partition(":")[0]
     return hashlib.sha256(json.dumps(defining, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
@@ -51,7 +61,7 @@ class RunDirectory:
             out.mkdir(parents=True, exist_ok=True)
             path = _make_folder(out, _folder_name(run))
             try:
-                _replace_text(path / "run.json", content)
+                replace_file(path / "run.json", _encode(content))
                 (path / "requests.jsonl").touch()
             except OSError:
                 shutil.rmtree(path, ignore_errors=True)
@@ -61,7 +71,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """The run that lies in `path`, to read it or to go on with it."""
-        run = _read_object(path / "run.json")
+        run = one_lined(_read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
@@ -139,7 +149,19 @@ class RunDirectory:
     def write_report(self, name: str, text: str) -> None:
         """Write the file `name`, whole or not at all."""
         with self._writing(name):
-            _replace_text(self.path / name, text)
+            replace_file(self.path / name, _encode(text))
+
+    def drop_repeated(self) -> int:
+        """Remove the lines that repeat an earlier one to the byte, as two writers at once left them; how many."""
+        return sum(map(self._drop_repeated, ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl")))
+
+    def _drop_repeated(self, name: str) -> int:
+        lines = _whole_lines(self.path / name)
+        kept = dict.fromkeys(lines)
+        if len(kept) < len(lines):
+            with self._writing(name):
+                replace_file(self.path / name, b"".join(line + b"\n" for line in kept))
+        return len(lines) - len(kept)
 
     def _append(self, name: str, record: RequestRecord | RequestDetail) -> None:
         line = _encode(record.to_json() + "\n")
@@ -148,8 +170,7 @@ class RunDirectory:
             file.write(line)
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
-        hint = "finished requests are kept; make room or fix its permissions, then go on with --resume"
-        return _reported(f"cannot write {name} in {self.path}", hint)
+        return _reported(f"cannot write {name} in {self.path}", KEPT)
 
 
 def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
@@ -201,17 +222,6 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _replace_text(path: Path, text: str) -> None:
-    """Write beside the file and rename, so that no reader ever meets half of it."""
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(_encode(text))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 @contextmanager
 def _reported(problem: str, hint: str) -> Iterator[None]:
     """Turn an OSError into one line that names the problem, its cause and what to do."""
@@ -235,7 +245,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     with _reported(f"cannot read {path}", "name a run directory that skit bench made"):
         content = path.read_bytes()
     try:
-        found = json.loads(content)
+        found = parse(content)
     except ValueError as error:
         raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
     if not isinstance(found, dict):
@@ -244,14 +254,16 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _read_records(path: Path) -> list[RequestRecord]:
-    """The records of the file's whole lines; a file that is not there has none."""
+    """The records of the file's whole lines, each once; a file that is not there has none."""
     records: dict[tuple[str, int], RequestRecord] = {}
     for number, line in enumerate(_whole_lines(path), 1):
         record = _read_record(line, f"{path}:{number}")
-        if record.key in records:
+        if records.setdefault(record.key, record) != record:
             again = f", repeat {record.repeat}," if record.repeat else ""
-            raise SkitError(f"{path}:{number}: request '{record.request_id}'{again} is recorded twice: remove one line")
-        records[record.key] = record
+            raise SkitError(
+                f"{path}:{number}: request '{record.request_id}'{again} is recorded twice, and not alike: "
+                "remove one of the lines"
+            )
     return list(records.values())
 
 
@@ -265,7 +277,7 @@ def _read_details(path: Path) -> list[RequestDetail]:
     details = []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
-            details.append(RequestDetail.from_dict(json.loads(line)))
+            details.append(RequestDetail.from_dict(parse(line)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
     return details

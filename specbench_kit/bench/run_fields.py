@@ -9,6 +9,7 @@ from specbench_kit.errors import SkitError
 
 HINTS: Mapping[str, Any] = {
     **dict.fromkeys(("dataset", "models", "config", "hardware", "deployment", "versions", "left_out"), dict),
+    **dict.fromkeys(("options", "uses", "prompts"), dict),
     **dict.fromkeys(("models.target", "models.draft", "imported", "trace"), dict),
     **dict.fromkeys(("method", "time_kind", "started_at", "git_commit"), str),
     **dict.fromkeys((f"dataset.{name}" for name in ("name", "source", "location", "digest")), str),
@@ -18,6 +19,12 @@ HINTS: Mapping[str, Any] = {
     **dict.fromkeys((f"models.{role}.parameters" for role in ("target", "draft")), int),
     **dict.fromkeys((f"config.{name}" for name in ("max_new_tokens", "batch_size", "top_k", "seed", "repeats")), int),
     **dict.fromkeys(("config.temperature", "config.top_p", "hardware.memory_gb"), float),
+    "resumptions": list[dict[str, Any]],
+    **dict.fromkeys(("uses", "uses.predictor"), dict),
+    "uses.predictor.threshold": float,
+    **dict.fromkeys(("seen_prompts", "uses.predictor.max_draft"), int),
+    "uses.predictor.deployment": str,
+    "dataset.left_out": list[str],
     "argv": list[str],
 }
 """The kind of every field that is read, by dotted name; each may be missing or null."""
@@ -30,6 +37,8 @@ def check(path: Path, run: Mapping[str, Any]) -> None:
         value = _get(run, name)
         if value is not None and not kind.holds(value):
             raise SkitError(f"{path}: {name} must be {kind}, not {shown(value)}: it is not a run of skit bench")
+    if unknown := set(run.get("models") or ()) - {"target", "draft"}:
+        raise SkitError(f"{path}: models has '{min(unknown)}': it is not a run of skit bench")
 
 
 def _get(run: Mapping[str, Any], name: str) -> Any:

@@ -39,8 +39,10 @@ class Settings:
     baseline: bool = True
     out: Path = Path("results")
     resume: bool = False
+    force: bool = False
     timeline: bool = False
     token_view: bool = False
+    exclude_seen: bool = False
     deployment: Deployment | None = None
     launch: Launch = "virtual"
     argv: tuple[str, ...] = ()
@@ -50,6 +52,7 @@ class Settings:
         _require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         _require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
         _require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
+        _require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
         varies = self.repeats == 1 or self.deployment is None
         _require(varies, "--repeats measures again, and modelled time is the same every time: leave out one of them")
         _require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")

@@ -1,20 +1,22 @@
 """What the benchmarks of one command share: a pair of models, the methods made ready, and room for all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from specbench_kit.assembly import live_engine, require_stages
 from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conversations import most_tokens
+from specbench_kit.bench.evidence import Evidence
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.bench.latencies import Surroundings
+from specbench_kit.bench.seen import without_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline import require_stages
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import Probe, probe_here
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
@@ -25,18 +27,28 @@ from specbench_kit.profilers.measurement import Report
 class Workbench:
     """`methods` are those that can run here, by spec; `left_out` says why others of `all` cannot.
 
-    `lanes` are those that take turns: the methods, after the baseline where that is wanted or read.
+    `lanes` are those that take turns: the methods, after the baseline where that is wanted or read. `datasets` are
+    without the prompts that methods learned from, where these are left out.
     """
 
-    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report = lambda *_: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        datasets: Sequence[LoadedDataset],
+        report: Report = lambda *_: None,
+        probe: Probe | None = None,
+    ) -> None:
         self.settings = settings
+        self.probe = probe or probe_here()
         self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
         self.models = self.pair.describe(provenance.hash_model)
-        self.surroundings = Surroundings(settings, self.pair, self.models, report)
+        self.surroundings = Surroundings(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
-        self.runners = self._make_runners(datasets)
+        self.datasets = [without_seen(dataset, self.methods.values(), settings) for dataset in datasets]
+        self.runners = self._make_runners(self.datasets)
+        self.evidence = Evidence(self.pair, self.runners[0])
         self.stages = self._start_stages() if settings.launch == "processes" else None
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
@@ -54,6 +66,13 @@ class Workbench:
             stages=self.stages,
         )
 
+    @property
+    def others(self) -> Callable[[], float] | None:
+        """Tells the processor seconds of the pipeline's processes; nobody can where another program started them."""
+        if self.stages is None:
+            return lambda: 0.0
+        return self.probe.others_s if self.stages.are_children else None
+
     def close(self) -> None:
         """End the processes of a pipeline."""
         if self.stages is not None:
@@ -66,9 +85,9 @@ class Workbench:
         return method
 
     def _make_runners(self, datasets: Sequence[LoadedDataset]) -> tuple[Runner, Runner]:
-        """Slots for the batches of all methods, and one to check losslessness in when a run ends early."""
+        """Slots for the batches of all methods."""
         most = max(len(dataset.prompts) for dataset in datasets)
-        slots = min(self.settings.batch_size, most) * len(self.lanes) + 1
+        slots = min(self.settings.batch_size, most) * len(self.lanes)
         prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
         longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
         in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)

@@ -80,6 +80,14 @@ def bench(
             "--resume", help="Go on with the newest unfinished run of these settings.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="With --resume: go on under another commit, library version or machine; the report says so.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     timeline: Annotated[
         bool,
         typer.Option(
@@ -95,6 +103,15 @@ def bench(
             "--token-view",
             help="Write an HTML page per request, of the first 100: where each token came from.",
             rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    exclude_seen: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-seen",
+            help="Leave out prompts that a method's predictor was trained on. Those of the part of a dataset that is "
+            "reserved for training are left out in any case.",
+            rich_help_panel=RUN,
         ),
     ] = False,
     as_json: options.JsonOption = False,
@@ -127,8 +144,10 @@ def bench(
         baseline=baseline,
         out=out,
         resume=resume,
+        force=force,
         timeline=timeline,
         token_view=token_view,
+        exclude_seen=exclude_seen,
         deployment=load(deployment, replaced or ()),
         launch=cast(Launch, "processes" if place is not None else launch),
         argv=("skit", *sys.argv[1:]),
@@ -168,7 +187,13 @@ def _prepare(
         from specbench_kit.bench.campaign import Campaign
 
         campaign = Campaign(settings, loaded, report)
-    for note in campaign.bench.surroundings.notes:
+    for benchmark in campaign.benchmarks:
+        if left_out := benchmark.dataset.left_out:
+            say(
+                console,
+                f"{benchmark.dataset.name}: drawn without the {len(left_out)} prompts that a predictor was trained on",
+            )
+    for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
         say(console, note)
     return campaign
 
@@ -194,6 +219,8 @@ def _preparing(console: "Console") -> "Iterator[Callable[[str, int, int], None]]
 def _replay(settings: Settings, path: Path) -> "tuple[list[Conclusion], dict[str, str]]":
     if settings.temperature or settings.resume:
         raise SkitError("--replay runs a recorded greedy trace from its start: leave out --temperature and --resume")
+    if settings.exclude_seen:
+        raise SkitError("--exclude-seen chooses prompts, and a trace has its own: leave out one of them")
     if settings.token_view:
         raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
     if settings.repeats > 1:

@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.bench.settings import Settings
+from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
@@ -16,7 +20,7 @@ def say(console: "Console", line: str, style: str = "") -> None:
     """Print one line as it is: no markup, no wrapping."""
     from rich.text import Text
 
-    console.print(Text(line, style=style), soft_wrap=True)
+    console.print(Text(one_line(line), style=style), soft_wrap=True)
 
 
 def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_json: bool) -> None:
@@ -26,13 +30,34 @@ def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_js
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
 
 
+def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
+    """What ends a command whose result lies in its run folder alone."""
+    return SkitError(
+        f"not saved, since the machine was disturbed while steps were timed: {'; '.join(doubts)}; run it again on a "
+        f"quiet machine, or with --force; what came out is kept: {kept}"
+    )
+
+
 def load_dataset(
-    name: str, data_dir: Path | None, allow_sample: bool, settings: Settings, console: "Console"
+    name: str,
+    data_dir: Path | None,
+    allow_sample: bool,
+    settings: Settings,
+    console: "Console",
+    *,
+    to_train: bool = False,
 ) -> "LoadedDataset":
     """The prompts, with one unmissable line where a bundled sample stands in."""
     from specbench_kit.datasets.loading import load
 
-    loaded = load(name, data_dir=data_dir, allow_sample=allow_sample, limit=settings.limit, seed=settings.seed)
+    loaded = load(
+        name,
+        data_dir=data_dir,
+        allow_sample=allow_sample,
+        limit=settings.limit,
+        seed=settings.seed,
+        to_train=to_train,
+    )
     if loaded.source == "sample":
         line = (
             f"SAMPLE DATA: '{loaded.name}' was not found, {len(loaded.prompts)} prompts of the bundled sample "

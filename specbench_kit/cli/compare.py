@@ -11,6 +11,8 @@ from specbench_kit.cli.report import FORMATS, AgainstOption, ForceOption, Format
 
 FAILED = 1
 """Exit code where a condition of --fail-if holds."""
+INCONCLUSIVE = 3
+"""Exit code where none holds, but one on time could not be judged, since the machine was too busy."""
 
 
 def compare(
@@ -21,8 +23,10 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
-            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95'; "
-            "may be given several times. With 2 if it cannot be told, as of a run that cannot be read."
+            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95' "
+            "(each over its own run's baseline) and 'baseline_ratio<0.9' (the baselines: machine or engine changed); "
+            "may be given several times. With 2 if it cannot be told, as of a run that cannot be read; with 3 if it is "
+            "about time and a run was timed on a disturbed machine."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write a report into; none is written without.")] = None,
@@ -34,7 +38,7 @@ def compare(
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.report import as_document, load_comparison, read_formats, write
-    from specbench_kit.reports.condition import Condition, require_whole, violations
+    from specbench_kit.reports.condition import Condition, doubts, require_whole, violations
     from specbench_kit.reports.terminal import print_comparison
 
     conditions = [Condition.parse(text) for text in fail_if or ()]
@@ -44,13 +48,20 @@ def compare(
     print_comparison(console, comparison)
     if out is not None:
         write(console, comparison, out, wanted)
-    failed = [line for condition in conditions for line in violations(comparison, condition)]
+    open_questions = doubts(comparison) if any(condition.is_timed for condition in conditions) else []
+    judged = [condition for condition in conditions if not (open_questions and condition.is_timed)]
+    failed = [line for condition in judged for line in violations(comparison, condition)]
     if as_json:
-        print(json.dumps(as_document(comparison) | {"failed": failed}, allow_nan=False))
+        print(json.dumps(as_document(comparison) | {"failed": failed, "inconclusive": open_questions}, allow_nan=False))
     for line in failed:
         say(Console(stderr=True), f"failed: {line}", style="bold red")
-    if conditions and not failed:
-        require_whole(comparison)
-        say(console, f"passed: {', '.join(condition.text for condition in conditions)} holds for no method")
+    for line in open_questions:
+        say(Console(stderr=True), f"inconclusive: {line}; run it again on a quiet machine", style="bold red")
     if failed:
         raise typer.Exit(FAILED)
+    if conditions:
+        require_whole(comparison)
+    if open_questions:
+        raise typer.Exit(INCONCLUSIVE)
+    if judged:
+        say(console, f"passed: {', '.join(condition.text for condition in judged)} holds for no method")

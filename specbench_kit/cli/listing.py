@@ -134,11 +134,15 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
 def _print_table(kind: str, rows: list[Entry]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from specbench_kit.plain_text import one_line
 
     table = Table(title=kind, title_justify="left", box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for row in rows:
         options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
-        table.add_row(row["name"], " ".join(filter(None, (row["summary"], options and f"({options})"))))
+        words = " ".join(filter(None, (row["summary"], options and f"({options})")))
+        table.add_row(*(Text(one_line(text)) for text in (row["name"], words)))
     Console().print(table)

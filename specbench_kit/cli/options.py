@@ -44,6 +44,10 @@ DeploymentOption = Annotated[
     ),
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder that run directories are made in.", rich_help_panel=OUTPUT)]
+ForceSaveOption = Annotated[
+    bool,
+    typer.Option("--force", help="Save what was timed on a disturbed machine all the same.", rich_help_panel=OUTPUT),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="End stdout with one line of JSON; tables go to stderr.", rich_help_panel=OUTPUT)
 ]

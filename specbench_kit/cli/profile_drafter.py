@@ -26,6 +26,7 @@ def profile_drafter(
     save_to: Annotated[
         Path | None, typer.Option(help="Folder for both profiles, instead of your own.", rich_help_panel=OUTPUT)
     ] = None,
+    force: options.ForceSaveOption = False,
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -44,6 +45,7 @@ def profile_drafter(
         resume=resume,
         name=name,
         save_to=save_to,
+        force=force,
         out=out,
         argv=("skit", *sys.argv[1:]),
     )

@@ -48,6 +48,7 @@ def profile_verifier(
     save_to: Annotated[
         Path | None, typer.Option(help="The .toml file to write, instead of your profiles.", rich_help_panel=OUTPUT)
     ] = None,
+    force: options.ForceSaveOption = False,
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -67,6 +68,7 @@ def profile_verifier(
         resume=resume,
         name=name,
         save_to=save_to,
+        force=force,
         out=out,
         argv=("skit", *sys.argv[1:]),
     )

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import TimeRemainingColumn
 
-from specbench_kit.cli.common import say, tell_report
+from specbench_kit.cli.common import not_saved, say, tell_report
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.run import Outcome, run_profiling
@@ -23,6 +23,9 @@ def profile(settings: Settings, as_json: bool) -> None:
     for role, path in outcome.saved.items():
         say(console, f"saved: {role} profile in {path}")
     tell_report(console, outcome.folder, outcome.summary, as_json)
+    if outcome.doubts:
+        names = " and ".join(f"{profile['name']}.toml" for profile in outcome.summary["profiles"].values())
+        raise not_saved(outcome.doubts, f"{names} in {outcome.folder}")
 
 
 def _run(settings: Settings) -> Outcome:

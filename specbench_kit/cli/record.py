@@ -55,5 +55,7 @@ def record(
 
     with counting_bar("recording") as report:
         done = record_run.record(settings, loaded, out, max_draft, report)
+    for line in done.warnings:
+        say(console, line, style="bold red")
     failed = f"; {done.failed} did not fit the context" if done.failed else ""
     say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets{failed})")

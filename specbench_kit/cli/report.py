@@ -21,7 +21,10 @@ RunsArgument = Annotated[
 FormatOption = Annotated[str, typer.Option("--format", help="Any of md, html, csv, latex, png and svg, with commas.")]
 AgainstOption = Annotated[
     str | None,
-    typer.Option(help="The method that all others are compared with; the fastest that can be deployed if left out."),
+    typer.Option(
+        help="The method that all others are compared with; the fastest that can be deployed and is lossless "
+        "if left out."
+    ),
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Compare runs that must not be compared; every output then says so.")

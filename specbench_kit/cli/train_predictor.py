@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, say, tell_report
+from specbench_kit.cli.common import load_dataset, not_saved, say, tell_report
 from specbench_kit.cli.options import DECODING, OUTPUT, RUN
 
 if TYPE_CHECKING:
@@ -70,10 +70,15 @@ def train_predictor(
         Path | None,
         typer.Option(help="Folder for the recommended predictor; no other is saved.", rich_help_panel=OUTPUT),
     ] = None,
+    force: options.ForceSaveOption = False,
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
-    """Train rejection predictors for `--method wisp` and report whether they are worth it."""
+    """Train rejection predictors for `--method wisp` and report whether they are worth it.
+
+    Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
+    benchmark with a predictor trained on these leaves them out.
+    """
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
@@ -97,18 +102,21 @@ def train_predictor(
         out=out,
         name=name,
         save_to=save_to,
+        force=force,
         argv=("skit", *sys.argv[1:]),
     )
     console = Console(stderr=as_json)
     outcome = _train(settings, None if trace else _load(settings, dataset, data_dir, sample, console))
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
+    if outcome.doubts:
+        raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
 
 
 def _load(
     settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
 ) -> "LoadedDataset":
-    return load_dataset(dataset, data_dir, sample, settings.recording(), console)
+    return load_dataset(dataset, data_dir, sample, settings.recording(), console, to_train=True)
 
 
 def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":

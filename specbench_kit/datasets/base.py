@@ -1,5 +1,7 @@
 """The dataset contract: where rows come from and how a row becomes a prompt."""
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -7,6 +9,8 @@ from typing import Any, ClassVar, Literal
 from specbench_kit.registry import Registry
 
 Source = Literal["local", "hub", "sample", "file"]
+FINGERPRINT_DIGITS = 16
+RESERVED, RESERVED_SHARE = "reserved", 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,16 @@ class Prompt:
     category: str
     turns: tuple[str, ...]
     chat: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same text in any dataset."""
+        return hashlib.sha256(json.dumps(self.turns).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it is in the part that training takes of a dataset without a split for it."""
+        return int(self.fingerprint, 16) / 16.0**FINGERPRINT_DIGITS < RESERVED_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,14 @@ class Hub:
     url: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TrainSplit:
+    """Where the train split of a dataset lies, below the data directory and on the hub."""
+
+    local: str
+    hub: Hub
+
+
 class Dataset(ABC):
     """One file per dataset: names its sources and turns a row into a prompt."""
 
@@ -48,6 +70,8 @@ class Dataset(ABC):
     local: ClassVar[str | None] = None
     """Path below the data directory, or None where no local layout is defined."""
     hub: ClassVar[Hub]
+    train: ClassVar["TrainSplit | None"] = None
+    """Prompts that nobody is judged on."""
     sample: ClassVar[str]
     """Name of the bundled sample that stands in (gsm8k, chat, code, translation or summarisation)."""
 
@@ -71,11 +95,22 @@ class LoadedDataset:
     prompts: tuple[Prompt, ...]
     reason: str | None = None
     """Why a sample stands in."""
+    part: str | None = None
+    """`train` or, where there is no such split, `reserved`, where only prompts to train on were asked for."""
+    left_out: tuple[str, ...] = ()
+    """Fingerprints of prompts that were not drawn from, since a method learned from them."""
+    pool: tuple[Prompt, ...] = ()
+    """All that the chosen ones were drawn from."""
 
     def describe(self) -> dict[str, Any]:
         """What a run records of it."""
         fields = ("name", "source", "location", "digest", "total")
-        return {**{name: getattr(self, name) for name in fields}, "count": len(self.prompts)}
+        further = {"part": self.part, "left_out": list(self.left_out)}
+        return {
+            **{name: getattr(self, name) for name in fields},
+            "count": len(self.prompts),
+            **{name: value for name, value in further.items() if value},
+        }
 
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "specbench_kit.datasets")

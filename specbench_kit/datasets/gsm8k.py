@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specbench_kit.datasets.base import Dataset, Hub, Prompt, datasets
+from specbench_kit.datasets.base import Dataset, Hub, Prompt, TrainSplit, datasets
 
 
 @datasets.register("gsm8k")
@@ -13,6 +13,7 @@ class Gsm8k(Dataset):
     paper = "Cobbe et al. 2021; the math_reasoning task of Spec-Bench (Xia et al. 2024)"
     local = "gsm8k/test.jsonl"
     hub = Hub("openai/gsm8k", "test", "main")
+    train = TrainSplit("gsm8k/train.jsonl", Hub("openai/gsm8k", "train", "main"))
     sample = "gsm8k"
 
     def prompt(self, row: dict[str, Any], index: int) -> Prompt:

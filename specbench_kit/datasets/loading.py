@@ -4,15 +4,17 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.datasets.base import Dataset, LoadedDataset, Prompt, Source, datasets
+from specbench_kit.datasets.base import RESERVED, Dataset, LoadedDataset, Prompt, Source, datasets
 from specbench_kit.datasets.hub import fetch_rows, hub_label
 from specbench_kit.datasets.rows import PlacedRow, read_rows
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import one_line
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -21,21 +23,43 @@ Found = tuple[Source, str, list[Prompt], str | None]
 """Where the prompts came from: the kind of source, its location, all of them, and why a sample stands in."""
 
 
-def load(spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int) -> LoadedDataset:
+def load(
+    spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int, to_train: bool = False
+) -> LoadedDataset:
     """The prompts of `spec`, a dataset's name or the path of a JSONL file, cut to `limit` by a seeded draw.
 
     A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
     bundled sample stands in only where `allow_sample` says so. A file has, per line, `turns` (a list of strings),
     `prompt` or `question` (a string), and may have `id` or `question_id`, `category` and `chat`.
+
+    `to_train`: those of the dataset's train split or, where there is none at hand, of the part reserved by a hash.
     """
     if limit is not None and limit < 1:
         raise SkitError(f"the number of prompts must be at least 1, not {limit}")
-    if spec.endswith(".jsonl") or any(separator in spec for separator in (os.sep, os.altsep) if separator):
-        name, (source, location, prompts, reason) = Path(spec).stem, _read_file(Path(spec))
-    else:
-        name, (source, location, prompts, reason) = spec, _find(spec, data_dir, allow_sample)
+    is_file = spec.endswith(".jsonl") or any(mark in spec for mark in (os.sep, os.altsep) if mark)
+    split = _find_split(spec, data_dir) if to_train and not is_file else None
+    found = split or (_read_file(Path(spec)) if is_file else _find(spec, data_dir, allow_sample))
+    source, location, prompts, reason = found
+    part = None
+    if to_train:
+        part, prompts = ("train", prompts) if split else (RESERVED, _reserved(prompts, spec))
     chosen = _choose(prompts, limit, seed)
-    return LoadedDataset(name, source, location, digest(chosen), len(prompts), tuple(chosen), reason)
+    name, location = one_line(Path(spec).stem if is_file else spec), one_line(location)
+    return LoadedDataset(
+        name, source, location, digest(chosen), len(prompts), tuple(chosen), reason, part, pool=tuple(prompts)
+    )
+
+
+def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int | None, seed: int) -> LoadedDataset:
+    """The dataset drawn anew from the prompts that have none of these fingerprints."""
+    left_out = tuple(prompt.fingerprint for prompt in dataset.pool if prompt.fingerprint in fingerprints)
+    if not left_out:
+        return dataset
+    pool = [prompt for prompt in dataset.pool if prompt.fingerprint not in fingerprints]
+    if not pool:
+        raise SkitError(f"a method learned from every one of the prompts of {dataset.name}: give it others")
+    chosen = tuple(_choose(pool, limit, seed))
+    return replace(dataset, prompts=chosen, digest=digest(chosen), left_out=left_out, pool=tuple(pool))
 
 
 def read_prompts(path: Path) -> list[Prompt]:
@@ -55,7 +79,7 @@ def _read_file(path: Path) -> Found:
 
 def _find(name: str, data_dir: Path | None, allow_sample: bool) -> Found:
     dataset = datasets.get(name)()
-    local = _local_copy(dataset, data_dir)
+    local = _below(data_dir, dataset.local)
     if local is not None:
         return "local", str(dataset.local), _parse_all(str(dataset.local), read_rows(local), dataset.prompt), None
     try:
@@ -67,13 +91,36 @@ def _find(name: str, data_dir: Path | None, allow_sample: bool) -> Found:
     return "hub", hub_label(dataset.hub), _parse_all(hub_label(dataset.hub), rows, dataset.prompt), None
 
 
-def _local_copy(dataset: Dataset, data_dir: Path | None) -> Path | None:
+def _find_split(name: str, data_dir: Path | None) -> Found | None:
+    """The train split, from the data directory or the hub; None where it is in neither."""
+    dataset = datasets.get(name)()
+    if dataset.train is None:
+        return None
+    place, local = dataset.train.local, _below(data_dir, dataset.train.local)
+    if local is not None:
+        return "local", place, _parse_all(place, read_rows(local), dataset.prompt), None
+    try:
+        rows = fetch_rows(dataset.train.hub)
+    except SkitError:
+        return None
+    return "hub", hub_label(dataset.train.hub), _parse_all(place, rows, dataset.prompt), None
+
+
+def _reserved(prompts: list[Prompt], spec: str) -> list[Prompt]:
+    """The part that a hash reserves for training, so that the rest is unseen."""
+    reserved = [prompt for prompt in prompts if prompt.is_reserved]
+    if not reserved:
+        raise SkitError(f"{spec} has {len(prompts)} prompts, none of which a hash reserves for training: give more")
+    return reserved
+
+
+def _below(data_dir: Path | None, place: str | None) -> Path | None:
     folder = data_dir or os.environ.get("SKIT_DATA_DIR")
     if not folder:
         return None
     if not Path(folder).is_dir():
         raise SkitError(f"the data directory '{folder}' is not a folder: correct it or leave it out")
-    path = Path(folder, dataset.local) if dataset.local else None
+    path = Path(folder, place) if place else None
     return path if path and path.is_file() else None
 
 
@@ -108,6 +155,7 @@ def _parse(place: str, row: dict[str, Any], index: int, parse: Parse) -> Prompt 
         prompt = parse(row, index)
         if prompt is not None:
             _check_turns(prompt)
+            prompt = replace(prompt, id=one_line(prompt.id), category=one_line(prompt.category))
     except KeyError as error:
         raise SkitError(f"{place}: the field {error} is missing") from error
     except (AttributeError, TypeError, ValueError) as error:

@@ -4,9 +4,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 from types import TracebackType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -16,14 +16,36 @@ from specbench_kit.decoding.timeline import Recording, Timeline
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
 
 
+class Effort(NamedTuple):
+    """Seconds that passed, that the calling thread had a processor, and that all threads of this process had one."""
+
+    wall_s: float
+    thread_s: float
+    process_s: float
+
+    def since(self, before: "Effort") -> "Effort":
+        """What was spent from then to now."""
+        return Effort(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def and_then(self, more: "Effort") -> "Effort":
+        """The sum of two spells."""
+        return Effort(*(one + other for one, other in zip(self, more, strict=True)))
+
+
+def effort() -> Effort:
+    """Counters of no meaning but by their difference."""
+    return Effort(perf_counter(), thread_time(), process_time())
+
+
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
 class Clock(Protocol):
     """What the loop asks of time, measured or modelled."""
 
     time_kind: TimeKind
     timeline: Timeline | None
     """Where the run's spans are kept, if they were asked for."""
-    submitted: bool
-    """Whether this round's drafts were sent: what is drafted from then on is proactive."""
 
     def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
         """Note what a resource did from one moment of the run's clock to another."""
@@ -34,17 +56,30 @@ class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds since the run began."""
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
-        """Charge the enclosed time to a phase; `resumed`, to the one that was gone through last, which had not ended.
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed time to a phase.
 
-        Of such a phase, what lies between counts as gone through too, but is charged to whatever ran meanwhile.
+        Time that is not `typical`, such as a verification with a prompt in it, is no guide to the next one.
+        """
+
+    def overlap(self) -> AbstractContextManager[None]:
+        """Let what is drafted inside be proactive: the drafts of the round were sent."""
+
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed wait to a phase that goes on elsewhere since it was left; not `apart`, it had ended.
+
+        Such a phase was gone through all the while, though what lies between is charged to whatever ran here.
         """
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
 
     def typical_s(self, phase: Phase) -> float:
-        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+        """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
+
+    @property
+    def spent(self) -> Effort | None:
+        """What the finished spells of `running` took; None where no clock is read."""
 
 
 class _Recent:
@@ -67,6 +102,7 @@ class ModelledClock(Recording):
     """Time that passes only where a model says how long something takes."""
 
     time_kind: TimeKind = "modelled"
+    spent = None
 
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
@@ -74,18 +110,22 @@ class ModelledClock(Recording):
         self._recent = _Recent()
 
     def running(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return NOTHING
 
     def now_s(self) -> float:
         return self._now_s
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
-        return nullcontext()
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
+        return NOTHING
 
-    def charge(self, phase: Phase, seconds: float, times: int = 1) -> None:
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def charge(self, phase: Phase, seconds: float, times: int = 1, *, typical: bool = True) -> None:
         """Count a phase's modelled time, which may run beside another's; `times` it was gone through for that."""
         self._phases[phase] += seconds
-        self._recent.add(phase, seconds / times)
+        if typical:
+            self._recent.add(phase, seconds / times)
 
     def typical_s(self, phase: Phase) -> float:
         return self._recent.median_s(phase)
@@ -106,6 +146,7 @@ class MeasuringClock(Recording):
 
     def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
+        self.spent: Effort = Effort(0.0, 0.0, 0.0)
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
@@ -117,20 +158,26 @@ class MeasuringClock(Recording):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let time pass."""
-        self._resumed_s = perf_counter()
+        before = effort()
+        self._resumed_s = before.wall_s
         try:
             yield
         finally:
             self._elapsed_s += self._synchronised_s() - self._resumed_s
             self._resumed_s = None
+            self.spent = self.spent.and_then(effort().since(before))
 
     def now_s(self) -> float:
         """Seconds that have passed while running."""
         return self._elapsed_s + (perf_counter() - self._resumed_s if self._resumed_s is not None else 0.0)
 
-    def phase(self, phase: Phase, *, resumed: bool = False) -> AbstractContextManager[None]:
+    def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
-        return _OpenPhase(self, phase, resumed)
+        return _OpenPhase(self, phase, False, typical)
+
+    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+        """Charge the enclosed wait to a phase that goes on elsewhere since it was left."""
+        return _OpenPhase(self, phase, True, typical) if apart else NOTHING
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
@@ -142,10 +189,12 @@ class MeasuringClock(Recording):
         self._charge()
         self._open.append((phase, self._mark_s))
 
-    def leave(self, resumed: bool) -> None:
+    def leave(self, resumed: bool, typical: bool) -> None:
         """Go back to charging the phase outside."""
         self._charge()
         phase, entered_s = self._open.pop()
+        if not typical:
+            return
         if resumed:
             self._recent.replace(phase, self._mark_s - self._began_s[phase])
         else:
@@ -153,7 +202,7 @@ class MeasuringClock(Recording):
             self._recent.add(phase, self._mark_s - entered_s)
 
     def typical_s(self, phase: Phase) -> float:
-        """Median seconds of the last few times that a phase was gone through; 0 before the first."""
+        """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
         return self._recent.median_s(phase)
 
     def _charge(self) -> None:
@@ -176,10 +225,10 @@ class MeasuringClock(Recording):
 class _OpenPhase(AbstractContextManager[None]):
     """Costs a third of what a generator would, several times a round."""
 
-    __slots__ = ("_clock", "_phase", "_resumed")
+    __slots__ = ("_clock", "_phase", "_resumed", "_typical")
 
-    def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool) -> None:
-        self._clock, self._phase, self._resumed = clock, phase, resumed
+    def __init__(self, clock: MeasuringClock, phase: Phase, resumed: bool, typical: bool) -> None:
+        self._clock, self._phase, self._resumed, self._typical = clock, phase, resumed, typical
 
     def __enter__(self) -> None:
         self._clock.enter(self._phase)
@@ -187,4 +236,4 @@ class _OpenPhase(AbstractContextManager[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._clock.leave(self._resumed)
+        self._clock.leave(self._resumed, self._typical)

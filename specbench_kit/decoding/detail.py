@@ -4,10 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from specbench_kit.decoding.engine import Outcome
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +25,6 @@ class RoundDetail:
     committed: int
     inherited: int
     proactive: int
-
-    @classmethod
-    def of(cls, outcome: "Outcome") -> "RoundDetail":
-        """What a round has left behind."""
-        verdict, tree = outcome.verdict, outcome.verdict.draft.tree
-        return cls(
-            tokens=list(tree.tokens),
-            parents=list(tree.parents),
-            probabilities=[1.0, *(round(tree.probability(node), 4) for node in range(1, len(tree)))],
-            submitted=list(verdict.submitted),
-            path=list(verdict.path),
-            extra=verdict.extra,
-            committed=outcome.committed,
-            inherited=tree.inherited,
-            proactive=outcome.proactive,
-        )
 
 
 @dataclass(frozen=True, slots=True)

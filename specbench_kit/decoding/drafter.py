@@ -1,14 +1,12 @@
-"""The draft model's side of a round: grows the trees that a policy asks for."""
+"""What policies and loops ask of whatever drafts: a model, an index of the text so far, or a recorded trace."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
-from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 
 @dataclass(slots=True)
@@ -70,111 +68,3 @@ class Drafter(DraftSource, Protocol):
 
     def awaits(self, draft: Draft) -> bool:
         """Whether the answer to what was sent has not arrived yet."""
-
-
-class ModelDrafter:
-    """Draft-model forwards over the requests of a batch; slots are taken at a request's first draft."""
-
-    def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
-        self.drafts: list[Draft] = []
-        self.clock = clock
-        self._runner, self._sampler = runner, sampler
-        self._capacity = capacity
-        self._sample = sample
-        self._slots: dict[str, int] = {}
-        self._kept: dict[str, Draft] = {}
-
-    def awaits(self, draft: Draft) -> bool:
-        """Both models share this machine, so nothing arrives before all is drafted."""
-        return True
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees, or with what was kept of the last."""
-        fresh = (Draft(session, TokenTree(session.tokens[-1])) for session in sessions)
-        self.drafts = [self._kept.pop(draft.request_id, draft) for draft in fresh]
-        return self.drafts
-
-    def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take before a slot or the context is full."""
-        return self._capacity - draft.context_length - len(draft.tree)
-
-    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain by one batched forward; returns the drafts that had room for it."""
-        grown = [draft for draft in drafts if self.room(draft) > 0]
-        if not grown:
-            return []
-        self._prefill(grown)
-        with self.clock.phase("draft"):
-            logits = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
-            forward = DraftForward([logits.table], self._sampler)
-            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in logits.argmax()]
-        for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
-            draft.tree.add(token, draft.tree.last, forward, row)
-        return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order.
-
-        Each node is forwarded once; `room` says how many children may be added.
-        """
-        self._prefill([draft for draft, _ in frontier])
-        with self.clock.phase("draft"):
-            logits = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
-            refuse_nan(logits.table)
-        return DraftForward([logits.table], self._sampler)
-
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
-        """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
-        slot = self._slots.get(draft.request_id)
-        if slot is None or not draft.kv_nodes:
-            return
-        forwarded = [draft.kv_nodes[node] for node in path if node in draft.kv_nodes]
-        below = [] if kept is None else draft.tree.below(kept)
-        kv_kept = sorted(draft.kv_nodes[node] for node in below if node in draft.kv_nodes)
-        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *forwarded], kv_kept)
-        if kept is not None:
-            kv_place = {node: place for place, node in enumerate(kv_kept)}
-            kv_nodes = {new: kv_place[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
-            self._kept[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(kept), kv_nodes)
-
-    def release(self, session: Session) -> None:
-        """Free a finished request's slot."""
-        self._kept.pop(session.request.id, None)
-        slot = self._slots.pop(session.request.id, None)
-        if slot is not None:
-            self._runner.release(slot)
-
-    def _prefill(self, drafts: Sequence[Draft]) -> None:
-        """Bring the prompts of new requests into KV, so that a draft step is a draft step."""
-        new = [draft for draft in drafts if draft.request_id not in self._slots]
-        if not new:
-            return
-        with self.clock.phase("prefill"):
-            for draft in new:
-                self._slots[draft.request_id] = slot = self._runner.acquire()
-                prefix = draft.session.tokens[:-1]
-                if prefix:
-                    refuse_nan(self._runner.forward([Append(slot, prefix)]).table)
-                    self._runner.commit(slot, range(len(prefix)))
-
-    def _append(self, draft: Draft, nodes: Sequence[int]) -> Append:
-        """The nodes' tokens, after whatever committed tokens the slot still lacks."""
-        slot = self._slots[draft.request_id]
-        tokens: list[int] = []
-        parents: list[int] = []
-        base = self._runner.provisional(slot)
-        if not draft.kv_nodes:
-            tokens = draft.session.tokens[self._runner.length(slot) :]
-            parents = list(range(-1, len(tokens) - 1))
-            draft.kv_nodes[0] = base + len(tokens) - 1
-        for node in nodes:
-            if node in draft.kv_nodes:
-                continue
-            parents.append(draft.kv_nodes[draft.tree.parents[node]])
-            draft.kv_nodes[node] = base + len(tokens)
-            tokens.append(draft.tree.tokens[node])
-        return Append(slot, tokens, parents, keep=len(nodes))
-
-    def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
-        refuse_nan(forward.probabilities)
-        return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])

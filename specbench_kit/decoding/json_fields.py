@@ -1,7 +1,7 @@
 """Fields of a record as a JSON object holds them, checked against the record's annotations."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,6 +10,8 @@ NOTHING = type(None)
 SHOWN = 40
 """Characters of a wrong value that a message repeats."""
 TOO_LARGE = 2**63
+LONGEST = 1e15
+"""Beyond every duration, so that sums and squares are numbers too."""
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -35,8 +37,10 @@ class Kind:
         null = {NOTHING} if may_be_null else set()
         if get_origin(hint) is Literal:
             return cls(frozenset([str]), choices=get_args(hint))
-        if get_origin(hint) is list:
+        if get_origin(hint) in (list, tuple):  # JSON has lists alone
             return cls(frozenset([list]), items=_types(get_args(hint)[0]) | null)
+        if get_origin(hint) is dict:
+            return cls(frozenset([dict]) | null)
         return cls(_types(hint) | null)
 
     def holds(self, value: Any) -> bool:
@@ -55,8 +59,11 @@ class Kind:
 
 
 def parse(line: str | bytes) -> Any:
-    """What a line of JSON holds; the NaN and infinities that Python would read are a ValueError."""
-    return json.loads(line, parse_constant=_refuse)
+    """What a line of JSON holds; NaN, infinities and endless nesting are a ValueError."""
+    try:
+        return json.loads(line, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _refuse(constant: str) -> None:
@@ -82,6 +89,8 @@ def checked(record: Any, found: Any, nullable: tuple[str, ...] = ()) -> dict[str
             raise ValueError(f"{name} must be {kind}, not {shown(value)}")
         if type(value) is int and not 0 <= value < TOO_LARGE:
             raise ValueError(f"{name} must be from 0 to 2^63 - 1, not {shown(value)}")
+        if any(isinstance(one, float) and not abs(one) < LONGEST for one in _items(value)):
+            raise ValueError(f"{name} must be below {LONGEST:g}, not {shown(value)}")
     return known
 
 
@@ -89,6 +98,10 @@ def shown(value: Any) -> str:
     """A value as its file has it, cut short."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else (value,)
 
 
 @cache
@@ -106,7 +119,7 @@ def _kinds(record: Any, nullable: tuple[str, ...]) -> dict[str, tuple[Kind, bool
 
 def _types(hint: Any) -> frozenset[Any]:
     """The types that JSON gives for an annotation: a float may be written as a whole number."""
-    parts = get_args(hint) or (hint,)
+    parts = (dict,) if get_origin(hint) is dict else get_args(hint) or (hint,)
     return frozenset([*parts, int]) if float in parts else frozenset(parts)
 
 

@@ -4,30 +4,33 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.detail import Finished
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
 
-if TYPE_CHECKING:
-    from specbench_kit.decoding.detail import Finished
-
 
 class Loop(ABC):
     """Decodes requests. Its clock stands still between steps, so loops can take turns.
 
-    `capacity` is the most tokens, prompt and output, that a request can come to.
+    A closed loop: a request is submitted when one of `batch_size` places is free. `capacity` is the most tokens,
+    prompt and output, that a request can come to.
     """
+
+    at_once: int | None = None
+    """Requests that are decoded at the same time, where that is not all that were submitted."""
 
     def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
         self.clock = clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
+        self._submitted: deque[tuple[Request, float]] = deque()
+        """Requests that have a place but are not yet decoded, and since when."""
         self.on_round: Callable[[Sequence[Finished]], None] | None = None
         """Is shown every round, while the clock stands still."""
         self._seed, self._eos_ids = seed, eos_ids
@@ -39,9 +42,14 @@ class Loop(ABC):
         (self.waiting.appendleft if first else self.waiting.append)(request)
 
     @property
+    def effective_batch_size(self) -> int:
+        """Requests that are decoded at the same time where enough are asked."""
+        return min(self.at_once or self._batch_size, self._batch_size)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.sessions or self.waiting)
+        return not (self.sessions or self.waiting or self._submitted)
 
     def step(self) -> list[RequestRecord]:
         """One step of every request of the batch; returns those that finished."""
@@ -55,7 +63,7 @@ class Loop(ABC):
         return self._collect()
 
     @abstractmethod
-    def _round(self) -> "Sequence[Finished]":
+    def _round(self) -> Sequence[Finished]:
         """Go on with every session."""
 
     @abstractmethod
@@ -67,24 +75,31 @@ class Loop(ABC):
         """Forget a finished request."""
 
     def _refill(self) -> None:
-        while self.waiting and len(self.sessions) < self._batch_size:
-            request = self.waiting.popleft()
-            record = RequestRecord(
-                request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind
+        self._fill_places()
+        while self._submitted and len(self.sessions) < self.effective_batch_size:
+            self._begin(*self._submitted.popleft())
+            self._fill_places()
+
+    def _fill_places(self) -> None:
+        while self.waiting and len(self.sessions) + len(self._submitted) < self._batch_size:
+            self._submitted.append((self.waiting.popleft(), self.clock.now_s()))
+
+    def _begin(self, request: Request, arrival_s: float) -> None:
+        record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
+        room = self._capacity - len(request.prompt_ids)
+        if not request.prompt_ids or room < 1:
+            record.finish_reason = "error"
+            record.error = (
+                f"the prompt has {len(request.prompt_ids)} tokens; the context holds 1 to {self._capacity - 1}"
             )
-            room = self._capacity - len(request.prompt_ids)
-            if not request.prompt_ids or room < 1:
-                record.finish_reason = "error"
-                record.error = (
-                    f"the prompt has {len(request.prompt_ids)} tokens; the context holds 1 to {self._capacity - 1}"
-                )
-                self._refused.append(record)
-                continue
-            request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
-            random = RequestRandom(self._seed, request.id)
-            session = Session(request, random, self._eos_ids, self.clock.now_s(), record)
-            self._admit(session)
-            self.sessions.append(session)
+            self._refused.append(record)
+            return
+        request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
+        random = RequestRandom(self._seed, request.id)
+        session = Session(request, random, self._eos_ids, arrival_s, record)
+        session.waited_s = self.clock.now_s() - arrival_s
+        self._admit(session)
+        self.sessions.append(session)
 
     def _collect(self) -> list[RequestRecord]:
         done, self._refused = self._refused, []
@@ -98,7 +113,7 @@ class Loop(ABC):
 def mark_round(clock: Clock, session: Session) -> None:
     """Note a request's latest round on the timeline."""
     rounds, name = session.record.rounds, session.request.id
-    began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else 0.0, rounds[-1].end_s
+    began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else session.waited_s, rounds[-1].end_s
     start_s, end_s = session.arrival_s + began_s, session.arrival_s + ended_s
     clock.mark(f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name)
 

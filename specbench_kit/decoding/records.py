@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specbench_kit.decoding.json_fields import checked, parse, shown
+from specbench_kit.plain_text import one_line
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
@@ -26,6 +27,12 @@ class RoundRecord:
 
     A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how
     often every stage worked, and `commits_s` when each token was committed, since the request's arrival.
+
+    `deepest` is the largest depth below the root at which a token was submitted; records of older kits and of other
+    tools do not say it.
+
+    Of a tree, `parents` holds every submitted node's parent and `path` the accepted nodes, as places among the
+    submitted ones from 1 on; 0 is the token committed last. Both are empty for a chain.
     """
 
     drafted: int
@@ -45,6 +52,9 @@ class RoundRecord:
     reused: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
+    deepest: int | None = None
+    parents: list[int] = field(default_factory=list)
+    path: list[int] = field(default_factory=list)
 
     @property
     def first_s(self) -> float:
@@ -52,6 +62,8 @@ class RoundRecord:
         return self.commits_s[0] if self.commits_s else self.end_s
 
 
+NAMES = ("request_id", "category", "error")
+"""Fields that stand in tables and on terminals."""
 MAY_BE_UNKNOWN = (
     "drafted",
     "submitted",
@@ -120,7 +132,7 @@ class RequestRecord:
         known = checked(cls, fields if rounds is None else {**fields, "rounds": _rounds(rounds)}, ("output_ids",))
         if rounds is None:
             raise ValueError("rounds is missing")
-        return cls(**known)
+        return cls(**known | {name: one_line(known[name]) for name in NAMES if known.get(name)})
 
 
 def _rounds(found: Any) -> list[RoundRecord]:

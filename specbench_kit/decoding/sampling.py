@@ -25,6 +25,11 @@ class Sampler:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens are left out before one is drawn."""
+        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Processed distribution, float32, of logits [..., vocabulary]; greedy decoding leaves it unprocessed."""
         if self.greedy:

@@ -26,9 +26,12 @@ class Session:
     random: RequestRandom
     eos_ids: frozenset[int]
     arrival_s: float
+    """When it was submitted: when one of the batch's places was free for it."""
     record: RequestRecord
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
+    waited_s: float = 0.0
+    """From there until it was decoded, where fewer are decoded at once than there are places."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)

@@ -1,5 +1,7 @@
 """Who did what when: spans on the run's clock, kept only where they were asked for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 REQUESTS = "requests"
@@ -41,15 +43,19 @@ class Recording:
     """The part of a clock that keeps spans, once it was given a timeline."""
 
     timeline: Timeline | None = None
-    submitted = False
-    """Whether this round's drafts were sent: what is drafted from then on is proactive."""
+    drafting = "draft"
+    """What drafting is called at this point of the round."""
 
     def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
         """Note what a resource did from one moment of the run's clock to another."""
         if self.timeline is not None:
             self.timeline.add(Span(resource, label, start_s, end_s, request_ids))
 
-    @property
-    def drafting(self) -> str:
-        """What drafting is called at this point of the round."""
-        return "proactive" if self.submitted else "draft"
+    @contextmanager
+    def overlap(self) -> Iterator[None]:
+        """Let what is drafted inside be proactive."""
+        self.drafting = "proactive"
+        try:
+            yield
+        finally:
+            self.drafting = "draft"

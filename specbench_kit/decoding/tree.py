@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import PolicyError
+from specbench_kit.models.executors.base import Forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class Judge(Protocol):
 class Distributions(Protocol):
     """Where nodes get their statistics from: a draft forward, or a recorded trace."""
 
+    @property
+    def sampled(self) -> bool:
+        """Whether its tokens were drawn at random from it; else they follow from it, as the most likely ones do."""
+
     def stats(self, row: int, token: int) -> NodeStats:
         """Statistics of drawing `token` from distribution `row`."""
 
@@ -54,13 +60,13 @@ class Distributions(Protocol):
 class DraftForward:
     """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for."""
 
-    def __init__(self, logits: list[Tensor], sampler: Sampler) -> None:
-        self._parts = logits
+    def __init__(self, forward: Forward, sampler: Sampler, sampled: bool = False) -> None:
+        self.forward, self.sampled = forward, sampled
         self._sampler = sampler
 
     @cached_property
     def logits(self) -> Tensor:
-        return self._parts[0] if len(self._parts) == 1 else torch.cat(self._parts)
+        return self.forward.logits
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -85,6 +91,8 @@ class DraftForward:
     @cached_property
     def _features(self) -> list[list[float]]:
         """Confidence, entropy, margin and logit_std of every row."""
+        if self.forward.statistics is not None and not self._sampler.cuts:
+            return self.forward.statistics(self._sampler.temperature or 1.0)
         logits = self.logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
@@ -125,6 +133,10 @@ class TokenTree:
         self.parents = [-1]
         self._depths = [0]
         self._sources: list[tuple[Distributions, int] | None] = [None]
+        self.sampled = False
+        """Whether any node was drawn at random."""
+        self.sent = 0
+        """Nodes that there were, the root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0
         """Nodes from 1 to this one were drafted in the round before."""
 
@@ -141,13 +153,22 @@ class TokenTree:
         """The newest node."""
         return len(self.tokens) - 1
 
+    @property
+    def proactive(self) -> int:
+        """Nodes that were drafted after the others had been sent."""
+        return len(self.tokens) - self.sent
+
     def add(self, token: int, parent: int, source: Distributions, row: int) -> int:
-        """Append a child that was drawn from distribution `row` of `source`; returns its node."""
+        """Append a child that came from distribution `row` of `source`; returns its node."""
+        node = len(self.tokens)
+        if not 0 <= parent < node:
+            raise PolicyError(f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}")
+        self.sampled = self.sampled or source.sampled
         self.tokens.append(token)
         self.parents.append(parent)
         self._depths.append(self._depths[parent] + 1)
         self._sources.append((source, row))
-        return self.last
+        return node
 
     def below(self, node: int) -> list[int]:
         """The node and its descendants, parents before children."""

@@ -10,7 +10,9 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
-from specbench_kit.models.runner import Append, Logits, refuse_nan
+from specbench_kit.errors import PolicyError
+from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.runner import Append, refuse_nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,14 @@ class Verdict:
     def tokens(self) -> list[int]:
         """What the round adds to the output, before any end is applied."""
         return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
+
+    def places(self) -> tuple[list[int], list[int]]:
+        """Parents of the submitted nodes and the path, as `RoundRecord` has them."""
+        place = {0: 0} | {node: number for number, node in enumerate(self.submitted, start=1)}
+        parents = [place[self.draft.tree.parents[node]] for node in self.submitted]
+        if parents == list(range(len(parents))):
+            return [], []
+        return parents, [place[node] for node in self.path]
 
 
 Answer = Callable[[], list[Verdict]]
@@ -71,7 +81,7 @@ class Target(Protocol):
     def provisional(self, slot: int) -> int:
         """Appended tokens that are not yet committed."""
 
-    def begin(self, rows: Sequence[Append]) -> Callable[[], Logits]:
+    def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
         """Append every row's tokens as provisional; what is returned waits for the logits of those it keeps."""
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
@@ -81,9 +91,8 @@ class Target(Protocol):
 class ModelVerifier:
     """Target forwards over the requests of a batch."""
 
-    def __init__(self, runner: Target, sampler: Sampler, sampled_drafts: bool) -> None:
+    def __init__(self, runner: Target, sampler: Sampler) -> None:
         self._runner, self._sampler = runner, sampler
-        self._residual = sampled_drafts
         self.apart = runner.apart
         self._slots: dict[str, int] = {}
 
@@ -119,7 +128,7 @@ class ModelVerifier:
         return Append(slot, pending + [draft.tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
 
     def _verdicts(
-        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], logits: Logits
+        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], logits: Forward
     ) -> list[Verdict]:
         outcomes = self._judge(drafts, chosen, logits)
         return [
@@ -128,10 +137,10 @@ class ModelVerifier:
         ]
 
     def _judge(
-        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Logits
+        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward
     ) -> list[tuple[list[int], int]]:
         if self._sampler.greedy:
-            refuse_nan(logits.table)
+            refuse_nan(logits.logits)
             best = logits.argmax()
             return [
                 walk(draft.tree, nodes, row.__getitem__) for draft, nodes, row in zip(drafts, chosen, best, strict=True)
@@ -140,9 +149,27 @@ class ModelVerifier:
         for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True)):
             target = self._sampler.probabilities(logits[row])
             refuse_nan(target)
-            rule = residual if self._residual else match
+            rule = rule_for(draft.tree, nodes)
             outcomes.append(rule(draft.tree, nodes, target, draft.session.random))
         return outcomes
+
+
+Rule = Callable[[TokenTree, Sequence[int], Tensor, RequestRandom], tuple[list[int], int]]
+
+
+def rule_for(tree: TokenTree, nodes: Sequence[int]) -> Rule:
+    """The lossless rule under sampling, by how the nodes were proposed; none fits a tree that was drawn at random.
+
+    Matching would be lossless for tokens drawn at random too, but accepts fewer of them than their distribution allows.
+    """
+    drawn = [tree.source(node)[0].sampled for node in nodes] if tree.sampled else []
+    if not any(drawn):
+        return match
+    if not all(drawn):
+        raise PolicyError("some nodes were drawn at random and others not: no rule verifies both in one draft")
+    if any(tree.parents[node] != before for before, node in zip((0, *nodes), nodes, strict=False)):
+        raise PolicyError("tokens drawn at random can only be verified as a chain: a tree needs those of expand")
+    return residual
 
 
 def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) -> tuple[list[int], int]:

@@ -48,6 +48,7 @@ class AdaSpec(Method):
 class _PreparedAdaSpec(Method):
     options: AdaSpec
     latencies: Latencies
+    called = AdaSpec.called
     proposal = AdaSpec.proposal
 
     def uses(self) -> Mapping[str, Any]:

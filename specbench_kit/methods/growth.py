@@ -6,6 +6,8 @@ from heapq import nlargest
 from math import inf, log
 from typing import TYPE_CHECKING
 
+from specbench_kit.methods.candidates import likeliest
+
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.decoding.tree import DraftForward
@@ -51,17 +53,11 @@ class Growth:
         """Take in those children of just forwarded nodes that beat what is kept; returns whether any did."""
         self.note(nodes, forward, first_row)
         probabilities = forward.probabilities[first_row : first_row + len(nodes)]
-        branch = min(branch, probabilities.shape[-1])
-        best = probabilities.topk(branch)
-        bases = best.values.new_tensor([self.scores[node] + log(self.decay) for node in nodes])
-        scores, places = (
-            (best.values.log() + bases[:, None]).flatten().topk(min(self.budget, room, branch * len(nodes)))
-        )
+        bases = [self.scores[node] + log(self.decay) for node in nodes]
         floor = min(self.scores[node] for node in self.kept) if len(self.kept) >= self.budget else -inf
-        tokens = best.indices.flatten()[places].tolist()
         newcomers = [
-            self.add(nodes[place // branch], token, score)
-            for score, place, token in zip(scores.tolist(), places.tolist(), tokens, strict=True)
+            self.add(nodes[row], token, score)
+            for score, row, token in likeliest(probabilities, bases, branch, min(self.budget, room))
             if score > floor
         ]
         # Of equals the older stays, so that no node outlives its parent.

@@ -88,6 +88,10 @@ class _SpecEdgePolicy(Policy):
         self.confirmed[verdict.draft.request_id] = guess
         return guess.root
 
+    def forget(self, request_id: str) -> None:
+        self.guesses.pop(request_id, None)
+        self.confirmed.pop(request_id, None)
+
     def _begin(self, draft: "Draft") -> Growth:
         guess = self.confirmed.pop(draft.request_id, None)
         return Growth(draft, self.options.budget, DECAY) if guess is None else guess.below_root(draft)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Child, Method, Pipeline, Policy, methods, require
+from specbench_kit.methods.base import Child, LevelPolicy, Method, Pipeline, methods, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,12 +35,12 @@ class SpecPipe(Method):
     def pipeline(self) -> Pipeline:
         return Pipeline(self.stages, self.width)
 
-    def policy(self) -> Policy:
+    def policy(self) -> LevelPolicy:
         return _SpecPipePolicy(self.width, self.children)
 
 
 @dataclass
-class _SpecPipePolicy(Policy):
+class _SpecPipePolicy(LevelPolicy):
     width: int
     children: int
 

@@ -69,6 +69,10 @@ class _ThresholdPolicy(Policy):
             if self.options.adaptive:
                 self._refit(verdict)
 
+    def forget(self, request_id: str) -> None:
+        for memory in (self.limits, self.thresholds, self.histories):
+            memory.pop(request_id, None)
+
     def _scope(self, request_id: str) -> str:
         return request_id if self.options.schedule == "heuristic-transient" else ""
 

@@ -1,5 +1,6 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 class Wisp(Method):
     """Stop at the first token that a learned predictor expects the target to reject; that token is not sent.
 
-    `predictor` is a folder that `skit train-predictor` made, a name or family that `skit list predictors` shows, or
-    auto for the best one known for the pair. `max_draft` and `operating_point` replace the longest draft and the
-    threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was not trained for.
+    `predictor` is a name or family that `skit list predictors` shows, or a folder that `skit train-predictor` made,
+    with a separator (`./mine`), or auto for the best one known for the pair. `max_draft` and `operating_point` replace
+    the longest draft and the threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was
+    not trained for.
     """
 
     predictor: str = "auto"
@@ -47,8 +49,7 @@ class Wisp(Method):
             predictor = replace(predictor, threshold=self.operating_point)
         if self.max_draft is not None:
             predictor = replace(predictor, max_draft=self.max_draft)
-        # Where every token passes there is nothing to decide, and no score is worth its time.
-        return _PreparedWisp(predictor) if predictor.threshold else FixedK(predictor.max_draft)
+        return _PreparedWisp(predictor) if predictor.threshold else _UndecidedWisp(predictor)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
@@ -56,8 +57,8 @@ class Wisp(Method):
     def _folder(self, pair: "PairHashes") -> Path:
         from specbench_kit.predictors.library import find
 
-        if Path(self.predictor).is_dir():
-            return Path(self.predictor)
+        if any(separator in self.predictor for separator in (os.sep, os.altsep) if separator):
+            return Path(self.predictor).expanduser()
         found = find(pair, None if self.predictor == "auto" else self.predictor)
         if not found:
             others = ", ".join(folder.name for folder in find(pair))
@@ -65,7 +66,7 @@ class Wisp(Method):
                 f"wisp: no predictor '{self.predictor}' for this pair of models; known: {others}"
                 if others
                 else "wisp: no predictor for this pair of models: run skit train-predictor with the same --target and "
-                "--draft, or name a folder with wisp:predictor=PATH"
+                "--draft, or name a folder with wisp:predictor=./PATH"
             )
         return found[0]
 
@@ -73,14 +74,33 @@ class Wisp(Method):
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
     predictor: "Predictor"
+    called = Wisp.called
     learned = True
 
+    @property
+    def trained_on(self) -> frozenset[str]:
+        return self.predictor.prompts
+
+    @property
+    def trained_apart(self) -> bool:
+        return self.predictor.was_trained_apart
+
     def uses(self) -> Mapping[str, Any]:
-        names = ("family", "created", "threshold", "max_draft")
+        names = ("family", "created", "threshold", "max_draft", "deployment")
         return {"predictor": {name: getattr(self.predictor, name) for name in names}}
 
     def policy(self) -> Policy:
         return _WispPolicy(self.predictor)
+
+
+@dataclass(frozen=True)
+class _UndecidedWisp(_PreparedWisp):
+    """Where every token passes there is nothing to decide, and no score is worth its time."""
+
+    learned = False
+
+    def policy(self) -> Policy:
+        return FixedK(self.predictor.max_draft).policy()
 
 
 class _WispPolicy(Policy):

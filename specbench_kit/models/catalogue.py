@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from specbench_kit.errors import SkitError
 from specbench_kit.hub import hub_reachable
+from specbench_kit.plain_text import first_line, one_line
 
 BUNDLED = "bundled"
 _FOLDER = Path(__file__).parent / "bundled"
@@ -46,7 +47,7 @@ def locate(name: str, role: Role) -> ModelSource:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
-        return ModelSource(str(folder), folder.resolve().name, local_only=True)
+        return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise SkitError(f"no {role} model '{name}': give a folder, a hub id like owner/name, or '{BUNDLED}'")
     return ModelSource(name, name, local_only=not hub_reachable())
@@ -56,8 +57,14 @@ def read_config(source: ModelSource) -> Any:
     """The transformers configuration of a model, without its weights."""
     from transformers import AutoConfig
 
+    return from_pretrained(AutoConfig, source)
+
+
+def from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
+    """What a transformers factory makes of a model's files, without running, or asking to run, code among them."""
     try:
-        return AutoConfig.from_pretrained(source.location, local_files_only=source.local_only)
-    except Exception as error:  # the loader lets through whatever hub client and parser raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SkitError(f"cannot load model '{source.label}': {reason}") from error
+        return factory.from_pretrained(
+            source.location, local_files_only=source.local_only, trust_remote_code=False, **options
+        )
+    except Exception as error:  # the loaders let through whatever hub client and file formats raise
+        raise SkitError(f"cannot load model '{source.label}': {first_line(error)}") from error

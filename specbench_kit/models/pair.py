@@ -11,9 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate
+from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.generation import ignored_settings
+from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
+from specbench_kit.models.tokenizers import require_room, unshared
 
 SLACK = 64
 """Tokens of a slot beyond prompt and output, for drafts that run over the end."""
@@ -32,8 +35,9 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Positions that the model has; one that names no limit gets a million."""
-        return int(getattr(self.text_config, "max_position_embeddings", None) or 1 << 20)
+        """Positions that the model has, up to where it would rescale them; one that names no limit gets a million."""
+        named = getattr(self.text_config, "max_position_embeddings", None) or 1 << 20
+        return min([int(named), *scaled_from(self.text_config)])
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Name, content hash (hub models: their commit) and size, as a run records them."""
@@ -52,6 +56,8 @@ class Pair:
     target: LoadedModel
     draft: LoadedModel
     tokenizer: Any
+    masked: tuple[int, ...] = ()
+    """Added tokens that only one of their tokenizers has: the target may say them, the draft never does."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -67,16 +73,23 @@ class Pair:
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Both models, as a run records them."""
-        return {"target": self.target.describe(hash_folder), "draft": self.draft.describe(hash_folder)}
+        ignored = ignored_settings(self.target.model.generation_config)
+        return {
+            "target": self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {}),
+            "draft": self.draft.describe(hash_folder) | ({"masked_tokens": len(self.masked)} if self.masked else {}),
+        }
 
-    def runners(self, slots: int, length: int) -> tuple[Runner, Runner]:
-        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less."""
+    def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
+        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less.
+
+        Each over the fastest executor that supports its model, or the named one.
+        """
         models = (self.target, self.draft)
         size = min(length + SLACK, *(loaded.context for loaded in models))
         target, draft = (
-            Runner(make_executor(loaded.model), slots, size, loaded.model.device, loaded.model.dtype, self.vocabulary)
-            for loaded in models
+            Runner(make_executor(loaded.model, slots, size, self.vocabulary, executor)) for loaded in models
         )
+        draft.masked = self.masked
         return target, draft
 
 
@@ -85,14 +98,12 @@ def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "aut
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     sources = locate(target, "target"), locate(draft, "draft")
-    tokenizers = [_from_pretrained(AutoTokenizer, source) for source in sources]
-    if tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
-        raise SkitError(
-            f"the tokenizers of target '{target}' and draft '{draft}' differ: "
-            "speculative decoding needs two models with one vocabulary"
-        )
+    tokenizers = [from_pretrained(AutoTokenizer, source) for source in sources]
+    masked = unshared(tokenizers[0], tokenizers[1], (target, draft))
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
-    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0])
+    for one in loaded:
+        require_room(tokenizers[0], one.source.label, int(one.text_config.vocab_size))
+    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0], masked=tuple(masked))
 
 
 def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
@@ -124,17 +135,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
     logging.disable_progress_bar()
-    model, report = _from_pretrained(AutoModelForCausalLM, source, dtype=dtype, output_loading_info=True)
+    # None is transformers' own choice, in place of kernels from the hub that the configuration may name
+    chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
+    options = {"config": read_config(source), "dtype": dtype, "output_loading_info": True, **chosen}
+    model, report = from_pretrained(AutoModelForCausalLM, source, **options)
     if report["missing_keys"]:  # transformers would leave them random
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
+    hold_scale(model)
     return model.to(device).eval().requires_grad_(False)
-
-
-def _from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
-    try:
-        return factory.from_pretrained(source.location, local_files_only=source.local_only, **options)
-    except Exception as error:  # the loaders let through whatever their file formats raise
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SkitError(f"cannot load model '{source.label}': {reason}") from error

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.datasets.base import RESERVED
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, Tensors, families
 from specbench_kit.predictors.library import AGAIN, HEADER, SCHEMA, WEIGHTS, PairHashes, read_file, read_header
@@ -28,6 +29,17 @@ class Statistics(Protocol):
     def margin(self) -> float: ...
     @property
     def logit_std(self) -> float: ...
+
+
+def _describes_training(found: Any) -> bool:
+    """Whether prompts, dataset and deployment can be read of it."""
+    if not isinstance(found, Mapping):
+        return False
+    prompts, parts = found.get("prompts") or [], [found.get(name) or {} for name in ("dataset", "config")]
+    if not isinstance(prompts, list) or not all(isinstance(part, Mapping) for part in parts):
+        return False
+    deployment = parts[1].get("deployment") or ""
+    return all(isinstance(text, str) for text in (*prompts, deployment))
 
 
 def _now() -> str:
@@ -61,8 +73,25 @@ class Predictor:
             raise SkitError(f"a predictor's features are some of {', '.join(ALL_FEATURES)}, in this order")
         if not 0 <= self.threshold <= NEVER:
             raise SkitError(f"a predictor's threshold must lie in 0..1, not {self.threshold}")
+        if not _describes_training(self.training):
+            raise SkitError("what a predictor says of its training has not the form that 'skit train-predictor' gives")
         if not isinstance(self.max_draft, int) or self.max_draft < 1:
             raise SkitError(f"a predictor's longest draft must be a whole number from 1 up, not {self.max_draft}")
+
+    @property
+    def prompts(self) -> frozenset[str]:
+        """Fingerprints of the prompts that examples, threshold and figures came from; none where it is not known."""
+        return frozenset(self.training.get("prompts") or ())
+
+    @property
+    def was_trained_apart(self) -> bool:
+        """Whether these are the part of a dataset that is reserved for training."""
+        return (self.training.get("dataset") or {}).get("part") == RESERVED
+
+    @property
+    def deployment(self) -> str:
+        """Whose time it was tuned for; `local` is the machine that recorded the trace."""
+        return (self.training.get("config") or {}).get("deployment") or "local"
 
     def score(self, stats: Statistics, place: int) -> float:
         """Probability that the target accepts the token at that place of its draft, 1 for the first."""

@@ -18,6 +18,10 @@ LEAST_TRAIN, LEAST_TEST = 15, 5
 """Configurations without which a fit would mean nothing."""
 
 
+class TooLittle(SkitError):
+    """Too few configurations to fit a profile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Seconds of one configuration, and their coefficient of variation over runs, where there were several."""
@@ -178,9 +182,9 @@ def _bootstrap(matrix: Matrix, seconds: Matrix, seed: int) -> Matrix:
 
 def _require_enough(train: int, test: int) -> None:
     if train < LEAST_TRAIN or test < LEAST_TEST:
-        raise SkitError(
+        raise TooLittle(
             f"too little was measured to fit a profile: {train} configurations to fit on and {test} to test on, of at "
-            f"least {LEAST_TRAIN} and {LEAST_TEST}; give a longer --budget, and keep what there is with --resume"
+            f"least {LEAST_TRAIN} and {LEAST_TEST}"
         )
 
 

@@ -49,9 +49,12 @@ def everything() -> dict[str, Profile | SkitError]:
 
 
 def find_measured(
-    model_hash: str, role: Role, device: "str | torch.device", *, form: Form | None = None
+    model_hash: str, role: Role, device: "str | torch.device", *, form: Form | None = None, disturbed: bool = False
 ) -> Profile | None:
-    """The newest profile of these weights that was measured on this machine's device, if there is one."""
+    """The newest profile of these weights that was measured on this machine's device, if there is one.
+
+    One that `skit bench` measured while the machine was disturbed counts only if `disturbed`.
+    """
     from specbench_kit.models.pair import resolve_device
     from specbench_kit.profilers.measurement import hardware_text
 
@@ -63,6 +66,7 @@ def find_measured(
         and (profile.source, profile.role, profile.model_hash) == ("measured", role, model_hash)
         and profile.hardware == hardware
         and form in (None, profile.form)
+        and (disturbed or not profile.fit.get("disturbed"))
     ]
     return max(fitting, key=lambda profile: profile.date, default=None)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, pstdev
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import probe_here
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
-from specbench_kit.profilers.fit import Fit, Observation, fit
+from specbench_kit.profilers.fit import Fit, Observation, TooLittle, fit
 from specbench_kit.profilers.measurement import (
     Measured,
     Report,
@@ -31,6 +33,7 @@ from specbench_kit.profilers.samples import Samples
 from specbench_kit.profilers.saving import describe_run
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.profilers.subject import Subject
+from specbench_kit.profilers.watching import watched
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.run_folder import run_key, to_json, unused_folder, write_text
 
@@ -54,7 +57,7 @@ def run_measured(
     settings: Settings, place: Place, device: torch.device, parts: Sequence[Part], report: Report
 ) -> Finished:
     """Measure every part within the budget; samples are on disk as soon as they are made."""
-    clock = MeasuringClock(device)
+    clock, probe = MeasuringClock(device), probe_here()
     with clock.running():
         stands, models = _load(settings, parts, device, place.dtype, clock)
         folder, run = _open(settings, place, parts, stands, models)
@@ -63,8 +66,9 @@ def run_measured(
             profile = unfitted(settings, place, part, run)
             samples = Samples.open(folder / str(profile.samples))
             factor, deadline_s = run["workload"][part.role]["factor"], settings.budget_s * number / len(parts)
-            found, told = measure_part(stand, part, factor, samples, deadline_s, report)
-            results.append(Result(profile, found, told))
+            with watched(probe, stand, part, samples, partial(_note_machine, folder, run)):
+                measured = measure_part(stand, part, factor, samples, deadline_s, report)
+            results.append(Result(profile, *_fit(part, factor, samples, measured, settings.seed)))
         policy = {} if settings.draft is None else _policy(stands, models, device)
     return Finished(folder, run, results, policy)
 
@@ -154,13 +158,30 @@ def unfitted(settings: Settings, place: Place, part: Part, run: Mapping[str, Any
     )
 
 
+def _note_machine(folder: Path, run: Fields, block: Fields) -> None:
+    run["machine"] = [*run.get("machine", []), block]
+    write_text(folder / "run.json", to_json(run))
+
+
 def measure_part(
     stand: Stand, part: Part, factor: float, samples: Samples, deadline_s: float, report: Report
-) -> tuple[Fit, Fields]:
-    """The fit, and what else is to be told of the measurement."""
+) -> Measured:
+    """Time all of a part; what was left out is returned."""
     scaled = [one.scaled(factor) for one in part.configurations]
-    measured = measure(stand, scaled, samples, deadline_s, f"timing the {part.role}", report)
-    found = fit(part.form, observe(scaled, samples), stand.seed)
+    return measure(stand, scaled, samples, deadline_s, f"timing the {part.role}", report)
+
+
+def _fit(part: Part, factor: float, samples: Samples, measured: Measured, seed: int) -> tuple[Fit, Fields]:
+    """As `fit_part`, with what to do where too little was measured."""
+    try:
+        return fit_part(part, factor, samples, measured, seed)
+    except TooLittle as error:
+        raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
+
+
+def fit_part(part: Part, factor: float, samples: Samples, measured: Measured, seed: int) -> tuple[Fit, Fields]:
+    """The fit, and what else is to be told of the measurement."""
+    found = fit(part.form, observe([one.scaled(factor) for one in part.configurations], samples), seed)
     return found, _told(measured, found)
 
 

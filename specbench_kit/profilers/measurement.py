@@ -13,7 +13,6 @@ from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.base import Executor, make_executor
-from specbench_kit.models.masks import BAND
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.fit import non_negative
@@ -37,7 +36,7 @@ class Stand:
 
     def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
         self.loaded, self.clock, self.seed, self.runs = loaded, clock, seed, runs
-        self.executor: Executor = make_executor(loaded.model)
+        self.make_executor: Callable[..., Executor] = make_executor
         self.vocabulary = int(loaded.text_config.vocab_size)
         self._runner = self._make_runner(1, min(loaded.context, PILOT_LENGTHS[-1]))
 
@@ -51,12 +50,10 @@ class Stand:
         del self._runner
         self._runner = self._make_runner(*_room(configurations))
 
-    def kv_bytes(self, configurations: Sequence[Configuration]) -> float:
+    def kv_bytes(self, configurations: Sequence[Configuration]) -> int:
         """Memory of the KV that they need."""
         slots, length = _room(configurations)
-        shape = self.executor.kv_shape
-        per_token = 2 * shape.layers * shape.heads * shape.head_dim * self.loaded.model.dtype.itemsize
-        return float(slots * (length + BAND) * per_token)
+        return self._runner.executor.kv_bytes(slots, length)
 
     def warm_up(self) -> None:
         """Let thread pools, caches and clock rates settle."""
@@ -108,8 +105,7 @@ class Stand:
         return random.choices(range(self.vocabulary), k=count)
 
     def _make_runner(self, slots: int, length: int) -> Runner:
-        model = self.loaded.model
-        return Runner(self.executor, slots, length, model.device, model.dtype, self.vocabulary)
+        return Runner(self.make_executor(self.loaded.model, slots, length, self.vocabulary))
 
 
 @dataclass

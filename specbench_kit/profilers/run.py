@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.machine.limits import disturbances
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
@@ -28,6 +29,8 @@ class Outcome:
     run: Fields
     summary: Fields
     saved: Mapping[str, Path]
+    doubts: Sequence[str] = ()
+    """Why nothing was saved."""
 
 
 def run_profiling(settings: Settings, report: Report) -> Outcome:
@@ -67,7 +70,8 @@ def _finish(settings: Settings, finished: Finished) -> Outcome:
     for profile, result in pairs:
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
-    saved: dict[str, Path] = {profile.role: keep(profile, folder, settings) for profile in profiles}
+    doubts = [] if settings.force else disturbances(run.get("machine", []))
+    saved: dict[str, Path] = {} if doubts else {profile.role: keep(profile, folder, settings) for profile in profiles}
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "summary.json", to_json(summary))
-    return Outcome(folder, run, summary, saved)
+    return Outcome(folder, run, summary, saved, doubts)

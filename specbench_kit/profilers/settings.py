@@ -11,7 +11,8 @@ class Settings:
     """Checked when made.
 
     `gpu` names a device card, `device` one of torch's; `draft` is set where a pair is profiled. Profiles go to the
-    user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`.
+    user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`; those that were measured
+    on a disturbed machine only by `force`.
     """
 
     target: str = "bundled"
@@ -27,6 +28,7 @@ class Settings:
     out: Path = Path("results")
     name: str | None = None
     save_to: Path | None = None
+    force: bool = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

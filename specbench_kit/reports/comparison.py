@@ -1,17 +1,20 @@
 """Runs side by side: one row of metrics per method, overall, per dataset and per category, with paired statistics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.units import Units, batch_size, units_of
+from specbench_kit.metrics.verdicts import may_win
 from specbench_kit.reports import metrics, paired
 from specbench_kit.reports.comparability import obstacles, remarks
 from specbench_kit.reports.metrics import Group, Metrics
-from specbench_kit.reports.paired import Entry
+from specbench_kit.reports.paired import Entry, Reference
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.series import Series, arrange
+from specbench_kit.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 
@@ -30,7 +33,8 @@ class Comparison:
     """What a report says; `reference` is the label that differences are against.
 
     `overruled` are differences that forbid a comparison unless it is forced; of `remarks` and `problems` a reader
-    must know. `groups` are the finished requests of every label.
+    must know. `groups` are the finished requests of every label; of the `unchecked` it is not known whether their
+    outputs are lossless.
     """
 
     series: Sequence[Series]
@@ -40,6 +44,7 @@ class Comparison:
     remarks: Sequence[str] = ()
     problems: Sequence[str] = ()
     groups: Mapping[str, Group] = field(default_factory=dict, repr=False)
+    unchecked: Sequence[str] = ()
 
     @property
     def overall(self) -> Mapping[str, Metrics]:
@@ -76,11 +81,15 @@ def compare(
     sources = {one.label: _sources(one) for one in series}
     entries = [_entry(one, sources[one.label]) for one in series]
     reference = _reference(against, entries, series)
-    overall, groups = paired.rows_of(entries, reference)
+    units = _units(sources.values())
+    overall, groups = paired.rows_of(entries, reference, units)
     parts = [Part("overall", "all requests", overall)]
-    parts += [_part(division, series, sources, reference) for division in _divisions(sources)]
+    parts += [_part(division, series, sources, reference, units) for division in _divisions(sources)]
+    unchecked = [one.label for one in entries if one.may_win is None and not one.is_baseline]
     seen = [problem for run in runs for problem in run.problems]
-    return Comparison(series, parts, reference, differing, remarks(labelled), [*problems, *seen], groups)
+    return Comparison(
+        series, parts, reference.label, differing, remarks(labelled), [*problems, *seen], groups, unchecked
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,16 @@ def _sources(series: Series) -> dict[str, Source]:
         name: Source(run, *(_renamed(side, name) if several else side for side in (run.records, run.baseline)))
         for name, run in series.runs.items()
     }
+
+
+def _units(sources: Iterable[Mapping[str, Source]]) -> dict[str, int]:
+    """One numbering for all tables: batches are of the first run on each dataset, which all take in one order."""
+    found: dict[str, int] = {}
+    for source in (one for by_dataset in sources for one in by_dataset.values()):
+        first = 1 + max(found.values(), default=-1)
+        # Prompts that another run has too keep their unit, so that all methods are resampled together.
+        found = units_of(source.records, batch_size(source.run.fields), first) | found
+    return found
 
 
 def _renamed(records: Sequence[RequestRecord], dataset: str) -> list[RequestRecord]:
@@ -127,7 +146,11 @@ def _divisions(sources: Mapping[str, Mapping[str, Source]]) -> list[Division]:
 
 
 def _part(
-    division: Division, series: Sequence[Series], sources: Mapping[str, Mapping[str, Source]], reference: str
+    division: Division,
+    series: Sequence[Series],
+    sources: Mapping[str, Mapping[str, Source]],
+    reference: Reference,
+    units: Units,
 ) -> Part:
     entries = []
     for one in series:
@@ -135,7 +158,7 @@ def _part(
         kept = {name: source for name, source in kept.items() if source.records}
         if kept:
             entries.append(_entry(one, kept, timed=division.kind == "dataset"))
-    return Part(division.kind, division.name, paired.rows_of(entries, reference)[0])
+    return Part(division.kind, division.name, paired.rows_of(entries, reference, units)[0])
 
 
 def _kept(dataset: str, source: Source, division: Division) -> Source:
@@ -144,11 +167,12 @@ def _kept(dataset: str, source: Source, division: Division) -> Source:
 
 
 def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True) -> Entry:
-    """`timed`: the requests are all of their runs, so that makespan and cost are theirs."""
+    """`timed`: the requests are all of their runs, so that makespan and cost are theirs unless interrupted."""
     found = list(sources.values())
+    timed = timed and not any(spans_interruption(one.run.fields) for one in found)
     records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
     spans = [sum(metrics.makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
-    return Entry(
+    entry = Entry(
         series.label,
         records,
         baseline,
@@ -159,7 +183,16 @@ def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True)
         is_sampled=bool((found[0].run.fields.get("config") or {}).get("temperature")),
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
+        may_win=_may_win(found),
     )
+    wrong = (paired.lossless_counts(entry) or {}).get("errors")
+    return replace(entry, may_win=False) if wrong else entry
+
+
+def _may_win(sources: Sequence[Source]) -> bool | None:
+    """Whether the outputs of all runs were checked and held."""
+    known = [may_win(one.run.summary) for one in sources]
+    return False if False in known else None if None in known else True
 
 
 def _records(source: Source) -> Sequence[RequestRecord]:
@@ -180,23 +213,23 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return sum(known) if known and len(known) == len(sources) else None
 
 
-def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[str]:
-    """Requests whose difference from the baseline the run's own check took for rounding."""
+def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[str, int]]:
+    """Requests, by id and repeat, whose difference from the baseline the run's own check took for rounding."""
     return frozenset(
-        f"{name}/{one['request_id']}" if renamed else one["request_id"]
+        (f"{name}/{one['request_id']}" if renamed else one["request_id"], one.get("repeat", 0))
         for name, source in sources.items()
         for one in (source.run.summary.get("lossless") or {}).get("divergences", ())
         if one["verdict"] == "tie"
     )
 
 
-def _reference(against: str | None, entries: Sequence[Entry], series: Sequence[Series]) -> str:
+def _reference(against: str | None, entries: Sequence[Entry], series: Sequence[Series]) -> Reference:
     if against is None:
         return paired.choose_reference(entries)
-    for one in series:
-        if against in (one.label, one.spec):
-            return one.label
-    for one in series:
-        if against == one.name:
-            return one.label
-    raise SkitError(f"no run of '{against}' to compare with; there are {', '.join(one.label for one in series)}")
+    named = [one.label for one in series if against in (one.label, one.spec)]
+    named += [one.label for one in series if against == one.name]
+    if not named:
+        raise SkitError(f"no run of '{against}' to compare with; there are {', '.join(one.label for one in series)}")
+    if any(one.label == named[0] and one.may_win is False and not one.is_baseline for one in entries):
+        raise SkitError(f"--against {against}: its outputs are not lossless, so that nothing can be held against it")
+    return Reference(named[0], (named[0],))

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench_kit.reports import deployment_wording, wording
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.reports import deployment_wording, machine_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.run_data import Run
-from specbench_kit.reports.verdicts import FEWEST_PROMPTS, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.vocabulary import METRICS, value_with_interval
 
 Row = Mapping[str, Any]
@@ -31,13 +32,14 @@ def render(comparison: Comparison, figures: str = "") -> str:
         definitions(),
         _runs(comparison),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(comparison: Comparison) -> str:
     methods = len([one for one in comparison.series if not one.is_baseline])
     title = f"# {methods} methods on {', '.join(comparison.datasets)}"
-    parts = [title, f"**{headline(comparison)}**", warning(cautions(comparison))]
+    first = warning(machine_wording.of_all(run.fields for run in comparison.runs))
+    parts = [title, first, f"**{headline(comparison)}**", warning(cautions(comparison))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -49,7 +51,8 @@ def _setting(comparison: Comparison) -> str:
     ]
     fields = [run.fields for run in comparison.runs]
     rows = [*datasets, *_merged([setting(one) for one in fields]), *wording.warm_up(fields)]
-    sections = ["## What was run\n\n" + table(["", ""], rows), *map(deployment_wording.section, fields)]
+    sections = ["## What was run\n\n" + table(["", ""], rows), method_wording.section(fields)]
+    sections += map(deployment_wording.section, fields)
     return "\n\n".join(dict.fromkeys(filter(None, sections)))
 
 
@@ -101,11 +104,13 @@ def differences(comparison: Comparison) -> str:
     against = [(label, row) for label, row in comparison.overall.items() if row.get("verdict")]
     if not against:
         return ""
+    changed = any(row.get("baseline_ratio", 1) != 1 for _, row in against)
     rows = [
         (
             code(label),
             f"{times(row['relative_speed'])}{within(row, 'relative_speed')}",
             row["verdict"],
+            *([f"{times(row.get('baseline_ratio'))}{within(row, 'baseline_ratio')}"] if changed else []),
             share(row["win_share_against"]),
             share(row.get("win_share")),
             share(row.get("fastest_share")),
@@ -113,16 +118,29 @@ def differences(comparison: Comparison) -> str:
         for label, row in against
     ]
     reference = code(comparison.reference)
-    header = ["method", f"speed, {reference} = 1 (95%)", "verdict", f"prompts won against {reference}"]
-    header += ["prompts won against autoregressive", "prompts on which it is the fastest"]
+    header = ["method", f"speed, {reference} = 1 (95%)", "verdict"]
+    header += ["baseline / baseline: machine or engine changed"] if changed else []
+    header += [
+        f"prompts won against {reference}",
+        "prompts won against autoregressive",
+        "prompts on which it is the fastest",
+    ]
     own = comparison.overall[comparison.reference].get("fastest_share")
     note = (
-        "Time ratios over the same prompts; prompts are drawn with replacement (paired bootstrap), each with all its "
-        f"repeats. {NO_DIFFERENCE.capitalize()}: the interval holds 1. {TOO_FEW.capitalize()}: under {FEWEST_PROMPTS}."
+        f"{_basis(against)} The intervals of this table hold together with 95%, whichever method came out as the "
+        "reference; what varies by itself is a prompt with all its repeats, or the requests of a batch. "
+        f"{NO_DIFFERENCE.capitalize()}: the interval holds 1. {TOO_FEW.capitalize()}: under {FEWEST_UNITS}."
     )
     if own is not None:
         note += f" {reference} itself is the fastest on {share(own)} of prompts."
     return f"## Against {reference}\n\n{table(header, rows)}\n\n{note}"
+
+
+def _basis(against: Sequence[tuple[str, Row]]) -> str:
+    """What the ratios are of: the baselines of separate runs differ."""
+    if any(row.get("raw_times") for _, row in against):
+        return "Raw time ratios over the same prompts: without baselines, a machine that changed looks like a method."
+    return "Ratios of the speedups over each run's own baseline, on the same prompts."
 
 
 AVERAGES: dict[str, Callable[[Row], str]] = {

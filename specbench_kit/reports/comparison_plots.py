@@ -55,7 +55,9 @@ def _speedup(scene: Scene) -> Picture | None:
         name_rows(axes, labels)
         axes.set_xlabel("speedup over autoregressive decoding")
 
-    note = "Points are ratios of summed times over the same prompts, bars 95% intervals over prompts."
+    note = (
+        "Points are ratios of summed times over the same prompts, bars 95% intervals over prompts that hold together."
+    )
     if len(labels) > 1:
         note += f" Hollow: no difference from {scene.comparison.reference} is shown."
     title = "Speedup by method, with 95% intervals"

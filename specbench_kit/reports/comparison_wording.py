@@ -1,23 +1,24 @@
 """Sentences and cells that every form of a comparison shares."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
 from specbench_kit.reports import wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markup import code
-from specbench_kit.reports.verdicts import FASTER, FEWEST_PROMPTS, SLOWER
 
 Row = Mapping[str, Any]
 
 UNSTEADY = 0.1
 """Spread of repeats from which a reader is warned."""
-UNDECIDED = tuple(wording.DOUBTS)
+UNDECIDED = (NO_DIFFERENCE, TOO_FEW)
 EVEN = "≈"
 EVEN_NOTE = (
-    f"{EVEN}: no difference from autoregressive decoding is shown, since the 95% interval holds 1 or fewer than "
-    f"{FEWEST_PROMPTS} prompts were compared."
+    f"{EVEN}: no difference from autoregressive decoding is shown, since the interval holds 1 or fewer than "
+    f"{FEWEST_UNITS} prompts (or batches of them) were compared."
 )
 
 
@@ -61,25 +62,40 @@ def headline(comparison: Comparison) -> str:
     """The result in one sentence, which calls nothing faster than the intervals show."""
     label = comparison.reference
     row = comparison.overall[label]
-    if row.get("speedup") is None:
-        return f"{code(label)}: {rate(row.get('throughput'))}."
-    speed = f"{times(row['speedup'])} the speed of autoregressive decoding{within(row, 'speedup')}"
-    first = f"{code(label)}: {speed}"
-    if row["speedup_verdict"] in UNDECIDED:
-        first += f", {wording.DOUBTS[row['speedup_verdict']]}"
+    first = f"{code(label)}: {_speed(row)}"
     rivals = {one.label for one in comparison.series if not one.is_bound and not one.is_baseline and one.label != label}
     by_verdict = {one: comparison.overall[one].get("verdict") for one in rivals}
     slower = sum(verdict == SLOWER for verdict in by_verdict.values())
     even = [code(one.label) for one in comparison.series if by_verdict.get(one.label) in UNDECIDED]
-    faster = [code(one.label) for one in comparison.series if by_verdict.get(one.label) == FASTER]
+    ahead = {
+        verdict: [code(one.label) for one in comparison.series if by_verdict.get(one.label) == verdict]
+        for verdict in (FASTER, NOT_LOSSLESS, UNCHECKED)
+    }
     parts = [first]
-    if faster:
-        parts.append(f"{', '.join(faster)} {_are(faster)} faster")
+    parts += [f"{', '.join(named)} {_are(named)} {verdict}" for verdict, named in ahead.items() if named]
     if slower:
         parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
     if even:
         parts.append(f"no difference from {', '.join(even)} is shown")
-    return "; ".join(parts) + "."
+    return "; ".join([*parts, *_reservations(comparison, rivals)]) + "."
+
+
+def _speed(row: Row) -> str:
+    if row.get("speedup") is None:
+        return rate(row.get("throughput"))
+    speed = f"{times(row['speedup'])} the speed of autoregressive decoding{within(row, 'speedup')}"
+    doubt = wording.DOUBTS.get(row["speedup_verdict"])
+    return f"{speed}, {doubt}" if doubt else speed
+
+
+def _reservations(comparison: Comparison, rivals: Collection[str]) -> list[str]:
+    """What limits the verdicts between methods."""
+    if not rivals:
+        return []
+    raw = any(comparison.overall[label].get("raw_times") for label in rivals)
+    lone = "raw times, for want of a baseline in every run: drift of the machine is not told from a difference"
+    unchecked = "outputs were not checked, so that these methods are held against each other only"
+    return [lone] * raw + [unchecked] * (comparison.reference in comparison.unchecked)
 
 
 def _are(names: Sequence[str]) -> str:
@@ -93,8 +109,10 @@ def cautions(comparison: Comparison) -> list[str]:
         lines += wording.setting_cautions(run.fields)
     for one in comparison.series:
         for run in () if one.is_derived else one.runs.values():
-            lines += [f"{code(one.label)}: {caution}" for caution in wording.result_cautions(run.summary)]
+            own = [*wording.resumption_cautions(run.fields), *wording.result_cautions(run.summary)]
+            lines += [f"{code(one.label)}: {caution}" for caution in own]
     lines += unsteady(comparison)
+    lines += changed_machines(comparison)
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(wording.not_read, comparison.problems)
     return list(dict.fromkeys(lines))
@@ -108,6 +126,17 @@ def unsteady(comparison: Comparison) -> list[str]:
     return [f"UNSTEADY MACHINE: repeats of the same requests differ by up to {share(max(spreads))} of their mean time."]
 
 
+def changed_machines(comparison: Comparison) -> list[str]:
+    """Whether the runs' own baselines differ in speed, which no comparison of speedups shows."""
+    return [
+        f"MACHINE OR ENGINE CHANGED: the baseline of {code(label)} ran at {times(row['baseline_ratio'])}"
+        f"{within(row, 'baseline_ratio')} the speed of {code(comparison.reference)}'s; speeds are compared by each "
+        "run's ratio to its own baseline."
+        for label, row in comparison.overall.items()
+        if row.get("baseline_verdict") in (FASTER, SLOWER)
+    ]
+
+
 def where(comparison: Comparison) -> str:
     """On what all of it was measured, in one line for every figure."""
     run = comparison.runs[0].fields
@@ -116,7 +145,7 @@ def where(comparison: Comparison) -> str:
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [
         wording.sampling_sentence(run.get("config") or {}),
-        f"batch size {(run.get('config') or {}).get('batch_size')}",
+        wording.batch_sentence(run.get("config") or {}),
     ]
     if run.get("time_kind") == "measured":
         parts.append(wording.hardware_sentence(run.get("hardware") or {}))

@@ -10,6 +10,7 @@ from typing import Any
 from specbench_kit.errors import SkitError
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import count, seconds, share, times
+from specbench_kit.reports.machine_wording import disturbed
 from specbench_kit.reports.metrics import PHASES
 from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS
 
@@ -42,7 +43,13 @@ DETAILS = {
     "lossless": ("errors", "ties", "identical", "compared"),
 }
 """What must follow the names of metrics that are several numbers."""
-AGAINST_REFERENCE = ("relative_speed", "win_share_against")
+COUNTED = (
+    *("finished", "failed", "rounds", "tokens", "drafted", "submitted", "accepted", "tokens_per_verify"),
+    *("tokens_per_verify_request_mean", "acceptance_rate", "acceptance_rate_request_mean", "draft_efficiency"),
+    *("wasted_tokens", "lossless"),
+)
+"""Metrics without a time in them, which a busy machine leaves as they are."""
+AGAINST_REFERENCE = ("relative_speed", "win_share_against", "baseline_ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,11 @@ class Condition:
         limit = float(found["number"]) / units[found["unit"]]
         return cls(text, metric, detail, OPERATORS[found["operator"]], limit)
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the metric is worth only as much as the clock."""
+        return self.metric not in COUNTED
+
     def value(self, row: Row) -> float | None:
         """The metric's value in a row."""
         if self.metric in DETAILS:
@@ -98,6 +110,12 @@ def require_whole(comparison: Comparison) -> None:
     """Nothing passes for want of what could not be read."""
     if comparison.problems:
         raise SkitError(f"--fail-if cannot be judged, since not all runs could be read: {comparison.problems[0]}")
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """A line for every run that was timed on a disturbed machine: no condition on time can be judged by it."""
+    found = {run.name: disturbed(run.fields) for run in comparison.runs}
+    return [f"run {name} was timed on a disturbed machine: {'; '.join(why)}" for name, why in found.items() if why]
 
 
 def violations(comparison: Comparison, condition: Condition) -> list[str]:

@@ -1,17 +1,20 @@
 """A comparison as files: Markdown, HTML, CSV, LaTeX and plots."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, method_wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
-from specbench_kit.reports.markup import folded
+from specbench_kit.reports.markup import code, folded
 from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.safe_svg import safe_svg
 from specbench_kit.reports.tables import to_csv, to_latex
 from specbench_kit.reports.wording import time_kind
+from specbench_kit.run_folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
 PLOTS = "plots"
@@ -24,18 +27,18 @@ def write_reports(
     folder: Path,
     formats: Sequence[str] = ALL,
     decode: Callable[[list[int]], str] | None = None,
+    hint: str = "choose another --out",
 ) -> list[Path]:
-    """Write the report into `folder` in these formats; the paths of what was written.
+    """Write the report into `folder` in these formats, each file whole or not at all; the paths of what was written.
 
-    A single run's report has all of that run; `decode` gives it the text of a prompt.
+    A single run's report has all of that run; `decode` gives it the text of a prompt. `hint` says what to do where the
+    folder cannot be written.
     """
     require_formats(formats)
     try:
         return list(Content(comparison, folder, formats, decode).write())
     except OSError as error:
-        raise SkitError(
-            f"cannot write the report in {folder}: {error.strerror or error}; choose another --out"
-        ) from error
+        raise SkitError(f"cannot write the report in {folder}: {error.strerror or error}; {hint}") from error
 
 
 def require_formats(formats: Sequence[str]) -> None:
@@ -88,8 +91,7 @@ class Content:
         for suffix in self.plot_formats:
             if suffix in drawn:
                 path = self.folder / PLOTS / f"{name}.{suffix}"
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(drawn[suffix])
+                replace_file(path, drawn[suffix])
                 yield path
 
     def _path(self, name: str) -> str:
@@ -100,13 +102,20 @@ class Content:
         found = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
         if not found:
             return
+        if "svg" in found:
+            try:
+                found["svg"] = safe_svg(found["svg"])
+            except ValueError as error:
+                lines.append(f"Left out: the timeline of {code(run.method)} is {error}.")
+                return
         if run.path.resolve() == self.folder.resolve():
             if "svg" in found:
                 self.drawings[f"{PLOTS}/timeline"] = html.inline_svg(found["svg"].decode(), "timeline")
             return
-        name = f"timeline-{run.name}"
+        name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
         yield from self._keep(name, found)
-        lines.append(f"![Timeline, {run.method}]({self._path(name)})\n*{run.method}, {time_kind(run.fields)}.*")
+        method = method_wording.label(run.fields)
+        lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")
 
     def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:
         """Pictures are part of the page, while the Markdown can only point to files."""
@@ -119,7 +128,7 @@ class Content:
         for suffix, (name, make) in makers.items():
             if suffix in self.formats:
                 path = self.folder / name
-                path.write_text(make(), encoding="utf-8", errors="backslashreplace")
+                replace_file(path, make().encode("utf-8", "backslashreplace"))
                 yield path
 
     def _markdown(self, pictures: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.reports.palette import GREY
+from specbench_kit.run_folder import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,7 @@ def plot(
     yield figure.subplots(rows, columns)
     try:
         for suffix in formats:
-            path.with_suffix(f".{suffix}").write_bytes(rendered(figure, suffix))
+            replace_file(path.with_suffix(f".{suffix}"), rendered(figure, suffix))
     except OSError as error:
         raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
 

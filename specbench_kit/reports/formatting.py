@@ -45,8 +45,11 @@ def times(value: float | None) -> str:
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Both ends of an interval: 1.55–1.70."""
-    return ABSENT if bounds is None else "–".join(significant(bound) for bound in bounds)
+    """Both ends of an interval: 1.55–1.70, with as many digits as tell them apart."""
+    if bounds is None:
+        return ABSENT
+    shown = [[significant(bound, digits) for bound in bounds] for digits in range(3, 12)]
+    return "–".join(next((ends for ends in shown if ends[0] != ends[1]), shown[-1]))
 
 
 def shorten_head(text: str, limit: int) -> str:

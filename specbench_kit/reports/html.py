@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from specbench_kit.reports.html_style import CSS
+from specbench_kit.reports.markup import CELLS
 from specbench_kit.reports.palette import BLACK, GREY, OF_METHODS
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 IMAGE = re.compile(r"^!\[(?P<title>.*)\]\((?P<path>[^)]*)\)$")
 CAPTION = re.compile(r"^\*(?P<text>[^*].*)\*$")
-INLINE = re.compile(r"`(?P<code>[^`]+)`|\*\*(?P<bold>.+?)\*\*|\[(?P<text>[^\]]*)\]\((?P<url>[^)\s]+)\)")
-CELLS = re.compile(r"(?<!\\)\|")
+QUOTED = re.compile(r"\\([<(])")
+INLINE = re.compile(
+    rf"`(?P<code>[^`]+)`|{QUOTED.pattern}|\*\*(?P<bold>.+?)\*\*|\[(?P<text>[^\]]*)\]\((?P<url>[^)\s]+)\)"
+)
 HEADING = re.compile(r"^(#{1,4}) (.*)$")
-SAFE_URL = re.compile(r"^(https?://|[\w./-]+$)")
+SAFE_URL = re.compile(r"^(https://ui\.perfetto\.dev|[\w.-][\w./-]*)$")
 
 
 def page(markdown: str, drawings: Mapping[str, str]) -> str:
@@ -37,7 +40,7 @@ def document(title: str, body: str, css: str) -> str:
 
 
 def _text(markdown: str) -> str:
-    return markdown.replace("`", "").replace("**", "")
+    return QUOTED.sub(r"\1", markdown.replace("`", "").replace("**", ""))
 
 
 def _blocks(lines: Sequence[str], drawings: Mapping[str, str]) -> Iterator[str]:
@@ -138,6 +141,8 @@ def inline(text: str) -> str:
 def _mark(found: re.Match[str]) -> str:
     if found["code"] is not None:
         return f"<code>{escape(found['code'])}</code>"
+    if found[2] is not None:
+        return escape(found[2])
     if found["bold"] is not None:
         return f"<strong>{inline(found['bold'])}</strong>"
     if not SAFE_URL.match(found["url"]):
@@ -151,7 +156,7 @@ def _picture(block: Sequence[str], drawings: Mapping[str, str]) -> str:
     if not image or (name := image["path"].rpartition(".")[0]) not in drawings:
         return ""
     caption = CAPTION.match(" ".join(block[1:])) if len(block) > 1 else None
-    title = escape(image["title"])
+    title = escape(_text(image["title"]))
     text = f"<figcaption>{inline(caption['text']) if caption else title}</figcaption>"
     label = f' role="img" aria-label="{title}"'
     svg = drawings[name].replace("<svg ", f"<svg{label} ", 1)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, wording
+from specbench_kit.reports import deployment_wording, machine_wording, method_wording, sampling_check, wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
-from specbench_kit.reports.markup import code, fence, folded, table, warning
+from specbench_kit.reports.markup import code, document, fence, folded, table, warning
 from specbench_kit.reports.pipeline import pipeline_section
 from specbench_kit.reports.vocabulary import (
     BASELINE,
@@ -52,6 +52,7 @@ def render(
     sections = [
         _title(run, summary, problems),
         _setting(run),
+        method_wording.section([run]),
         deployment_wording.section(run),
         _lossless(run, summary),
         _results(run, summary),
@@ -65,18 +66,28 @@ def render(
         *further,
         _failures(records),
         _example(records, decode),
-        _all_numbers(summary),
+        _all_numbers(run, summary),
         definitions(),
         provenance(run),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
     dataset = (run.get("dataset") or {}).get("name", "unnamed dataset")
-    parts = [f"# {code(summary['method'])} on {dataset}", f"**{wording.headline(run, summary)}**"]
-    cautions = [*wording.result_cautions(summary), *wording.setting_cautions(run), *map(wording.not_read, problems)]
+    first = warning(machine_wording.warnings(run))
+    parts = [
+        f"# {code(_label(run, summary))} on {dataset}",
+        *filter(None, [first]),
+        f"**{wording.headline(run, summary)}**",
+    ]
+    cautions = [*wording.result_cautions(summary), *wording.resumption_cautions(run), *wording.setting_cautions(run)]
+    cautions += map(wording.not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
+
+
+def _label(run: Fields, summary: Fields) -> str:
+    return method_wording.label({"method": summary["method"], **run})
 
 
 def _setting(run: Fields) -> str:
@@ -86,7 +97,7 @@ def _setting(run: Fields) -> str:
 def setting(run: Fields) -> list[tuple[str, str]]:
     """What was run on what, as rows of a table."""
     config, models = run.get("config") or {}, run.get("models") or {}
-    limits = f"{config.get('max_new_tokens')} new tokens per request, batch size {config.get('batch_size')}"
+    limits = f"{config.get('max_new_tokens')} new tokens per request, {wording.batch_sentence(config)}"
     again = f", every request asked {config['repeats']} times" if (config.get("repeats") or 1) > 1 else ""
     return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
@@ -103,6 +114,8 @@ def setting(run: Fields) -> list[tuple[str, str]]:
 
 def _lossless(run: Fields, summary: Fields) -> str:
     lossless = summary.get("lossless") or {}
+    if (summary.get("sampling") or {}).get("rule") == "match":
+        lossless = summary["sampling"]
     lines = [f"**{wording.lossless_sentence(run, summary)}**"]
     if lossless.get("prompt_differs"):
         turns = "Later turns of dialogues whose earlier output diverged"
@@ -113,11 +126,15 @@ def _lossless(run: Fields, summary: Fields) -> str:
         lines.append(f"Requests without a finished baseline or result, not compared: {lossless['not_compared']}.")
     if lossless.get("divergences"):
         lines.append(_divergences(lossless["divergences"]))
+    if lossless.get("noise") is not None:
+        lines.append(_noise(lossless))
+    if (summary.get("sampling") or {}).get("rule") == "residual":
+        lines.append(table(sampling_check.HEADER, sampling_check.rows(summary["sampling"])))
     return "## Losslessness\n\n" + "\n\n".join(lines)
 
 
 def _divergences(divergences: Sequence[Fields]) -> str:
-    header = ["request", "verdict", "position", "method token", "baseline token", "logit margin"]
+    header = ["request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control"]
     return _capped_table(header, [_divergence_row(d) for d in divergences])
 
 
@@ -128,7 +145,21 @@ def _divergence_row(divergence: Fields) -> tuple[object, ...]:
         divergence["verdict"],
         divergence["position"],
         *tokens,
-        f"{divergence['margin']:.2g}",
+        *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
+    )
+
+
+def _short(number: float | None) -> str:
+    return ABSENT if number is None else f"{number:.2g}"
+
+
+def _noise(found: Fields) -> str:
+    """What the judgement of divergences rests on."""
+    return (
+        "A divergence is a tie where the two tokens are nearer than twice the noise, and each shape of forward gives "
+        "the token that it gave in the run. Noise, between plain decoding and the verifications: "
+        f"{found['noise']:.2g} at most; control, between plain decoding, the same in a batch, and one forward of all: "
+        f"{_short(found['control'])}."
     )
 
 
@@ -136,16 +167,16 @@ def _token(token: int | None) -> str:
     return "(ended)" if token is None else str(token)
 
 
-def _sides(summary: Fields) -> dict[str, Fields]:
+def _sides(run: Fields, summary: Fields) -> dict[str, Fields]:
     """Overall metrics by row label: the method's, then the baseline's where there is one."""
-    sides = {code(summary["method"]): summary["overall"]}
+    sides = {code(_label(run, summary)): summary["overall"]}
     if summary.get("baseline"):
         sides[BASELINE] = summary["baseline"]["overall"]
     return sides
 
 
 def _results(run: Fields, summary: Fields) -> str:
-    rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(summary).items()]
+    rows = [(label, *(show(overall) for show in COLUMNS.values())) for label, overall in _sides(run, summary).items()]
     note = wording.speedup_note(run, summary)
     return "## Results\n\n" + table(["method", *COLUMNS], rows) + (f"\n\n{note}" if note else "")
 
@@ -155,7 +186,7 @@ def _latency(run: Fields, summary: Fields) -> str:
     rows = [
         (name.upper(), label, *(seconds(overall[name][s]) for s in statistics))
         for name in DISTRIBUTIONS
-        for label, overall in _sides(summary).items()
+        for label, overall in _sides(run, summary).items()
     ]
     return f"## Latency ({run.get('time_kind')})\n\n" + table(["", "method", *statistics], rows)
 
@@ -175,13 +206,13 @@ def _positions(overall: Fields) -> str:
     reached = sum(1 for rate in rates if rate)
     rows = [(i + 1, share(rates[i]), share(conditional[i])) for i in range(reached)]
     rates_table = table(["draft position", "accepted, of all rounds", "accepted, given all before it were"], rows)
-    rest = f"No round accepted more than {reached} of up to {len(rates)} submitted tokens."
+    rest = f"No round accepted more than {reached} of up to {len(rates)} draft positions."
     parts = ["## Acceptance by position", *([rates_table] if rows else []), *([rest] if reached < len(rates) else [])]
     return "\n\n".join(parts)
 
 
 def _phases(run: Fields, summary: Fields) -> str:
-    sides = _sides(summary)
+    sides = _sides(run, summary)
     names = [p for p in summary["overall"]["phase_seconds"] if any(o["phase_seconds"][p] for o in sides.values())]
     rows = [(name, *(_phase_cell(overall, name) for overall in sides.values())) for name in names]
     return f"## Where the time goes ({run.get('time_kind')})\n\n" + table(["phase", *sides], rows) if rows else ""
@@ -222,8 +253,8 @@ def _example(records: Sequence[RequestRecord], decode: Decode | None) -> str:
     return "\n\n".join([*parts, ending, fence(shorten_tail(record.text, OUTPUT_CHARACTERS))])
 
 
-def _all_numbers(summary: Fields) -> str:
-    sides = _sides(summary)
+def _all_numbers(run: Fields, summary: Fields) -> str:
+    sides = _sides(run, summary)
     rows = [
         (code(m.name), *(value_with_interval(m, overall) for overall in sides.values()))
         for m in METRICS

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.statistics import bootstrap_ratio, interval_of_ratio, ratio_of_sums, resampled_sums
+from specbench_kit.metrics import paired
+from specbench_kit.metrics.paired import Side, request_seconds
+from specbench_kit.metrics.statistics import interval_of_ratio, ratio_of_sums
+from specbench_kit.metrics.units import Units, units_of
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
@@ -31,7 +34,13 @@ RATIOS = {
     "draft_efficiency": ("accepted", "drafted"),
     "server_tokens_per_busy_second": ("committed", "verify_s"),
 }
-"""Metrics that are one sum over requests divided by another, which is what the bootstrap resamples."""
+"""Metrics that are one sum over requests divided by another, which is what has an interval."""
+SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate")
+"""Those that cannot be more than 1."""
+
+
+LISTS = ("commits_s", "parents", "path")
+"""Fields of a round that are lists, and no column."""
 
 
 class Rounds:
@@ -42,12 +51,12 @@ class Rounds:
         self.count = len(rounds)
         self.requests = len(finished)
         self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
-        self.prompt = prompt_numbers(finished)
+        self.names = [record.request_id for record in finished]
         self.commits_s = [r.commits_s for r in rounds]
         self._columns = {
             f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64)
             for f in fields(RoundRecord)
-            if f.name != "commits_s"
+            if f.name not in LISTS
         }
         self._columns["rounds"] = np.ones(len(rounds))
         self._columns["proactive_rounds"] = (self["proactive"] > 0).astype(np.float64)
@@ -62,16 +71,10 @@ class Rounds:
         """Sums over each request's rounds: shape (requests,)."""
         return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(np.float64)
 
-    def per_prompt(self, column: str) -> Array:
-        """Sums over all rounds of a prompt, repeats included: shape (prompts,)."""
-        return np.bincount(self.prompt, weights=self.per_request(column)).astype(np.float64)
-
-
-def prompt_numbers(records: Sequence[RequestRecord]) -> NDArray[np.int64]:
-    """The number of each record's prompt, from 0: repeats of a request share one."""
-    numbers: dict[str, int] = {}
-    found = [numbers.setdefault(record.request_id, len(numbers)) for record in records]
-    return np.array(found, dtype=np.int64)
+    def per_unit(self, column: str, units: Units) -> Array:
+        """Sums over all rounds of a unit: shape [units of all]."""
+        numbers = np.array([units[name] for name in self.names], dtype=np.int64)
+        return np.bincount(numbers, weights=self.per_request(column)).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,14 @@ def summarise(
     slo_tpot_s: float | None = None,
     device_cost: float | None = None,
     baseline_device_cost: float | None = None,
-    seed: int = 0,
+    batch_size: int = 1,
 ) -> dict[str, Any]:
     """Every metric, as `{"overall": {...}, "categories": {name: {...}}, "baseline": same shape or None}`.
 
     `goodput` needs `slo_tpot_s`; `cost_efficiency` needs the device costs, sums over devices of price times
     time; `headroom` needs the oracle's throughput on the same requests and a baseline. Metrics per makespan are
-    given overall only: categories share the run's time. Intervals are 95% bootstrap intervals over requests.
+    given overall only: categories share the run's time. Intervals are 95% intervals over prompts, or over batches of
+    `batch_size` requests that shared their time.
     """
     _require_one_clock([*records, *(baseline or [])])
     reference = None
@@ -115,13 +119,14 @@ def summarise(
             makespan_s=baseline_makespan_s,
             slo_tpot_s=slo_tpot_s,
             device_cost=baseline_device_cost,
-            seed=seed,
+            batch_size=batch_size,
         )
         del reference["baseline"]
-    overall = _summarise_group(records, baseline, seed)
+    units = units_of(records, batch_size)
+    overall = _summarise_group(records, baseline, units)
     overall |= per_makespan(Group(records), makespan_s, slo_tpot_s)
     overall |= _optional(overall["throughput"], overall["tokens"], reference, oracle_throughput, device_cost)
-    categories = {name: _summarise_group(part, baseline, seed) for name, part in by_category(records).items()}
+    categories = {name: _summarise_group(part, baseline, units) for name, part in by_category(records).items()}
     return {"overall": overall, "categories": categories, "baseline": reference}
 
 
@@ -130,17 +135,23 @@ def summarise_run(
     baseline: Sequence[RequestRecord] | None,
     deployment: Metrics | None,
     oracle_throughput: float | None = None,
+    timed: bool = True,
+    batch_size: int = 1,
 ) -> dict[str, Any]:
-    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`."""
+    """Every metric of a run whose records hold all that it did, under the deployment in its `run.json`.
+
+    Not `timed`: an interruption lies within, so that nothing can be said per makespan.
+    """
     other = baseline or ()
     found = summarise(
         records,
         baseline,
-        makespan_s=makespan_s(records),
-        baseline_makespan_s=makespan_s(other),
+        makespan_s=makespan_s(records) if timed else None,
+        baseline_makespan_s=makespan_s(other) if timed else None,
         oracle_throughput=oracle_throughput,
         device_cost=device_cost(deployment, records) if deployment else None,
         baseline_device_cost=device_cost(deployment, other) if deployment else None,
+        batch_size=batch_size,
     )
     if deployment:
         found["overall"] |= idle_shares(deployment, records)
@@ -167,18 +178,21 @@ def by_category(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecor
     return parts
 
 
-def _summarise_group(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] | None, seed: int) -> Metrics:
+def _summarise_group(
+    records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] | None, units: Units
+) -> Metrics:
     group = Group(records)
-    metrics = plain(group) | {"intervals": ratio_intervals(group.rounds, seed)}
+    metrics = plain(group) | {"intervals": ratio_intervals(group.rounds, units)}
     if baseline is not None:
-        paired = speedup(records, baseline, seed)
-        metrics["intervals"]["speedup"] = paired.pop("interval")
-        metrics |= paired
+        side = Side.of(records, baseline)
+        found = paired.speedup(side, units)
+        metrics |= paired.described(found) | {"speedup_request_mean": paired.request_mean(side)}
+        metrics["intervals"]["speedup"] = found.interval() if found else None
     return metrics
 
 
 def plain(group: Group) -> Metrics:
-    """Every metric of requests that needs neither a baseline, nor a makespan, nor a bootstrap."""
+    """Every metric of requests that needs neither a baseline, nor a makespan, nor an interval."""
     rounds = group.rounds
     found = counts(group) | _ratios(rounds) | acceptance_by_position(rounds)
     return found | wasted_time(rounds) | latency(group) | phases(rounds)
@@ -211,9 +225,10 @@ def _whole(value: float) -> int | None:
     return int(value) if isfinite(value) else None
 
 
-def ratios(rounds: Rounds, seed: int = 0) -> Metrics:
+def ratios(rounds: Rounds) -> Metrics:
     """The pooled ratios with their intervals, and the means of the requests' own ratios where papers differ on them."""
-    return _ratios(rounds) | {"intervals": ratio_intervals(rounds, seed)}
+    prompts = {name: place for place, name in enumerate(dict.fromkeys(rounds.names))}
+    return _ratios(rounds) | {"intervals": ratio_intervals(rounds, prompts)}
 
 
 def _ratios(rounds: Rounds) -> Metrics:
@@ -234,35 +249,38 @@ def _request_mean(numerator: Array, denominator: Array) -> float | None:
     return _known(float((numerator[defined] / denominator[defined]).mean())) if defined.any() else None
 
 
-def ratio_intervals(rounds: Rounds, seed: int = 0) -> Metrics:
-    """95% bootstrap intervals of the pooled ratios, over prompts."""
-    pairs = _pairs(rounds)
-    columns = sorted({column for pair in pairs.values() for column in pair})
-    by_prompt = np.column_stack([rounds.per_prompt(column) for column in columns])
-    if len(by_prompt) < 2:
-        return dict.fromkeys(pairs)
-    sums = resampled_sums(by_prompt, seed=seed)
-    by_name = dict(zip(columns, sums.T, strict=True))
-    return {name: interval_of_ratio(by_name[top], by_name[base]) for name, (top, base) in pairs.items()}
+def ratio_intervals(rounds: Rounds, units: Units) -> Metrics:
+    """95% intervals of the pooled ratios, over units."""
+    return {name: _ratio_interval(name, top, base, rounds, units) for name, (top, base) in _pairs(rounds).items()}
+
+
+def _ratio_interval(name: str, top: str, base: str, rounds: Rounds, units: Units) -> list[float] | None:
+    found = interval_of_ratio(rounds.per_unit(top, units), rounds.per_unit(base, units))
+    return [found[0], min(1.0, found[1])] if found and name in SHARES else found
 
 
 def acceptance_by_position(rounds: Rounds) -> Metrics:
-    """Acceptance of draft position i = 1, 2, ... up to the most tokens submitted in a round.
+    """Acceptance of draft position i = 1, 2, ... up to the deepest that a token was submitted at.
 
     `acceptance_at`: rounds that accepted position i / all rounds. `acceptance_at_conditional`: the same count
-    over the rounds that submitted at least i tokens and accepted all i - 1 before. In a tree, position is depth.
+    over the rounds that submitted a token at depth i and accepted all i - 1 before. In a tree, position is depth.
     """
-    accepted, submitted = rounds["accepted"], rounds["submitted"]
-    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one position
-    submitted = np.where(pipeline | np.isnan(submitted), accepted, submitted)
-    positions = range(1, int(submitted.max(initial=0)) + 1)
+    accepted, deepest = rounds["accepted"], _deepest(rounds)
+    positions = range(1, int(np.fmax(accepted, deepest).max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
-    known = not np.isnan(rounds["submitted"]).any()
-    reached = [int(np.count_nonzero((accepted >= i - 1) & (submitted >= i))) * known for i in positions]
+    known = not np.isnan(deepest).any()
+    reached = [int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * known for i in positions]
     return {
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
     }
+
+
+def _deepest(rounds: Rounds) -> Array:
+    """The depth that each round reached; where its record does not say, that of a chain of what was submitted."""
+    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one depth
+    chain = np.where(pipeline, rounds["accepted"], rounds["submitted"])
+    return np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])
 
 
 def wasted_time(rounds: Rounds) -> Metrics:
@@ -381,53 +399,6 @@ def headroom(method: float | None, autoregressive: float | None, oracle: float) 
     if method is None or autoregressive is None or oracle <= autoregressive:
         return None
     return (method - autoregressive) / (oracle - autoregressive)
-
-
-def speedup(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], seed: int = 0) -> Metrics:
-    """Baseline seconds / method seconds, end to end, over the requests that finished in both.
-
-    Repeats of a request are paired with the baseline's, and drawn together with their prompt.
-    """
-    ids, times = paired_seconds(records, baseline)
-    by_prompt = sums_by_prompt(ids, times)
-    own = times[:, 0] / times[:, 1]
-    return {
-        "speedup": ratio_of_sums(times[:, 0].sum(), times[:, 1].sum()),
-        "speedup_request_mean": float(own.mean()) if len(own) else None,
-        "speedup_pairs": len(times),
-        "win_share": win_share(by_prompt),
-        "interval": bootstrap_ratio(by_prompt[:, 0], by_prompt[:, 1], seed=seed),
-    }
-
-
-def paired_seconds(before: Sequence[RequestRecord], after: Sequence[RequestRecord]) -> tuple[list[str], Array]:
-    """Prompt ids, and the seconds of both sides, shape (pairs, 2), of the requests that finished in both.
-
-    The second side comes first: `before` is what is judged, `after` what it is held against.
-    """
-    own, other = request_seconds(before), request_seconds(after)
-    keys = [key for key in own if key in other]
-    return [key[0] for key in keys], np.array([(other[key], own[key]) for key in keys]).reshape(-1, 2)
-
-
-def sums_by_prompt(ids: Sequence[str], values: Array) -> Array:
-    """Sums over each prompt's repeats: (pairs, columns) -> (prompts, columns)."""
-    numbers: dict[str, int] = {}
-    prompt = np.array([numbers.setdefault(one, len(numbers)) for one in ids], dtype=np.int64)
-    sums = np.zeros((len(numbers), values.shape[1]))
-    np.add.at(sums, prompt, values)
-    return sums
-
-
-def win_share(times: Array) -> float | None:
-    """Share of prompts on which the second column's seconds are fewer; a tie counts half."""
-    wins = (times[:, 1] < times[:, 0]) + 0.5 * (times[:, 1] == times[:, 0])
-    return float(wins.mean()) if len(wins) else None
-
-
-def request_seconds(records: Sequence[RequestRecord]) -> dict[tuple[str, int], float]:
-    """End-to-end seconds of finished requests by id and repeat."""
-    return {(r.request_id, r.repeat): r.e2e_s for r in Group(records).finished if r.e2e_s}
 
 
 def _present(values: Sequence[T | None]) -> list[T]:

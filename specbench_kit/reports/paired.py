@@ -1,7 +1,4 @@
-"""The rows of one table: every method's metrics, and paired statistics over the same prompts.
-
-Prompts are drawn with replacement, each with all its repeats and with every method's side of it.
-"""
+"""The rows of one table: every method's metrics, and how they compare over the same prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,22 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics import paired
+from specbench_kit.metrics.paired import Comparison, Side
+from specbench_kit.metrics.statistics import Family, ratio_of_sums
+from specbench_kit.metrics.units import Units, units_of
+from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.reports import metrics
-from specbench_kit.reports.metrics import Array, Group, Metrics, win_share
-from specbench_kit.reports.statistics import interval_of_ratio, ratio_of_sums, resampled_sums
-from specbench_kit.reports.verdicts import FASTER, verdict
+from specbench_kit.reports.metrics import Group, Metrics
 
 Records = Sequence[RequestRecord]
 
-OWN = metrics.RATIOS
-TIMED = {"speedup": ("baseline_s", "own_s"), "relative_speed": ("reference_s", "own_against_s")}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
-    """One method's side of a table; `ties` are requests that differ from the baseline by rounding alone.
+    """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
 
-    Makespans and costs are None where the requests share a run's time with others.
+    Makespans and costs are None where the requests share a run's time with others. `may_win`: its outputs were found to
+    be lossless, or not to be; None where they were not checked.
     """
 
     label: str
@@ -33,46 +31,62 @@ class Entry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
-    ties: frozenset[str] = frozenset()
+    ties: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
     is_bound: bool = False
     is_baseline: bool = False
+    may_win: bool | None = True
 
 
-def choose_reference(entries: Sequence[Entry]) -> str:
-    """The label to hold the others against: the fastest that can be deployed; of one method's runs, the first."""
-    fair = [one for one in entries if not one.is_baseline and not one.is_bound]
-    fair = fair or [one for one in entries if not one.is_baseline] or list(entries)
-    if len({one.label.partition(" #")[0] for one in fair}) == 1:
-        return fair[0].label
-    speeds = {one.label: ratio_of_sums(*_totals(one)) for one in fair}
-    if not all(speeds.values()):
-        speeds = {one.label: ratio_of_sums(_tokens(one.records), one.makespan_s or 0.0) for one in fair}
-    return max(speeds, key=lambda label: speeds[label] or 0.0)
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The row that differences are against; it was chosen from the `candidates` by the data, or is the only one."""
+
+    label: str
+    candidates: tuple[str, ...]
 
 
-def _totals(entry: Entry) -> tuple[float, float]:
-    _, times = metrics.paired_seconds(entry.records, entry.baseline)
-    return float(times[:, 0].sum()), float(times[:, 1].sum())
+def choose_reference(entries: Sequence[Entry]) -> Reference:
+    """The fastest that can be deployed and may win; of one method's runs, the first.
+
+    Where nothing was checked, of all that can be deployed.
+    """
+    methods = [one for one in entries if not one.is_baseline and one.may_win is not False]
+    fair = [one for one in methods if not one.is_bound] or methods
+    fair = [one for one in fair if one.may_win] or fair
+    if not fair:
+        first = next((one for one in entries if one.is_baseline), entries[0])
+        return Reference(first.label, (first.label,))
+    labels = tuple(one.label for one in fair)
+    if len({label.partition(" #")[0] for label in labels}) == 1:
+        return Reference(labels[0], labels[:1])
+    return Reference(max(fair, key=_speeds(fair).__getitem__).label, labels)
+
+
+def _speeds(entries: Sequence[Entry]) -> dict[Entry, float]:
+    """Against the own baseline, or where one has none, by the throughput."""
+    sides = {one: _side(one) for one in entries}
+    prompts = {one: units_of(one.records) for one in entries}
+    found = {one: paired.speedup(sides[one], prompts[one]) for one in entries}
+    if all(found.values()):
+        return {one: speed.ratio.value for one, speed in found.items() if speed}
+    return {one: ratio_of_sums(_tokens(one.records), one.makespan_s or 0.0) or 0.0 for one in entries}
 
 
 def _tokens(records: Records) -> int:
     return sum(len(record.output_ids) for record in records)
 
 
-def rows_of(entries: Sequence[Entry], reference: str, seed: int = 0) -> tuple[dict[str, Metrics], dict[str, Group]]:
+def rows_of(
+    entries: Sequence[Entry], reference: Reference, units: Units
+) -> tuple[dict[str, Metrics], dict[str, Group]]:
     """Every entry's metrics by label, and the requests that they are of."""
     groups = {one.label: Group(one.records) for one in entries}
     rows = {one.label: _alone(one, groups[one.label]) for one in entries}
-    held = next((one for one in entries if one.label == reference), None)
-    sums = PromptSums()
-    for one in entries:
-        _add_columns(sums, one, groups[one.label], held)
-    for one in entries:
-        _compare(rows[one.label], sums, one.label)
-    _add_intervals(rows, sums, seed)
+    _add_ratios(rows, groups, units)
+    _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
-    _add_fastest(rows, sums, [one.label for one in entries if not one.is_baseline and not one.is_bound])
+    _add_fastest(rows, entries)
     return rows, groups
 
 
@@ -94,14 +108,11 @@ def _mean_rate(finished: Records) -> float | None:
 
 
 def _request_means(entry: Entry) -> Metrics:
-    ids, times = metrics.paired_seconds(entry.records, entry.baseline)
-    sides = [metrics.request_seconds(side) for side in (entry.records, entry.baseline)]
-    shared = sides[0].keys() & sides[1].keys()
-    own, plain = (
-        _mean_rate([r for r in side if (r.request_id, r.repeat) in shared]) for side in (entry.records, entry.baseline)
-    )
+    side = Side.of(entry.records, entry.baseline)
+    shared = side.own.keys() & side.baseline.keys()
+    own, plain = (_mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline))
     return {
-        "speedup_request_mean": float((times[:, 0] / times[:, 1]).mean()) if len(ids) else None,
+        "speedup_request_mean": paired.request_mean(side),
         "speedup_of_mean_rates": ratio_of_sums(own or 0.0, plain) if plain else None,
     }
 
@@ -113,8 +124,8 @@ def lossless_counts(entry: Entry) -> Metrics | None:
     plain = {(r.request_id, r.repeat): r for r in Group(entry.baseline).finished}
     pairs = [(r, plain[key]) for r in Group(entry.records).finished if (key := (r.request_id, r.repeat)) in plain]
     pairs = [(own, other) for own, other in pairs if own.prompt_ids == other.prompt_ids and own.has_token_ids]
-    different = [own.request_id for own, other in pairs if own.output_ids != other.output_ids]
-    ties = sum(request_id in entry.ties for request_id in different)
+    different = [own.key for own, other in pairs if own.output_ids != other.output_ids]
+    ties = sum(key in entry.ties for key in different)
     return {
         "compared": len(pairs),
         "identical": len(pairs) - len(different),
@@ -128,96 +139,82 @@ def repeats(entry: Entry) -> Metrics:
     count = 1 + max((record.repeat for record in entry.records), default=0)
     if count < 2:
         return {}
-    sides = [[[r for r in side if r.repeat == n] for n in range(count)] for side in (entry.records, entry.baseline)]
-    pairs = [metrics.paired_seconds(own, plain)[1] for own, plain in zip(*sides, strict=True)]
+    sides = [[[r for r in side if r.repeat == n] for side in (entry.records, entry.baseline)] for n in range(count)]
+    prompts = units_of(entry.records)
+    found = [paired.speedup(Side.of(*both), prompts) for both in sides]
     return {
         "repeats": count,
-        "speedup_by_repeat": [ratio_of_sums(times[:, 0].sum(), times[:, 1].sum()) for times in pairs],
+        "speedup_by_repeat": [one.ratio.value if one else None for one in found],
         "repeat_spread": _spread(entry.records, count),
     }
 
 
 def _spread(records: Records, count: int) -> float | None:
     """(slowest - fastest repeat) / their mean, over the requests that finished in all repeats."""
-    seconds = metrics.request_seconds(records)
+    seconds = paired.request_seconds(records)
     ids = [one for one in dict.fromkeys(key[0] for key in seconds) if all((one, n) in seconds for n in range(count))]
     totals = np.array([sum(seconds[one, n] for one in ids) for n in range(count)])
     return float(np.ptp(totals) / totals.mean()) if ids else None
 
 
-class PromptSums:
-    """Columns of sums per prompt, over all prompts of a table: what one bootstrap resamples together."""
-
-    def __init__(self) -> None:
-        self._prompts: dict[str, int] = {}
-        self._parts: dict[tuple[str, str], tuple[Array, Array]] = {}
-
-    def add(self, label: str, column: str, ids: Sequence[str], values: Array) -> None:
-        """Values of a label's requests."""
-        numbers = [self._prompts.setdefault(one, len(self._prompts)) for one in ids]
-        self._parts[label, column] = np.array(numbers, dtype=np.int64), values
-
-    def __contains__(self, key: tuple[str, str]) -> bool:
-        return key in self._parts
-
-    def __getitem__(self, key: tuple[str, str]) -> Array:
-        """Shape (prompts,), 0 where the label has nothing of a prompt."""
-        numbers, values = self._parts[key]
-        return np.bincount(numbers, weights=values, minlength=len(self._prompts)).astype(np.float64)
-
-    def resampled(self, seed: int) -> dict[tuple[str, str], Array]:
-        """Every column's sums over the same bootstrap samples; nothing for fewer than two prompts."""
-        if len(self._prompts) < 2:
-            return {}
-        table = np.column_stack([self[key] for key in self._parts])
-        return dict(zip(self._parts, resampled_sums(table, seed=seed).T, strict=True))
-
-
-def _add_columns(sums: PromptSums, entry: Entry, group: Group, held: Entry | None) -> None:
-    ids = [record.request_id for record in group.finished]
-    for column in sorted({column for pair in OWN.values() for column in pair}):
-        sums.add(entry.label, column, ids, group.rounds.per_request(column))
-    against = {"speedup": entry.baseline}
-    if held is not None and held is not entry:
-        against["relative_speed"] = held.records
-    for metric, other in against.items():
-        paired, times = metrics.paired_seconds(entry.records, other)
-        for place, column in enumerate(TIMED[metric]):
-            sums.add(entry.label, column, paired, times[:, place])
-    sums.add(entry.label, "all_s", *_own_seconds(entry))
-
-
-def _own_seconds(entry: Entry) -> tuple[list[str], Array]:
-    seconds = metrics.request_seconds(entry.records)
-    return [key[0] for key in seconds], np.array(list(seconds.values()), dtype=np.float64)
-
-
-def _compare(row: Metrics, sums: PromptSums, label: str) -> None:
-    for metric, (top, base) in TIMED.items():
-        if (label, top) not in sums:
-            continue
-        times = np.column_stack([sums[label, top], sums[label, base]])
-        times = times[times[:, 1] > 0]
-        if not len(times):
-            continue
-        row[metric] = ratio_of_sums(*times.sum(axis=0))
-        row[WINS[metric]] = win_share(times)
-        row[f"{metric}_prompts"] = len(times)
-
-
-WINS = {"speedup": "win_share", "relative_speed": "win_share_against"}
-
-
-def _add_intervals(rows: Mapping[str, Metrics], sums: PromptSums, seed: int) -> None:
-    samples = sums.resampled(seed)
+def _add_ratios(rows: Mapping[str, Metrics], groups: Mapping[str, Group], units: Units) -> None:
     for label, row in rows.items():
-        for metric, (top, base) in (OWN | TIMED).items():
-            if (label, top) in samples:
-                row["intervals"][metric] = interval_of_ratio(samples[label, top], samples[label, base])
-        if "speedup" in row:
-            row["speedup_verdict"] = verdict(row["intervals"].get("speedup"), row["speedup_prompts"])
-        if "relative_speed" in row:
-            row["verdict"] = verdict(row["intervals"].get("relative_speed"), row["relative_speed_prompts"])
+        row["intervals"] |= metrics.ratio_intervals(groups[label].rounds, units)
+
+
+def _add_comparisons(rows: Mapping[str, Metrics], entries: Sequence[Entry], reference: Reference, units: Units) -> None:
+    """Speed against the own baseline and against the reference, at one level for all of the table."""
+    sides = {one.label: _side(one) for one in entries}
+    held = next((one for one in entries if one.label == reference.label), None)
+    own = {one.label: paired.speedup(sides[one.label], units) for one in entries if one.baseline}
+    level = _family(entries, sides, reference, units).level()
+    for one in entries:
+        row = rows[one.label]
+        if found := own.get(one.label):
+            row |= paired.described(found)
+            row["intervals"]["speedup"] = found.interval(level)
+            row["speedup_verdict"] = as_allowed(_verdict(found, level), one.may_win)
+        if held is not None and held is not one:
+            _hold_against(row, one, held, sides, units, level)
+
+
+def _side(entry: Entry) -> Side:
+    """A baseline is its own: it met the state of the machine that it met."""
+    return Side.of(entry.records, entry.records if entry.is_baseline else entry.baseline)
+
+
+def _hold_against(
+    row: Metrics, entry: Entry, held: Entry, sides: Mapping[str, Side], units: Units, level: float
+) -> None:
+    own, other = sides[entry.label], sides[held.label]
+    if found := paired.relative_speed(own, other, units):
+        row |= {"relative_speed": found.ratio.value, "win_share_against": found.win_share, "raw_times": found.raw}
+        row["relative_speed_units"] = found.ratio.units
+        row["intervals"]["relative_speed"] = found.interval(level)
+        allowed, rival = (one.is_baseline or one.may_win for one in (entry, held))
+        row["verdict"] = as_allowed(_verdict(found, level), allowed, rival)
+    if not entry.is_baseline and (machines := paired.baseline_ratio(own, other, units)):
+        row["baseline_ratio"] = machines.ratio.value
+        row["intervals"]["baseline_ratio"] = machines.interval(level)
+        row["baseline_verdict"] = _verdict(machines, level)
+
+
+def _verdict(found: Comparison, level: float) -> str:
+    return verdict(found.ratio.value, found.interval(level), found.ratio.units)
+
+
+def _family(entries: Sequence[Entry], sides: Mapping[str, Side], reference: Reference, units: Units) -> Family:
+    baselines = [sides[one.label].baseline or None for one in entries]
+    distinct = [one for one in baselines if one]
+    speeds = paired.arms([(sides[one.label].own, plain) for one, plain in zip(entries, baselines, strict=True)], units)
+    several = any(one != distinct[0] for one in distinct)
+    return Family(
+        speeds,
+        [place for place, one in enumerate(entries) if one.label in reference.candidates],
+        [bool(one.baseline) for one in entries],
+        paired.freedom([sides[one.label].own for one in entries], units),
+        paired.arms([(one or {}, None) for one in baselines], units) if several else None,
+    )
 
 
 def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:
@@ -231,14 +228,8 @@ def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None
             rows[one.label]["headroom"] = metrics.headroom(rows[one.label].get("throughput"), plain, best)
 
 
-def _add_fastest(rows: Mapping[str, Metrics], sums: PromptSums, labels: Sequence[str]) -> None:
-    """Share of prompts on which a method is the fastest of those that can be deployed; a tie is shared."""
-    if len(labels) < 2:
-        return
-    seconds = np.column_stack([sums[label, "all_s"] for label in labels])
-    seconds = seconds[(seconds > 0).all(axis=1)]
-    if not len(seconds):
-        return
-    first = seconds == seconds.min(axis=1, keepdims=True)
-    for label, share in zip(labels, (first / first.sum(axis=1, keepdims=True)).mean(axis=0), strict=True):
-        rows[label]["fastest_share"] = float(share)
+def _add_fastest(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:
+    """Of those that can be deployed."""
+    sides = {one.label: _side(one) for one in entries if not one.is_baseline and not one.is_bound}
+    for label, share in paired.fastest_shares(sides).items():
+        rows[label]["fastest_share"] = share

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.papers.specpipe import GAINS
 from specbench_kit.reports.formatting import count, seconds, share, significant, times
 from specbench_kit.reports.markup import table
 from specbench_kit.reports.metrics import Group, Metrics, Rounds, distribution, inter_token_gaps, phases
-from specbench_kit.reports.statistics import ratio_of_sums
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:

@@ -5,10 +5,11 @@ from typing import Any
 
 from specbench_kit.papers import wisp
 from specbench_kit.predictors.confusion import Confusion
+from specbench_kit.reports import machine_wording
 from specbench_kit.reports import predictor_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.wording import dataset_sentence, hardware_sentence, model_sentence, setting_cautions
 
 Fields = Mapping[str, Any]
@@ -42,11 +43,12 @@ def render(run: Fields, summary: Fields) -> str:
         _definitions(),
         provenance(dict(run)),
     ]
-    return "\n\n".join(sections) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields) -> str:
-    parts = [f"# Rejection predictors on {run['dataset'].get('name', 'a trace')}", f"**{wording.headline(summary)}**"]
+    parts = [f"# Rejection predictors on {run['dataset'].get('name', 'a trace')}"]
+    parts += [*filter(None, [warning(machine_wording.warnings(run))]), f"**{wording.headline(summary)}**"]
     parts += [wording.classifier_adds(summary), wording.where_the_gap_is(summary), wording.to_measure(run, summary)]
     warnings = [*wording.cautions(run, summary), *setting_cautions(dict(run))]
     return "\n\n".join([*parts, *filter(None, [warning(warnings)])])

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.reports import machine_wording
 from specbench_kit.reports import predictor_wording as wording
 from specbench_kit.reports.formatting import share, significant, times
+from specbench_kit.reports.terminal import print_warnings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +19,7 @@ def print_training(console: "Console", run: Mapping[str, Any], summary: Mapping[
     from rich.table import Table
     from rich.text import Text
 
+    print_warnings(console, machine_wording.warnings(run))
     table = Table(box=None, pad_edge=False)
     table.add_column("stop rule", overflow="fold", min_width=20)
     for column in COLUMNS:

@@ -17,10 +17,13 @@ def headline(summary: Fields) -> str:
     name, leaders = summary["recommended"], summary["leaders"]
     decoding = summary["decoding"][name]
     longest = contender(summary, name)["longest"]
+    same = f", which is `fixed-k:k={longest}`," if name in let_all_pass(summary) else ""
+    spec = f"`wisp:predictor={name},max_draft={longest}`{same}"
     return (
-        f"On {_prompts(summary)} that nothing was chosen on, `wisp:predictor={name},max_draft={longest}` decodes "
+        f"On {_prompts(summary)} that nothing was chosen on, {spec} decodes "
         f"{rate(decoding['throughput'])}, {_factor(decoding['against_best_fixed'])} of the best fixed length "
-        f"(`{leaders['fixed']}`). Its acceptance rate is {share(decoding['acceptance_rate'])}, "
+        f"(`{leaders['fixed']}`){_doubt(decoding['against_best_fixed'])}. "
+        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, "
         f"{_relative(decoding['acceptance_gain'])} `{leaders['longest']}`; {_gap(decoding['gap_closed'])}."
     )
 
@@ -98,6 +101,12 @@ def let_all_pass(summary: Fields) -> list[str]:
     return [one["name"] for one in summary["contenders"] if one["threshold"] == 0]
 
 
+def _undecided(summary: Fields) -> list[tuple[str, int]]:
+    """Families that decide nothing, with the length that they always draft."""
+    named = [name for name in let_all_pass(summary) if name in summary["families"]]
+    return [(name, contender(summary, name)["longest"]) for name in named]
+
+
 def contender(summary: Fields, name: str) -> Fields:
     """What was chosen for a contender."""
     found: Fields = next(one for one in summary["contenders"] if one["name"] == name)
@@ -109,6 +118,10 @@ def cautions(run: Fields, summary: Fields) -> list[str]:
     lines, failed = [], run["requests"]["failed"]
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
         lines.append(f"FEW PROMPTS: everything was judged on {_prompts(summary)}; record more before concluding.")
+    lines += [
+        f"FIXED LENGTH: {name} lets every token pass (threshold 0), so that it is fixed-k:k={longest}."
+        for name, longest in _undecided(summary)
+    ]
     if failed:
         lines.append(f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them.")
     return lines
@@ -131,6 +144,12 @@ def _verdict(ratio: Fields) -> str:
     if low > 1:
         return "speed."
     return "nothing; it costs speed." if high < 1 else "no speed that these prompts can show."
+
+
+def _doubt(ratio: Fields) -> str:
+    """Of a ratio of speeds whose interval holds 1, or that has none."""
+    bounds = ratio["interval"]
+    return "" if bounds and not bounds[0] <= 1 <= bounds[1] else ": no difference is shown"
 
 
 def _factor(estimate: Fields) -> str:

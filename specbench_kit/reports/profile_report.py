@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.profilers.roofline import LAUNCH_S, LAUNCHES_PER_LAYER
+from specbench_kit.reports import machine_wording
 from specbench_kit.reports import profile_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.wording import hardware_sentence, model_sentence
 
 Fields = Mapping[str, Any]
@@ -43,12 +44,14 @@ def render(run: Fields, summary: Fields) -> str:
             _section(f"{profile['role'].capitalize()}: physical limit", *_limit(profile)),
         ]
     sections += [_policy(summary["policy"]), _definitions(), provenance(dict(run))]
-    return "\n\n".join(filter(None, sections)) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, profiles: list[Fields]) -> str:
     names = " and ".join(profile["role"] for profile in profiles)
-    parts = [f"# Latency profile: {names}", *(f"**{wording.headline(profile)}**" for profile in profiles)]
+    first = warning(machine_wording.warnings(run))
+    parts = [f"# Latency profile: {names}", *filter(None, [first])]
+    parts += [f"**{wording.headline(profile)}**" for profile in profiles]
     warnings = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
     return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.reports import machine_wording
 from specbench_kit.reports import profile_wording as wording
 from specbench_kit.reports.formatting import seconds, share
+from specbench_kit.reports.terminal import print_warnings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +18,7 @@ def print_profiles(console: "Console", run: Fields, summary: Fields) -> None:
     """Coefficients and accuracy of every profile, then what must be known before using it."""
     from rich.text import Text
 
+    print_warnings(console, machine_wording.warnings(run))
     for profile in summary["profiles"].values():
         console.print(Text(wording.headline(profile), style="bold"))
         console.print(_coefficients(profile))

@@ -2,7 +2,6 @@
 
 import gc
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.bench.run_directory import RunDirectory
+from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.units import batch_size
+from specbench_kit.plain_text import one_lined
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
+from specbench_kit.resumption import spans_interruption
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]
@@ -156,7 +159,7 @@ def _summary(path: Path, fields: Fields, records: Records, baseline: Records) ->
     """What summary.json says; without a usable one, the metrics of the requests at hand, as a partial run's."""
     file = path / "summary.json"
     try:
-        found = json.loads(file.read_bytes())
+        found = one_lined(parse(file.read_bytes()))
         if is_summary(found):
             return found, []
         problem = f"{_place(file)} is not a summary of this kit"
@@ -176,6 +179,12 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         "method": fields["method"],
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        **metrics.summarise_run(records, baseline or None, fields.get("deployment")),
+        **metrics.summarise_run(
+            records,
+            baseline or None,
+            fields.get("deployment"),
+            timed=not spans_interruption(fields),
+            batch_size=batch_size(fields),
+        ),
         "lossless": None,
     }

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.paired import request_seconds
+from specbench_kit.reports import method_wording
 from specbench_kit.reports.comparability import dataset_name
-from specbench_kit.reports.metrics import request_seconds
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.vocabulary import BASELINE
 
@@ -38,17 +39,23 @@ class Series:
 
 def arrange(runs: Sequence[Run]) -> list[Series]:
     """Series in the order of the runs, behind the baselines; a method's second run on a dataset begins another."""
-    found: list[tuple[str, dict[str, Run]]] = []
+    found: list[tuple[Run, dict[str, Run]]] = []
     for run in runs:
         dataset = dataset_name(run)
-        place = next((runs for spec, runs in found if spec == run.method and dataset not in runs), None)
+        place = next((runs for first, runs in found if _same_method(first, run) and dataset not in runs), None)
         if place is None:
-            found.append((run.method, place := {}))
+            found.append((run, place := {}))
         place[dataset] = run
-    labels = _numbered([spec for spec, _ in found])
+    labels = _numbered([method_wording.label(first.fields) for first, _ in found])
     own = [_series(label, runs) for label, (_, runs) in zip(labels, found, strict=True)]
     baselines = [one for one in own if one.is_baseline]
     return [*baselines, *_derived(own, baselines), *(one for one in own if not one.is_baseline)]
+
+
+def _same_method(one: Run, other: Run) -> bool:
+    """By name and resolved options, or by the spec where a run does not know its options."""
+    names = [run.method.partition(":")[0] if "options" in run.fields else run.method for run in (one, other)]
+    return names[0] == names[1] and one.fields.get("options") == other.fields.get("options")
 
 
 def _series(label: str, runs: Mapping[str, Run]) -> Series:
@@ -84,14 +91,15 @@ def _timing(series: Series) -> dict[str, dict[tuple[str, int], float]]:
 
 
 def _baseline_of(run: Run) -> Run:
-    return replace(run, fields={**run.fields, "method": BASELINE}, records=run.baseline, baseline=[], problems=())
+    fields = {**run.fields, "method": BASELINE, "options": {}}
+    return replace(run, fields=fields, records=run.baseline, baseline=[], problems=())
 
 
-def _numbered(specs: Sequence[str]) -> list[str]:
-    """The specs, with a number where one occurs again."""
+def _numbered(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one occurs again."""
     seen: dict[str, int] = {}
     labels = []
-    for spec in specs:
-        seen[spec] = seen.get(spec, 0) + 1
-        labels.append(f"{spec} #{seen[spec]}" if specs.count(spec) > 1 else spec)
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        labels.append(f"{name} #{seen[name]}" if names.count(name) > 1 else name)
     return labels

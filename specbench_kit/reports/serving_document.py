@@ -10,7 +10,7 @@ from specbench_kit.reports.drawing import draw
 from specbench_kit.reports.serving_plots import pictures
 from specbench_kit.reports.serving_report import render
 from specbench_kit.reports.wording import time_kind
-from specbench_kit.run_folder import write_text
+from specbench_kit.run_folder import replace_file, write_text
 
 Fields = Mapping[str, Any]
 PLOTS = "plots"
@@ -41,7 +41,6 @@ def where(run: Fields) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        replace_file(path, content)
     except OSError as error:
         raise SkitError(f"cannot write {path}: {error.strerror or error}") from error

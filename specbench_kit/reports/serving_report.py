@@ -7,7 +7,7 @@ from specbench_kit.reports import deployment_wording
 from specbench_kit.reports import serving_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, folded, table, warning
+from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.serving_wording import cell
 from specbench_kit.reports.wording import dataset_sentence, setting_cautions
 from specbench_kit.serving.rows import AXES, look_up, varied
@@ -69,7 +69,7 @@ def render(run: Fields, summary: Fields, figures: Sequence[str], links: Sequence
         _definitions(run),
         provenance(dict(run)),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields) -> str:

@@ -7,16 +7,19 @@ from specbench_kit.reports.metrics import Group, plain
 from specbench_kit.reports.vocabulary import METRICS
 
 NUMBER = (int, float)
+COMPARED = ("compared", "identical", "ties", "errors")
 
 
 def is_summary(found: Any) -> bool:
     """Its counts are numbers and so is every metric, overall, by category and of the baseline."""
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         return False
-    requests, lossless, baseline = (found.get(name) or {} for name in ("requests", "lossless", "baseline"))
-    if not all(isinstance(part, dict) for part in (requests, lossless, baseline)):
+    parts = [found.get(name) or {} for name in ("requests", "baseline", "lossless", "sampling")]
+    if not all(isinstance(part, dict) for part in parts):
         return False
+    requests, baseline, lossless, _ = parts
     counted = all(isinstance(requests.get(name), int) for name in ("planned", "finished", "failed"))
+    counted &= not lossless or all(isinstance(lossless.get(name), int) for name in COMPARED)
     return counted and _holds_metrics(found) and (not baseline or _holds_metrics(baseline))
 
 
@@ -29,9 +32,17 @@ def _are_metrics(found: Any) -> bool:
     """Every metric that requests have by themselves, and of the others what is there, with an interval or none."""
     if not isinstance(found, dict) or not isinstance(found.get("intervals"), dict):
         return False
+    if not all(map(_is_interval, found["intervals"].values())):
+        return False
     scalars = (found.get(metric.name) for metric in METRICS)
     return all(value is None or isinstance(value, NUMBER) for value in scalars) and all(
         name in found and _alike(found[name], pattern) for name, pattern in _pattern().items()
+    )
+
+
+def _is_interval(found: Any) -> bool:
+    return found is None or (
+        isinstance(found, list) and len(found) == 2 and all(isinstance(bound, NUMBER) for bound in found)
     )
 
 

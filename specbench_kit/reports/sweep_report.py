@@ -7,7 +7,7 @@ from specbench_kit.reports import deployment_wording
 from specbench_kit.reports import sweep_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markdown import provenance
-from specbench_kit.reports.markup import code, table, warning
+from specbench_kit.reports.markup import code, document, table, warning
 from specbench_kit.reports.wording import dataset_sentence, model_sentence, setting_cautions, time_sentence
 
 Fields = Mapping[str, Any]
@@ -25,7 +25,7 @@ def render(run: Fields, summary: Fields) -> str:
         _definitions(),
         provenance(dict(run)),
     ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return document(sections)
 
 
 def _title(run: Fields, summary: Fields) -> str:
@@ -76,7 +76,7 @@ def _rows(summary: Fields) -> str:
 
 def _cells(row: Fields) -> list[str]:
     bounds = row["speedup_low"], row["speedup_high"]
-    within = f" ({interval(bounds)})" if bounds[0] != bounds[1] else ""
+    within = f" ({interval(bounds)})" if None not in bounds else ""
     return [
         code(row["method"]),
         times(row["speedup"]) + within,
@@ -110,7 +110,7 @@ def _definitions() -> str:
     return (
         "## Reading the numbers\n\n"
         "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a "
-        "95% bootstrap interval over requests. Every point replays the same trace, so that all differences between "
+        "95% interval over prompts. Every point replays the same trace, so that all differences between "
         "points come from the deployment or the options, and none from the prompts. The deployment shown above is that "
         "of the first point."
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.reports.formatting import significant
 
 Fields = Mapping[str, Any]
@@ -22,6 +23,8 @@ def outcome(found: Fields, values: list[Any]) -> str:
         return f"beats {RIVAL} everywhere in the range ({span})."
     if found["verdict"] == "nowhere":
         return f"beats {RIVAL} nowhere in the range ({span})."
+    if found["verdict"] == TOO_FEW:
+        return f"was replayed on too few prompts to tell whether it beats {RIVAL} ({span})."
     if not found["crossings"]:
         return f"beats {RIVAL} only at {found['axis']} = {', '.join(map(str, found['faster_at']))}."
     changes = [_change(crossing, found["axis"]) for crossing in found["crossings"]]

@@ -1,10 +1,10 @@
 """A comparison's tables for other programs: CSV, and LaTeX for a paper."""
 
-import csv
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from typing import Any
 
+from specbench_kit.csv_text import csv_text
+from specbench_kit.reports import method_wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, where
 from specbench_kit.reports.formatting import ABSENT, rate, seconds
@@ -15,7 +15,7 @@ from specbench_kit.reports.wording import deployment_name
 Fields = dict[str, Any]
 
 UNITS: dict[Any, str] = {seconds: "_s", rate: "_tok_per_s"}
-BOUNDED = ("speedup", "relative_speed", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
+BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
 LATEX_COLUMNS = {
@@ -47,12 +47,7 @@ def to_csv(comparison: Comparison) -> str:
         for part in comparison.parts
         for label, row in part.rows.items()
     ]
-    names = dict.fromkeys(name for row in rows for name in row)
-    text = StringIO()
-    writer = csv.DictWriter(text, list(names), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:
@@ -67,7 +62,8 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
         values |= {f"{metric}_{statistic}_s": value for statistic, value in row[metric].items()}
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
-    return {"table": kind, "name": name, "method": label, **time, **forced, **_rounded(values)}
+    method = {"method": label, "options": method_wording.settings(run), "made_ready_with": method_wording.findings(run)}
+    return {"table": kind, "name": name, **method, **time, **forced, **_rounded(values)}
 
 
 def _column(metric: Metric) -> str:

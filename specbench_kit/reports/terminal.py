@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, wording
+from specbench_kit.reports import comparison_wording, machine_wording, method_wording, wording
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
@@ -23,13 +23,14 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
     """One table with a row per method and one for their baseline; `run` is any of the runs: they share its setting."""
     from rich.text import Text
 
+    print_warnings(console, machine_wording.warnings(run))
     console.print(Text(_setting(run), style="dim"))
-    console.print(_table(summaries))
+    console.print(_table(run, summaries))
     for summary in summaries:
         if doubt := wording.speedup_doubt(run, summary):
             console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
     cautions = [f"{s['method']}: {caution}" for s in summaries for caution in wording.result_cautions(s)]
-    for line in [*wording.setting_cautions(run), *cautions]:
+    for line in [*wording.resumption_cautions(run), *wording.setting_cautions(run), *cautions]:
         console.print(Text(line, style="bold yellow"))
 
 
@@ -37,6 +38,7 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
     """One table with a row per method, what the intervals show, and everything that must be known before quoting it."""
     from rich.text import Text
 
+    print_warnings(console, machine_wording.of_all(run.fields for run in comparison.runs))
     console.print(Text(comparison_wording.where(comparison), style="dim"))
     console.print(_comparison_table(comparison))
     console.print(Text(comparison_wording.headline(comparison).replace("`", "")))
@@ -46,12 +48,19 @@ def print_comparison(console: "Console", comparison: Comparison) -> None:
         console.print(Text(line.replace("`", ""), style="bold yellow"))
 
 
+def print_warnings(console: "Console", lines: Sequence[str]) -> None:
+    """What must be read before any number."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text(line, style="bold red"))
+
+
 def _comparison_table(comparison: Comparison) -> "Table":
     from rich.text import Text
 
-    table = _empty_table(
-        ["speedup (95%)", "tokens /\nverify", "acceptance", f"against\n{comparison.reference}", "lossless"]
-    )
+    against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
+    table = _empty_table(["speedup (95%)", "tokens /\nverify", "acceptance", against, "lossless"])
     for label, row in comparison.overall.items():
         cells = [comparison_wording.COLUMNS[name](row) for name in ("speedup (95%)", "tokens / verify", "acceptance")]
         cells += [_against(row), comparison_wording.lossless_cell(row).replace(", ", "\n")]
@@ -68,30 +77,32 @@ def _against(row: Mapping[str, Any]) -> str:
 def _setting(run: Fields) -> str:
     config = run.get("config") or {}
     parts = [wording.dataset_sentence(run.get("dataset") or {}), wording.sampling_sentence(config)]
-    parts += [f"batch size {config.get('batch_size')}", wording.time_kind(run)]
+    parts += [wording.batch_sentence(config), wording.time_kind(run)]
     return " · ".join(parts)
 
 
-def _table(summaries: Sequence[Fields]) -> "Table":
+def _table(run: Fields, summaries: Sequence[Fields]) -> "Table":
     from rich.text import Text
 
     table = _empty_table([name.replace(" / ", " /\n") for name in (*SHOWN, "lossless")])
-    for label, overall, verdict in _rows(summaries):
+    for label, overall, verdict in _rows(run, summaries):
         table.add_row(Text(label), *(Text(COLUMNS[name](overall)) for name in SHOWN), Text(verdict))
     return table
 
 
 def _empty_table(columns: Sequence[str]) -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("method", overflow="fold")
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(Text(name), justify="right", no_wrap=True)
     return table
 
 
-def _rows(summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
+def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    rows = [(s["method"], s["overall"], wording.lossless_short(s)) for s in summaries]
+    labels = [method_wording.label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
+    rows = [(one, s["overall"], wording.lossless_short(s)) for one, s in zip(labels, summaries, strict=True)]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows

@@ -62,11 +62,22 @@ METRICS = (
     Metric("speedup_request_mean", times, "mean over requests of their own speedups"),
     Metric("win_share", share, "prompts that were decoded faster than autoregressively / prompts in both runs"),
     Metric("speedup_of_mean_rates", times, "mean of the requests' own tokens per second / the same of autoregressive"),
-    Metric("relative_speed", times, "the reference method's time / this method's, over the same prompts"),
+    Metric(
+        "relative_speed",
+        times,
+        "this method's speedup / the reference method's, over the same prompts, each over its own run's baseline; "
+        "without a baseline in both runs, the reference's raw time / this method's",
+    ),
+    Metric(
+        "baseline_ratio",
+        times,
+        "the time of the reference's baseline / that of this run's: not 1 where machine or engine changed between them",
+    ),
     Metric("win_share_against", share, "prompts that were decoded faster than by the reference / prompts in both"),
     Metric("fastest_share", share, "prompts on which no other method that can be deployed was faster"),
     Metric("repeat_spread", share, "(slowest - fastest repeat) / their mean, over the same requests"),
     Metric("speedup_pairs", count, "requests that finished in both runs, which the speedup is over"),
+    Metric("speedup_units", count, "prompts, or batches that shared their time, which the speedup is over"),
 )
 
 OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
@@ -81,10 +92,11 @@ DISTRIBUTIONS = {
 
 LISTS = {
     "acceptance_at": "rounds that accepted position i / all rounds (in a tree, position is depth)",
-    "acceptance_at_conditional": "the same, over the rounds that submitted i tokens and accepted all before i",
+    "acceptance_at_conditional": "the same, over the rounds that submitted a token at i and accepted all before i",
     "phase_seconds": "busy seconds per phase; prefill is the draft model's, the target's is in verify",
     "phase_share": "phase_seconds / their sum",
-    "intervals": "95% bootstrap intervals over requests, both sides of a pair drawn together",
+    "intervals": "95% intervals of ratios of sums (Student's t on linearised residuals) over prompts, or over batches "
+    "that shared their time; the speeds of one table hold together",
 }
 
 
@@ -99,9 +111,8 @@ def speedup_with_interval(overall: dict[str, Any]) -> str:
 def value_with_interval(metric: Metric, overall: dict[str, Any]) -> str:
     """A metric's value, followed by its interval where it has one of any width."""
     value, bounds = metric.show(overall.get(metric.name)), overall["intervals"].get(metric.name)
-    if not bounds or bounds[0] == bounds[1]:
-        return value
-    return f"{value} ({'–'.join(metric.show(bound) for bound in bounds)})"
+    ends = [metric.show(bound) for bound in bounds or ()]
+    return f"{value} ({'–'.join(ends)})" if len(set(ends)) == 2 else value
 
 
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {

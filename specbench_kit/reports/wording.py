@@ -3,13 +3,28 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.metrics.verdicts import (
+    NO_DIFFERENCE,
+    NOT_LOSSLESS,
+    TOO_FEW,
+    UNCHECKED,
+    as_allowed,
+    may_win,
+    verdict,
+)
+from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
-from specbench_kit.reports.verdicts import NO_DIFFERENCE, TOO_FEW, verdict
+from specbench_kit.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 
-DOUBTS = {NO_DIFFERENCE: "which shows no difference from it", TOO_FEW: TOO_FEW}
-"""What is said of a speedup that shows nothing, by its verdict."""
+DOUBTS = {
+    NO_DIFFERENCE: "which shows no difference from it",
+    TOO_FEW: TOO_FEW,
+    NOT_LOSSLESS: "which is no win, since its outputs are not lossless",
+    UNCHECKED: "its outputs unchecked",
+}
+"""What is said of a speedup that shows nothing, or may not be quoted by itself, by its verdict."""
 
 
 def headline(run: Fields, summary: Fields) -> str:
@@ -38,13 +53,14 @@ def _speed(overall: Fields) -> str:
 
 
 def speedup_doubt(run: Fields, summary: Fields) -> str:
-    """Why a speedup shows no difference from autoregressive decoding; nothing where it shows one."""
+    """Why a speedup shows no difference from autoregressive decoding, or no win; nothing where it shows one."""
     overall = summary["overall"]
     if overall.get("speedup") is None:
         return ""
-    bounds = overall["intervals"].get("speedup")
-    prompts = (overall.get("speedup_pairs") or 0) // ((run.get("config") or {}).get("repeats") or 1)
-    return DOUBTS.get(verdict(bounds, prompts), "")
+    repeats = (run.get("config") or {}).get("repeats") or 1
+    units = overall.get("speedup_units", (overall.get("speedup_pairs") or 0) // repeats)
+    found = verdict(overall["speedup"], overall["intervals"].get("speedup"), units)
+    return DOUBTS.get(as_allowed(found, may_win(summary)), "")
 
 
 def speedup_note(run: Fields, summary: Fields) -> str:
@@ -74,6 +90,15 @@ def warm_up(runs: Sequence[Fields]) -> list[tuple[str, str]]:
     return [("warm-up", f"{count(rounds)} rounds, in none of the numbers")] if rounds else []
 
 
+def _model_cautions(models: Fields) -> list[str]:
+    ignored = (models.get("target") or {}).get("ignored_settings") or {}
+    masked = (models.get("draft") or {}).get("masked_tokens")
+    asked = ", ".join(f"{name} {value}" for name, value in ignored.items())
+    lines = [f"IGNORED: the target's generation config asks for {asked}; outputs are without."] if ignored else []
+    unlike = "TOKENIZERS DIFFER in {} added tokens, which are never drafted; the target may say those it has."
+    return [*lines, unlike.format(masked)] if masked else lines
+
+
 def setting_cautions(run: Fields) -> list[str]:
     """What in the setting a reader must know before quoting a number."""
     dataset, lines = run.get("dataset") or {}, []
@@ -83,7 +108,48 @@ def setting_cautions(run: Fields) -> list[str]:
     if run.get("time_kind") == "modelled":
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+    lines += _model_cautions(run.get("models") or {})
+    return [*lines, *_predictor_cautions(run)]
+
+
+def _predictor_cautions(run: Fields) -> list[str]:
+    """What the predictor of a run's method has to do with its prompts and its deployment."""
+    lines, method = [], run.get("method")
+    if seen := run.get("seen_prompts"):
+        of_all = count((run.get("dataset") or {}).get("count"))
+        lines.append(
+            f"SEEN PROMPTS: the predictor of {method} was trained on {count(seen)} of these {of_all} prompts; "
+            "--exclude-seen leaves them out."
+        )
+    predictor = (run.get("uses") or {}).get("predictor") or {}
+    if predictor.get("threshold") == 0:
+        lines.append(
+            f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
+            f"fixed-k:k={predictor.get('max_draft')} does."
+        )
+    tuned, here = predictor.get("deployment"), deployment_name(run) or "local"
+    if tuned and tuned != here:
+        lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned}', and time here is '{here}'.")
     return lines
+
+
+def resumption_cautions(run: Fields) -> list[str]:
+    """How often a run was taken up again, and what that does to its numbers."""
+    found = resumptions(run)
+    if not found:
+        return []
+    times_word = "TIME" if len(found) == 1 else "TIMES"
+    after = f"after {' and '.join(count(one.get('done')) for one in found)} of {count(run.get('requests'))} requests"
+    effect = (
+        "makespan and throughput span the interruption and are not given, and a policy that learns began anew"
+        if spans_interruption(run)
+        else "decoded again from the start, with what was stored coming out equal"
+    )
+    changed = dict.fromkeys(line for one in found for line in changes(run, place_of(one)))
+    return [
+        f"RESUMED {len(found)} {times_word}, {after}: {effect}.",
+        *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),
+    ]
 
 
 def not_read(problem: str) -> str:
@@ -97,6 +163,8 @@ def result_cautions(summary: Fields) -> list[str]:
     if lossless.get("errors"):
         wrong = f"{lossless['errors']} of {lossless['compared']}"
         lines.append(f"NOT LOSSLESS: outputs that differ from autoregressive output by more than rounding: {wrong}.")
+    if (summary.get("sampling") or {}).get("consistent") is False:
+        lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):
         lines.append(f"PARTIAL RUN: {requests['finished']} of {requests['planned']} requests finished.")
     if requests["failed"]:
@@ -107,13 +175,14 @@ def result_cautions(summary: Fields) -> list[str]:
 def lossless_sentence(run: Fields, summary: Fields) -> str:
     """The verdict on losslessness."""
     lossless = summary.get("lossless")
+    if summary.get("sampling"):
+        return sampling_check.sentence(summary["sampling"])
     if not lossless:
         return _why_unchecked(run)
     if not lossless["compared"]:
         return "Not checked: no request finished both here and in the baseline."
     equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
-    near = f"the target's two best logits within {lossless['tie_margin']:g} of each other, so that rounding decides"
-    ties = f"; ties: {lossless['ties']} ({near})" if lossless["ties"] else ""
+    ties = f"; ties: {lossless['ties']} (explained by rounding between the forward shapes)" if lossless["ties"] else ""
     if lossless["errors"]:
         return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}."
@@ -126,13 +195,15 @@ def _why_unchecked(run: Fields) -> str:
     if config.get("baseline") and not config.get("temperature"):
         return "This run is the autoregressive baseline itself."
     if config.get("temperature"):
-        return "Not compared token by token: outputs were sampled, and lossless sampling keeps only their distribution."
+        return "Not compared with greedy output: outputs were sampled."
     return "Not checked: no autoregressive baseline was run."
 
 
 def lossless_short(summary: Fields) -> str:
     """The verdict in a narrow table cell: `80/80`, with a line each for ties and errors."""
     lossless = summary.get("lossless")
+    if summary.get("sampling"):
+        return sampling_check.short(summary["sampling"])
     if not lossless or not lossless["compared"]:
         return "unchecked"
     return "\n".join(lossless_parts(lossless))
@@ -154,9 +225,18 @@ def dataset_sentence(dataset: Fields) -> str:
     }
     of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
     used = f"{count(dataset.get('count'))}{of_all} prompts"
+    if dataset.get("left_out"):
+        used += f" (drawn without {count(len(dataset['left_out']))} that a predictor was trained on)"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"
+
+
+def batch_sentence(config: Fields) -> str:
+    """How many requests are asked at a time, and how many of them are decoded where the others wait."""
+    asked, decoded = config.get("batch_size"), config.get("effective_batch_size")
+    waiting = "" if decoded in (None, asked) else f" (EFFECTIVELY {decoded}: the others wait, which is in their time)"
+    return f"batch size {asked}{waiting}"
 
 
 def sampling_sentence(config: Fields) -> str:

@@ -146,7 +146,7 @@ def _json_rows(lines: Any, path: Path) -> Iterator[Asked]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
             yield _asked(row, _MOONCAKE, f"{path}:{number}")
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.reports.statistics import ratio_of_sums
+from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
 
@@ -48,7 +48,7 @@ def violations(scenario: Scenario, result: Result, objective: Objective = "speed
 
 
 class _Responses:
-    """Responses, and how many of each are `owed`: due between warm-up and end, finished or not.
+    """Responses, and how many of each are `owed`: begun after the warm-up and due before the end, finished or not.
 
     One that is not there after k times the time that it should take is owed k times: a device that is starved would
     otherwise count the less, the longer it waits.
@@ -113,7 +113,11 @@ def _group(responses: _Responses, rounds: _Rounds, of: Mask, rounds_of: Mask) ->
 def _owed(
     began_s: Column, allowed_s: Column, end_s: Column, violated: Mask, warmup_s: float, until_s: float
 ) -> NDArray[np.int64]:
-    """Times that each response falls due after the warm-up and before the end, until it is there."""
+    """Times that each response falls due before the end, until it is there, in spans that began after the warm-up.
+
+    A span that had begun by then was partly spent on a server that was still filling up: like `finished`, it does not
+    count, although the response falls due after the warm-up. Of one that is owed several times the later spans do.
+    """
     begun = began_s < until_s
     lasted_s = np.minimum(end_s, until_s)[begun] - began_s[begun]
     due = np.maximum(np.floor(lasted_s / allowed_s[begun]), began_s[begun] + allowed_s[begun] <= until_s)

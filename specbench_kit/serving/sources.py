@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -91,8 +91,7 @@ def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Accept
     """A trace, replayed under the method."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
-    models = trace.header.run["models"]
-    pair = PairHashes(*(models[role]["hash"] for role in ("target", "draft")))
+    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     prepared = method.prepare(environment(pair, deployment))
     try:
         return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))

@@ -1,12 +1,11 @@
 """Every point of a grid, with every seed, and what they come to."""
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from typing import Any
 
+from specbench_kit.csv_text import csv_text
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.metrics import Objective, figures
 from specbench_kit.serving.parallel import in_turn, measured
@@ -175,12 +174,7 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
 
 def to_csv(rows: Sequence[Fields]) -> str:
     """A line per point, and per class where there are several: means with their intervals."""
-    lines = [line for row in rows for line in _lines(row)]
-    text = StringIO()
-    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
+    return csv_text([line for row in rows for line in _lines(row)])
 
 
 def _lines(row: Fields) -> Iterator[Fields]:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench_kit.assembly import environment
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
-from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports import metrics
@@ -62,7 +62,9 @@ class _Grid:
         described, records = describe(deployment), self._replay(spec, deployment)
         if spec == BASELINE:
             self.baselines = {deployment: records}  # the grid changes deployments slowly, and records are large
-        summary = metrics.summarise_run(records, self._baseline(deployment), described)
+        summary = metrics.summarise_run(
+            records, self._baseline(deployment), described, batch_size=self.settings.batch_size
+        )
         overall: Metrics = summary["overall"]
         return overall
 

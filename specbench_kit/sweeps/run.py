@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.bench import provenance
+from specbench_kit.csv_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.errors import SkitError
 from specbench_kit.run_folder import to_json, unused_folder, write_text
 from specbench_kit.sweeps.grid import Row, replay_grid
 from specbench_kit.sweeps.settings import Point, Settings
-from specbench_kit.sweeps.summary import lines, summarise, to_csv
+from specbench_kit.sweeps.summary import lines, summarise
 from specbench_kit.traces.record_run import record
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
@@ -65,7 +66,7 @@ def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence
     axes = settings.axes()
     run, summary = _describe(settings, trace, points), summarise(rows, axes)
     write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], _where(run))
-    write_text(folder / "sweep.csv", to_csv(summary["rows"]))
+    write_text(folder / "sweep.csv", csv_text(summary["rows"]))
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))

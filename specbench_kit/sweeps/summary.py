@@ -1,13 +1,13 @@
 """From a grid's rows to lines along its first axis, their break-even points, and a table for other programs."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import StringIO
 from typing import Any
 
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.deployments.fields import Value
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.sweeps.axes import Axis, with_options
 from specbench_kit.sweeps.break_even import break_even
 from specbench_kit.sweeps.grid import Row
@@ -60,15 +60,6 @@ def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
     }
 
 
-def to_csv(rows: Sequence[Fields]) -> str:
-    """The rows of a summary as a table; what has no value is left empty."""
-    text = StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _label(row: Row, held: Sequence[Axis]) -> str:
     values = {axis.key: row.values[axis.key] for axis in held if len(axis.values) > 1}
     spec = with_options(row.series, values)
@@ -81,6 +72,8 @@ def _break_even(line: Line, axis: Axis) -> Fields:
     speedups = {value: row.overall["speedup"] for value, row in line.points.items()}
     ahead = [value for value, speedup in speedups.items() if speedup > 1]
     found: Fields = {"method": line.label, "axis": axis.key, "faster_at": ahead}
+    if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):
+        return {**found, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
     if not axis.numbers:
         verdict = "everywhere" if len(ahead) == len(speedups) else "in part" if ahead else "nowhere"
         return {**found, "verdict": verdict, "crossings": []}

@@ -4,19 +4,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench import provenance
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.engine import live_engine
+from specbench_kit.decoding.clock import effort
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import probe_here
+from specbench_kit.machine.watch import Timed, Watch
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
+from specbench_kit.reports import machine_wording
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.steps import measure_statistics, measure_steps
 from specbench_kit.traces.trace import TraceHeader, TraceWriter
@@ -30,6 +34,8 @@ class Recorded:
     requests: int
     offsets: int
     failed: int
+    warnings: Sequence[str] = ()
+    """Whether the machine was too busy for the times in the header."""
 
 
 def record(
@@ -77,29 +83,34 @@ def record(
         while not lane.done:
             for _ in lane.turn(settings.batch_size):
                 pass
-    return Recorded(path, done, offsets, failed)
+    return Recorded(path, done, offsets, failed, machine_wording.warnings(header.run))
 
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
     """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
-    model = pair.draft.model
-    return Runner(make_executor(model), 1, length, model.device, model.dtype, pair.vocabulary)
+    runner = Runner(make_executor(pair.draft.model, 1, length, pair.vocabulary))
+    runner.masked = pair.masked
+    return runner
 
 
 def _header(
     settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
     prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
-    draft_s, verify_s = measure_steps(*runners, prefix, max_draft)
+    watch, before = Watch(probe_here(), pair.target.model.device), effort()
+    steps = measure_steps(*runners, prefix, max_draft)
     statistics_s = measure_statistics(pair.vocabulary, str(pair.draft.model.device))
+    machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),
+        "prompts": [prompt.fingerprint for prompt in dataset.prompts],
         "models": pair.describe(provenance.hash_model),
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),
+        "machine": machine,
     }
-    return TraceHeader(max_draft, draft_s, verify_s, run, statistics_s)
+    return TraceHeader(max_draft, steps.draft_s, steps.verify_s, run, statistics_s, runners[0].capacity)
 
 
 def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:

@@ -48,7 +48,7 @@ class Recorder:
             parents = list(range(step * offsets, (step + 1) * offsets))
             tokens = logits.argmax()[0]
             drafted[:, step] = tokens
-            statistics[:, step] = DraftForward([logits[0]], Sampler()).table(tokens).cpu().numpy()
+            statistics[:, step] = DraftForward(logits, Sampler()).table(tokens).cpu().numpy()
         self._draft.release(slot)
         return drafted, statistics
 

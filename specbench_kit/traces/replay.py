@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from specbench_kit.assembly import round_policy, timed
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
-from specbench_kit.decoding.modelled import timed
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
@@ -20,6 +20,8 @@ from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 class _Recorded:
     """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
+
+    sampled = False
 
     def __init__(self, trace: RequestTrace, offset: int) -> None:
         self.tokens: list[int] = trace.drafted[offset].tolist()
@@ -54,12 +56,13 @@ class ReplayDrafter:
         return self.drafts
 
     def room(self, draft: Draft) -> int:
-        """Tokens that the recorded chain still has."""
-        return self._header.max_draft - draft.tree.last
+        """Tokens that the chain can still take before the context is full, as it was when the trace was recorded."""
+        return self._header.holds(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain."""
-        for draft in drafts:
+        """Append the recorded next token to each chain; returns the drafts that had room for it."""
+        grown = [draft for draft in drafts if self.room(draft) > 0]
+        for draft in grown:
             place = draft.tree.last
             if place >= self._header.max_draft:
                 raise SkitError(
@@ -68,7 +71,7 @@ class ReplayDrafter:
                 )
             source = self._recorded.get(draft.request_id) or self._look_up(draft)
             draft.tree.add(source.tokens[place], place, source, place)
-        return list(drafts)
+        return grown
 
     def _look_up(self, draft: Draft) -> _Recorded:
         found = _Recorded(self._traces[draft.request_id], draft.session.produced)
@@ -149,12 +152,13 @@ def replay(
     active: dict[str, RequestTrace] = {}
     drafter, verifier = ReplayDrafter(header, active), ReplayVerifier(active)
     engine = Engine(
-        method.policy(),
+        round_policy(method),
         *timed(method, drafter, verifier, deployment or recorded(header)),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
         capacity=1 << 40,
+        name=method.called,
     )
     engine.clock.timeline = timeline
     waiting = iter(traces)

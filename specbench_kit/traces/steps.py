@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import quantiles
+from typing import NamedTuple
 
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.latency import stopwatch
@@ -12,10 +13,16 @@ TRIALS = 200
 """Tokens whose statistics are timed."""
 
 
-def measure_steps(
-    target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int
-) -> tuple[float, tuple[float, ...]]:
-    """Seconds of one draft step, and of verifying 0, 1, ..., max_draft tokens, after `prefix`.
+class StepTimes(NamedTuple):
+    """Seconds of a draft step, and of verifying 0, 1, ..., max_draft tokens; `timed` is all that was timed, by step."""
+
+    draft_s: float
+    verify_s: tuple[float, ...]
+    timed: Sequence[Sequence[float]]
+
+
+def measure_steps(target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int) -> StepTimes:
+    """What the steps take after `prefix`.
 
     Draft steps and verifications take turns as in decoding, and so do the lengths: each finds in the caches what the
     other left there, and what disturbs the machine hits all lengths alike. As it only ever adds time, the lower
@@ -30,7 +37,7 @@ def measure_steps(
             seconds.append(steps[target].time(1 + length))
     for each in steps.values():
         each.end()
-    return _lower_quartile(draft_s), tuple(map(_lower_quartile, verify_s))
+    return StepTimes(_lower_quartile(draft_s), tuple(map(_lower_quartile, verify_s)), [draft_s, *verify_s])
 
 
 def _lower_quartile(seconds: Sequence[float]) -> float:
@@ -64,11 +71,12 @@ def measure_statistics(vocabulary: int, device: str) -> float:
 
     from specbench_kit.decoding.sampling import Sampler
     from specbench_kit.decoding.tree import DraftForward
+    from specbench_kit.models.executors.base import Forward
 
     logits = torch.randn(1, vocabulary, device=device)
     seconds = []
     for _ in range(TRIALS):
         elapsed_s = stopwatch()
-        DraftForward([logits], Sampler()).stats(0, 0)
+        DraftForward(Forward([logits]), Sampler()).stats(0, 0)
         seconds.append(elapsed_s())
     return _lower_quartile(seconds)

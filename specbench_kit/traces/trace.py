@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.decoding.json_fields import checked, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import first_line
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READABLE = (2, 3)
+"""Version 2 has no capacity in its header."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
 """Recorded per drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
@@ -48,7 +53,8 @@ class TraceHeader:
     """What a trace file says about itself: `run` is provenance in the form of `run.json`.
 
     On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and the draft
-    statistics of a token `statistics_s`, each at the lower quartile.
+    statistics of a token `statistics_s`, each at the lower quartile. Prompt, output and draft of a request came to
+    `capacity` tokens at most; a trace that does not say so recorded each answer up to there.
     """
 
     max_draft: int
@@ -56,6 +62,12 @@ class TraceHeader:
     verify_s: tuple[float, ...]
     run: dict[str, Any]
     statistics_s: float = 0.0
+    capacity: int | None = None
+
+    def holds(self, trace: RequestTrace) -> int:
+        """The most tokens that a request could come to when it was recorded, or that its answer is known up to."""
+        known = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
+        return known if self.capacity is None else self.capacity
 
 
 class TraceWriter:
@@ -127,9 +139,8 @@ class TraceFile:
         self.path = path
         try:
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
-        except (OSError, pyarrow.ArrowException) as error:
-            reason = str(error).splitlines()[0]
-            raise SkitError(f"cannot read the trace {path}: {reason}; record it with skit record") from error
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise SkitError(f"cannot read the trace {path}: {first_line(error)}; record it with skit record") from error
         self.header = _read_header(path, self._file.schema_arrow)
 
     def __len__(self) -> int:
@@ -140,20 +151,55 @@ class TraceFile:
 
         try:
             for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
+                _refuse_nulls(batch)
                 yield from (self._row(batch, index) for index in range(batch.num_rows))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise SkitError(
-                f"the trace {self.path} is damaged: {str(error).splitlines()[0]}; record it again"
-            ) from error
+            raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
     def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
         plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}
         shape = (len(plain["output_ids"]), self.header.max_draft)
         statistics = [_values(batch, name, index).reshape(shape) for name in STATISTICS]
         drafted = _values(batch, "drafted", index).reshape(shape)
-        return RequestTrace(**plain, drafted=drafted, statistics=np.stack(statistics, axis=-1))
+        trace = RequestTrace(**plain, drafted=drafted, statistics=np.stack(statistics, axis=-1))
+        if fault := _fault(trace, self.header):
+            raise ValueError(f"request '{trace.request_id}' {fault}")
+        return trace
+
+    def said(self, *keys: str) -> Any:
+        """What the provenance in the header says under these keys, each inside the one before."""
+        found: Any = self.header.run
+        for key in keys:
+            if not isinstance(found, dict) or key not in found:
+                raise SkitError(f"the trace {self.path} does not say its {' '.join(keys)}: record it again")
+            found = found[key]
+        return found
 
 
+def _refuse_nulls(batch: "pyarrow.RecordBatch") -> None:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        items = 0 if name in _TEXT else column.flatten().null_count
+        if column.null_count or items:
+            raise ValueError(f"column {name} holds null")
+
+
+def _fault(trace: RequestTrace, header: TraceHeader) -> str:
+    """What cannot be true of a recorded request; nothing where all is well."""
+    length = len(trace.prompt_ids) + len(trace.output_ids)
+    if not (trace.prompt_ids and trace.output_ids):
+        return "has no prompt or no output"
+    if trace.finish_reason not in ("eos", "length"):
+        return f"finished for the reason '{trace.finish_reason}', not eos or length"
+    if min(*trace.prompt_ids, *trace.output_ids, *trace.continuation, trace.drafted.min()) < 0:
+        return "holds a negative token"
+    if not np.isfinite(trace.statistics).all():
+        return "has draft statistics that are no numbers"
+    if header.capacity is not None and len(trace.continuation) < min(header.max_draft + 1, header.capacity - length):
+        return f"has an answer that ends before the capacity of {header.capacity} tokens"
+    return ""
+
+
+_TEXT = ("request_id", "category", "finish_reason")
 _PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
 
 
@@ -171,10 +217,10 @@ def _columns() -> "pyarrow.Schema":
     import pyarrow
 
     tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
-    fields = [(name, pyarrow.string()) for name in ("request_id", "category", "finish_reason")]
-    fields += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
-    fields += [(name, numbers) for name in STATISTICS]
-    return pyarrow.schema(fields)
+    columns = [(name, pyarrow.string()) for name in _TEXT]
+    columns += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
+    columns += [(name, numbers) for name in STATISTICS]
+    return pyarrow.schema(columns)
 
 
 def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
@@ -182,14 +228,28 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     if _METADATA not in metadata:
         raise SkitError(f"{path} is a Parquet file but not a trace: record one with skit record")
     try:
-        content = json.loads(metadata[_METADATA])
-        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
+        content = parse(metadata[_METADATA])
+        if (version := content.pop("schema_version")) not in READABLE:
             raise SkitError(_other_version(path, version))
-        header = TraceHeader(**content | {"verify_s": tuple(content["verify_s"])})
+        header = _checked_header(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SkitError(f"the trace {path} is damaged: its header cannot be read; record it again") from error
+        reason = f" ({error})" if type(error) is ValueError else ""
+        raise SkitError(f"the trace {path} is damaged: its header cannot be read{reason}; record it again") from error
     if not schema.remove_metadata().equals(_columns()):
         raise SkitError(f"the trace {path} is damaged: its columns are not those of a trace; record it again")
+    return header
+
+
+def _checked_header(content: dict[str, Any]) -> TraceHeader:
+    known = checked(TraceHeader, content)
+    if unknown := content.keys() - {field.name for field in fields(TraceHeader)}:
+        raise ValueError(f"{min(unknown)} is unknown")
+    header = TraceHeader(**known | {"verify_s": tuple(known["verify_s"])})
+    times_s = (header.draft_s, header.statistics_s, *header.verify_s)
+    if not all(isfinite(seconds) and seconds >= 0 for seconds in times_s):
+        raise ValueError("times must be numbers from 0 up")
+    if len(header.verify_s) <= header.max_draft or not header.max_draft:
+        raise ValueError(f"{len(header.verify_s)} verification times do not go with drafts of {header.max_draft}")
     return header
 
 

@@ -67,7 +67,7 @@ class Evaluation:
     ) -> None:
         self.offsets, self.leaders, self.timing = offsets, leaders, timing
         self.played = {one.name: Played.on(offsets, one, timing) for one in contenders}
-        self.paired = Paired(self._columns(), seed)
+        self.paired = Paired(self._columns())
 
     def decoding(self) -> dict[str, Fields]:
         """Each contender's metrics, as `reports.vocabulary` defines them, and how it compares."""

@@ -1,4 +1,4 @@
-"""Differences between contenders on the same prompts, with paired bootstrap intervals."""
+"""Differences between contenders on the same prompts, with paired intervals."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.reports.statistics import Interval, percentile_interval, resampled_sums
+from specbench_kit.metrics.statistics import Interval, interval_of_estimate
 
 Sums = NDArray[np.float64]
-"""[resamples], or one number for the prompts as they are."""
+"""[prompts], each without one of them, or one number for all of them."""
 Get = Callable[[str, str], Sums]
 """From a contender's name and a column's to its sum over prompts."""
 
@@ -24,20 +24,23 @@ class Estimate:
 
 
 class Paired:
-    """Sums over prompts, and over bootstrap samples of the prompts that all contenders share."""
+    """Sums over the prompts that all contenders share, and over all of them but one."""
 
-    def __init__(self, columns: Mapping[tuple[str, str], NDArray[Any]], seed: int = 0) -> None:
+    def __init__(self, columns: Mapping[tuple[str, str], NDArray[Any]]) -> None:
         self._place = {key: index for index, key in enumerate(columns)}
         table = np.column_stack([np.asarray(column, np.float64) for column in columns.values()])
         self._sums = table.sum(axis=0, keepdims=True)
-        self._samples = resampled_sums(table, seed=seed) if len(table) > 1 else np.empty((0, table.shape[1]))
+        self._without = self._sums - table
+        total = np.where(self._sums > 0, self._sums, 1)
+        self._weight = (table / total).mean(axis=1)
 
     def estimate(self, quantity: Callable[[Get], Sums]) -> Estimate:
         """A quantity of sums; where it is not finite it has no meaning."""
-        value, samples = (self._finite(quantity, sums) for sums in (self._sums, self._samples))
-        return Estimate(float(value[0]) if len(value) else None, percentile_interval(samples) if len(value) else None)
+        (value,), without = (self._of(quantity, sums) for sums in (self._sums, self._without))
+        if not np.isfinite(value):
+            return Estimate(None, None)
+        return Estimate(float(value), interval_of_estimate(float(value), without, self._weight))
 
-    def _finite(self, quantity: Callable[[Get], Sums], sums: NDArray[np.float64]) -> Sums:
+    def _of(self, quantity: Callable[[Get], Sums], sums: NDArray[np.float64]) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = quantity(lambda contender, column: sums[:, self._place[contender, column]])
-        return found[np.isfinite(found)]
+            return quantity(lambda contender, column: sums[:, self._place[contender, column]])

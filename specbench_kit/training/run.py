@@ -1,6 +1,6 @@
 """One training run: from prompts or a trace to saved predictors and a report on what they are worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from specbench_kit.bench import provenance
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.limits import disturbances
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.run_folder import to_json, unused_folder, write_text
 from specbench_kit.traces.record_run import record
@@ -34,6 +35,8 @@ class Outcome:
     run: Fields
     summary: Fields
     saved: Mapping[str, Path]
+    doubts: Sequence[str] = ()
+    """Why nothing was saved."""
 
 
 def run_training(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
@@ -91,17 +94,20 @@ def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experi
 
     run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
+    training["prompts"] = trace.header.run.get("prompts")
     predictors = make_predictors(experiment, summary, pair, training, run["started_at"])
-    saved = save_predictors(predictors, folder, experiment.settings)
+    doubts = [] if experiment.settings.force else disturbances(run.get("machine", []))
+    saved = save_predictors(predictors, folder, experiment.settings, elsewhere=not doubts)
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
-    return Outcome(folder, run, summary, saved)
+    return Outcome(folder, run, summary, saved, doubts)
 
 
 def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
-    """The content of `run.json`."""
+    """The content of `run.json`; `machine` is how quiet it was when the steps were timed that tuning goes by."""
+    machine = [] if settings.deployment else trace.header.run.get("machine", [])
     return {
         "command": "train-predictor",
         "dataset": _dataset_of(trace),
@@ -111,4 +117,5 @@ def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
         "requests": {"recorded": len(trace), "failed": failed},
         **describe_time(settings.deployment or recorded(trace.header)),
         **provenance.collect(settings.argv),
+        **({"machine": machine} if machine else {}),
     }

@@ -48,10 +48,14 @@ def _metrics(summary: Fields, family: str) -> dict[str, Any]:
     }
 
 
-def save_predictors(predictors: Mapping[str, Predictor], folder: Path, settings: Settings) -> dict[str, Path]:
-    """Save all to the run's folder, and to where the settings say; returns the latter."""
+def save_predictors(
+    predictors: Mapping[str, Predictor], folder: Path, settings: Settings, *, elsewhere: bool = True
+) -> dict[str, Path]:
+    """Save all to the run's folder and, if `elsewhere`, to where the settings say; returns the latter."""
     for family, predictor in predictors.items():
         artefact.save(folder / "predictors" / family, predictor)
+    if not elsewhere:
+        return {}
     places = {
         family: place for family, predictor in predictors.items() if (place := _place(predictor, settings)) is not None
     }

@@ -21,7 +21,8 @@ class Settings:
     time is that of the machine that recorded the trace.
 
     Predictors go to the user's folder for the pair, or to `name-family` there; `save_to` is one folder for the
-    recommended predictor, and then no other is written.
+    recommended predictor, and then no other is written. What was tuned on a disturbed machine's time is saved by
+    `force` alone.
     """
 
     target: str = "bundled"
@@ -41,6 +42,7 @@ class Settings:
     out: Path = Path("results")
     name: str | None = None
     save_to: Path | None = None
+    force: bool = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

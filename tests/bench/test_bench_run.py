@@ -14,6 +14,8 @@ from specbench_kit.bench.run_directory import config_key
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.loading import load
 from specbench_kit.errors import SkitError
+from specbench_kit.reports.comparison import compare
+from specbench_kit.reports.run_data import load_runs
 from specbench_kit.training.pair import identify
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
@@ -50,6 +52,21 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert "headroom" in fixed["overall"]
     first, second = (run.path / "baseline.jsonl" for run in benchmark.runs.values())
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_run_records_how_many_requests_were_decoded_at_once(tiny: TinyPair, tmp_path: Path) -> None:
+    """A pipeline decodes one of three; its run says so, and does not stand beside one that decodes three."""
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3))
+    benchmark.run(no_report)
+    fixed, piped = (conclusion.directory for conclusion in benchmark.conclude())
+    assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 1]
+    waits_s = [record.rounds[0].queue_s for record in piped.records()]
+    assert min(waits_s[1:]) > 1e-3 > waits_s[0]
+    assert all(record.ttft_s > wait_s for record, wait_s in zip(piped.records(), waits_s, strict=True))
+    assert "batch size 3 (EFFECTIVELY 1:" in (piped.path / "report.md").read_text()
+    assert "EFFECTIVELY" not in (fixed.path / "report.md").read_text()
+    with pytest.raises(SkitError, match=r"batch size: as asked \(fixed-k.*, 1 where 3 was asked \(specpipe"):
+        compare(load_runs([fixed.path, piped.path])[0])
 
 
 def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_path: Path) -> None:
@@ -95,7 +112,7 @@ def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_pat
 
 def test_there_are_no_more_slots_than_requests_can_be_open(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=10**9), DIALOGUES)
-    assert benchmark.bench.runners[0].store.data.shape[2] == len(DIALOGUES) * 2 + 1
+    assert benchmark.bench.runners[0].executor.store.data.shape[2] == len(DIALOGUES) * 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

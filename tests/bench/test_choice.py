@@ -28,6 +28,14 @@ def test_named_methods_go_along_and_are_not_doubled() -> None:
     assert expand(["threshold", "fixed-k"], baseline=True) == {"threshold": True, "fixed-k": True}
 
 
+def test_one_setting_is_run_once_however_it_is_named() -> None:
+    with pytest.raises(SkitError, match="'fixed-k' and 'fixed-k:k=4' are the same method with the same options"):
+        expand(["fixed-k", "threshold", "fixed-k:k=4"], baseline=True)
+    found = expand(["all", "fixed-k:k=4"], baseline=True)
+    assert found["fixed-k:k=4"]
+    assert "fixed-k" not in found
+
+
 def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
     ready, left_out = usable(Settings(("all",)), only_chains)
     assert {"fixed-k", "threshold", "oracle"} <= set(ready)

@@ -9,6 +9,7 @@ from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
+from specbench_kit.errors import SkitError
 
 QUESTION = Prompt("q", "maths", ("How many?",))
 DIALOGUE = Prompt("d", "chat", ("Who?", "And why?", "Really?"))
@@ -63,6 +64,25 @@ def test_without_a_template_turns_are_paragraphs(tokenizer: Any) -> None:
     ask(conversation)
     conversation.answer("Me.")
     assert plain.decode(ask(conversation).prompt_ids) == "Who?\n\nMe.\n\nAnd why?"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system\nprompt') }}",
+        "{% for %}",
+        "{{ messages[9].content }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ 'x' * (1 << 70) }}",
+        "{{ 1 / 0 }}",
+    ],
+)
+def test_a_chat_template_that_fails_is_one_line(template: str, tokenizer: Any) -> None:
+    hostile = copy(tokenizer)
+    hostile.chat_template = template
+    with pytest.raises(SkitError, match="the model's chat template fails on prompt 'q'") as caught:
+        ask(Conversation(QUESTION, hostile, 7))
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("prompt", [QUESTION, DIALOGUE])

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tiny_models import disturbed, make_runner, tiny_llama
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench.conversations import Conversation, Script
 from specbench_kit.bench.lanes import Lane, run_in_turns
 from specbench_kit.datasets.base import Prompt
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.spec import parse_method

@@ -13,6 +13,7 @@ import pytest
 
 from specbench_kit.bench.provenance import collect, git_state, hash_file, hash_model, without_folders
 from specbench_kit.errors import SkitError
+from specbench_kit.models.catalogue import BUNDLED, locate
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -126,6 +127,41 @@ def test_model_hash_follows_content_and_not_place(tmp_path: Path) -> None:
     assert hash_model(model_folder(tmp_path / "c", b"other")) != hash_model(first)
     (second / "config.json").write_text('{"a": 1}')
     assert hash_model(first) != hash_model(second)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "tokenizer.model",
+            "tokenizer.model.v3",
+            "special_tokens_map.json",
+        ),
+        *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+        *("source.spm", "entity_vocab.json", "bpe.codes", "dict.txt", "qwen.tiktoken", "tekken.json"),
+        *(
+            "chat_template.jinja",
+            "chat_template.json",
+            "additional_chat_templates/tools.jinja",
+            "generation_config.json",
+        ),
+    ],
+)
+def test_model_hash_covers_every_file_of_a_tokenizer(name: str, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    hashes = {hash_model(folder)}
+    (folder / name).parent.mkdir(exist_ok=True)
+    for content in ("one", "other"):
+        (folder / name).write_text(content)
+        hashes.add(hash_model(folder))
+    assert len(hashes) == 3
+
+
+def test_the_bundled_models_keep_the_hashes_that_predictors_know() -> None:
+    hashes = [hash_model(Path(locate(BUNDLED, role).location)) for role in ("target", "draft")]
+    assert [one[:12] for one in hashes] == ["3e6191e48859", "39844d96b3d4"]
 
 
 def test_file_hash_is_sha256_and_follows_changes(tmp_path: Path) -> None:

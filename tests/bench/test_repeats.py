@@ -55,11 +55,11 @@ def test_an_interrupted_repeat_is_completed(after: int, tiny: TinyPair, tmp_path
     assert ends_s == sorted(ends_s)
 
 
-def test_a_repeat_that_is_recorded_twice_is_an_error(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_repeat_that_is_recorded_twice_and_not_alike_is_an_error(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", repeats=2))
     benchmark.run(no_report)
     (run,) = benchmark.runs.values()
-    run.append(run.records()[-1])
+    run.append(replace(run.records()[-1], text="other"))
     with pytest.raises(SkitError, match=r"requests\.jsonl:9: request 'q3', repeat 1, is recorded twice"):
         run.records()
 

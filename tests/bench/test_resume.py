@@ -1,5 +1,8 @@
 """Killed, interrupted and resumed in real processes: nothing is lost and nothing is decoded twice."""
 
+import errno
+import json
+import os
 import shutil
 import signal
 import socket
@@ -39,7 +42,7 @@ def command(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> list[st
 def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the same run lies that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    done = skit(*command, "--out", out)
+    done = skit_here(*command, "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -105,6 +108,38 @@ def test_a_killed_run_is_resumed_to_the_same_end(command: list[str], whole: Path
     assert done.returncode == 0, done.stderr
     assert run.joinpath("requests.jsonl").read_bytes().startswith(finished)
     assert_same_as(whole, tmp_path)
+    assert_resumed_once(run, finished.count(b"\n") + 1)
+
+
+def assert_resumed_once(run: Path, done: int) -> None:
+    """The run remembers where it went on, and gives no time that spans the interruption."""
+    described, summary = read_object(run / "run.json"), read_object(run / "summary.json")
+    (resumption,) = described["resumptions"]
+    assert resumption["done"] == done
+    for name in ("versions", "platform", "hardware"):
+        assert resumption[name] == described[name]
+    assert resumption["commit"] == described["git_commit"]
+    assert resumption["threads"] == described["hardware"]["torch_threads"]
+    assert resumption["when"] >= described["started_at"]
+    for side in (summary, summary["baseline"]):
+        assert side["overall"]["makespan_s"] is side["overall"]["throughput"] is None
+    assert summary["overall"]["speedup"] > 0
+    assert f"RESUMED 1 TIME, after {done} of 16 requests: makespan" in (run / "report.md").read_text()
+
+
+def test_a_run_that_is_being_written_is_not_taken_up(command: list[str], whole: Path, tmp_path: Path) -> None:
+    process = start_and_wait(command, tmp_path, requests=1)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        second = skit_here(*command, "--out", tmp_path, "--resume")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    run = run_directory(tmp_path, METHODS[0])
+    assert error_line(second) == f"{run} is being written by another skit: wait until it has ended, then --resume"
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert_same_as(whole, tmp_path)
+    assert "resumptions" not in read_object(run / "run.json")
 
 
 def test_ctrl_c_leaves_a_partial_report_and_one_line(command: list[str], whole: Path, tmp_path: Path) -> None:
@@ -170,6 +205,135 @@ def test_files_cut_at_any_place_are_completed(
     done = skit_here(*command, "--out", out, "--resume")
     assert done.returncode == 0, done.stderr
     assert_same_as(whole, out)
+
+
+@pytest.fixture
+def cut_short(whole: Path, tmp_path: Path) -> Path:
+    """A copy of the run as a kill left it."""
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    for method in METHODS:
+        run = run_directory(out, method)
+        cut(run, "requests.jsonl", 14)
+        (run / "summary.json").unlink()
+    return out
+
+
+def test_lines_that_two_writers_left_twice_are_dropped_and_told(
+    command: list[str], whole: Path, cut_short: Path
+) -> None:
+    run = run_directory(cut_short, METHODS[0])
+    rows = run.joinpath("requests.jsonl").read_bytes().splitlines(keepends=True)[:14]
+    run.joinpath("requests.jsonl").write_bytes(b"".join([*rows[:3], *rows[1:]]))
+    done = skit_here(*command, "--out", cut_short, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"{run.name}: lines that stood there twice were dropped: 2" in done.stdout.splitlines()
+    assert_same_as(whole, cut_short)
+
+
+def change_version(out: Path) -> None:
+    """Every run below a folder, as if begun with an older torch."""
+    for method in METHODS:
+        file = run_directory(out, method) / "run.json"
+        described = read_object(file)
+        described["versions"]["torch"] = "1.0"
+        file.write_text(json.dumps(described))
+
+
+def test_other_conditions_are_refused_unless_forced(command: list[str], whole: Path, cut_short: Path) -> None:
+    change_version(cut_short)
+    before = [run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes() for method in METHODS]
+    line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
+    run = run_directory(cut_short, METHODS[0])
+    assert line.startswith(f"{run.name} was begun under other conditions (versions.torch 1.0 then, ")
+    assert line.endswith(" now): start it anew without --resume, or mix the two with --force")
+    assert before == [run_directory(cut_short, one).joinpath("requests.jsonl").read_bytes() for one in METHODS]
+    done = skit_here(*command, "--out", cut_short, "--resume", "--force")
+    assert done.returncode == 0, done.stderr
+    assert "RESUMED UNDER OTHER CONDITIONS: versions.torch 1.0 then, " in (run / "report.md").read_text()
+    assert_same_as(whole, cut_short)
+
+
+def test_force_without_resume_means_nothing(command: list[str], tmp_path: Path) -> None:
+    line = error_line(skit_here(*command, "--out", tmp_path, "--force"))
+    assert line == "--force goes with --resume: it mixes two conditions in one run"
+
+
+def test_a_full_disk_while_reporting_keeps_everything(
+    command: list[str], whole: Path, cut_short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench_kit.reports import document
+
+    def full(_path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(document, "replace_file", full)
+        line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
+    kept = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+    assert line.endswith(f"No space left on device; {kept}")
+    assert skit_here(*command, "--out", cut_short, "--resume").returncode == 0
+    assert_same_as(whole, cut_short)
+    assert len(read_object(run_directory(cut_short, METHODS[0]) / "run.json")["resumptions"]) == 1
+
+
+MODELLED = ("threshold:schedule=heuristic,max_draft=4", "oracle", "specedge:depth=auto")
+"""A policy that learns over the whole run, one that reads the baseline, and one that reads the clock."""
+
+
+@pytest.fixture(scope="module")
+def modelled(command: list[str]) -> list[str]:
+    methods = [part for name in MODELLED for part in ("--method", name)]
+    return ["bench", *methods, *command[5:], "--deployment", "wan", "--batch-size", "3", "--token-view"]
+
+
+@pytest.fixture(scope="module")
+def untouched(modelled: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("modelled")
+    done = skit_here(*modelled, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def modelled_runs(out: Path) -> list[Path]:
+    return sorted(file.parent for file in out.glob("*Z-*/requests.jsonl"))
+
+
+def test_under_a_deployment_a_resumed_run_is_the_uninterrupted_one(
+    modelled: list[str], untouched: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(untouched, out)
+    for number, run in enumerate(modelled_runs(out)):
+        cut(run, "requests.jsonl", 5 + number)
+        cut(run, "baseline.jsonl", 7)
+        cut(run, "rounds_detail.jsonl", 3)
+        (run / "summary.json").unlink()
+    done = skit_here(*modelled, "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    for run, same in zip(modelled_runs(out), modelled_runs(untouched), strict=True):
+        for name in ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl", "summary.json"):
+            assert (run / name).read_bytes() == (same / name).read_bytes()
+        assert "RESUMED 1 TIME, after " in (run / "report.md").read_text()
+        assert read_object(run / "summary.json")["overall"]["throughput"] > 0
+
+
+def test_a_stored_request_that_comes_out_otherwise_is_named(
+    modelled: list[str], untouched: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(untouched, out)
+    run = next(one for one in modelled_runs(out) if "threshold" in one.name)
+    rows = read_rows(run / "requests.jsonl")[:6]
+    rows[4]["rounds"][0]["verify_s"] += 1e-9
+    write_rows(run / "requests.jsonl", *rows)
+    (run / "summary.json").unlink()
+    line = error_line(skit_here(*modelled, "--out", out, "--resume"))
+    assert line == (
+        f"{MODELLED[0]}: request '{rows[4]['request_id']}' was decoded again and differs from what the run has "
+        "stored: start the run anew without --resume"
+    )
+    assert read_rows(run / "requests.jsonl") == rows
 
 
 def test_a_finished_run_is_not_resumed(command: list[str], whole: Path) -> None:

@@ -33,7 +33,7 @@ NOBODY = 65534
 
 def record(number: int, text: str = "text") -> RequestRecord:
     values: dict[str, Any] = {f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)}
-    step = RoundRecord(**values | {"aligned": True, "commits_s": [0.25]})
+    step = RoundRecord(**values | {"aligned": True, "commits_s": [0.25], "parents": [], "path": []})
     return RequestRecord(f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step])
 
 
@@ -155,12 +155,25 @@ def test_a_malformed_line_is_an_error_with_its_place(tmp_path: Path, line: str, 
     assert "\n" not in str(raised.value)
 
 
-def test_a_request_recorded_twice_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_a_request_recorded_twice_and_not_alike_is_an_error_with_its_place(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, RUN)
-    for number in (0, 1, 0):
-        run.append(record(number))
-    with pytest.raises(SkitError, match=r"requests\.jsonl:3: request 'q0' is recorded twice"):
+    for one in (record(0), record(1), record(0, "other")):
+        run.append(one)
+    with pytest.raises(SkitError, match=r"requests\.jsonl:3: request 'q0' is recorded twice, and not alike: remove"):
         run.records()
+    assert run.drop_repeated() == 0
+
+
+def test_lines_that_repeat_an_earlier_one_are_read_once_and_dropped(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, RUN)
+    for number in (0, 1, 0, 2, 1):
+        run.append(record(number))
+        run.append_baseline(record(number))
+    assert ids(run) == ["q0", "q1", "q2"]
+    assert run.drop_repeated() == 4
+    assert (run.path / "requests.jsonl").read_text() == "".join(record(n).to_json() + "\n" for n in (0, 1, 2))
+    assert run.baseline_records() == run.records()
+    assert run.drop_repeated() == 0
 
 
 def test_fields_of_a_newer_kit_are_passed_over(tmp_path: Path) -> None:
@@ -220,6 +233,13 @@ def test_the_key_follows_what_defines_a_run_and_nothing_else() -> None:
     assert config_key(json.loads(json.dumps(RUN)) | {"hardware": {"cpu": "two"}, "argv": ["skit"]}) == key
     for changed in ("method", "dataset", "models", "config"):
         assert config_key(RUN | {changed: {"name": "other"}}) != key
+
+
+def test_the_key_follows_resolved_options_and_not_how_they_were_given() -> None:
+    named, default = (RUN | {"method": spec, "options": {"k": 4}} for spec in ("fixed-k:k=4", "fixed-k"))
+    assert config_key(named) == config_key(default)
+    assert config_key(default | {"options": {"k": 5}}) != config_key(default)
+    assert config_key(default | {"method": "threshold"}) != config_key(default)
 
 
 def test_find_resumable_takes_the_newest_partial_run_of_the_same_settings(tmp_path: Path) -> None:

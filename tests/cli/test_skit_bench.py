@@ -167,7 +167,7 @@ def test_run_json_says_what_was_run_without_naming_a_folder(runs: list[Path], pr
 
 def test_the_report_says_that_the_run_was_lossless_and_how_to_repeat_it(runs: list[Path]) -> None:
     report = (runs[0] / "report.md").read_text()
-    assert report.startswith("# `fixed-k:k=3` on prompts\n")
+    assert report.startswith("# `fixed-k (k=3)` on prompts\n")
     assert "Lossless: 6 of 6 outputs equal autoregressive output token for token." in report
     assert "\nskit bench --dataset prompts.jsonl " in report
     assert "SAMPLE DATA" not in report
@@ -184,7 +184,7 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
     assert read_object(first / "summary.json")["lossless"] is None
     report = (first / "report.md").read_text()
     assert "| sampling | temperature 0.8, top-p 0.9, top-k 50, seed 3 |" in report
-    assert "Not compared token by token: outputs were sampled" in report
+    assert "Sampling is undecided, since too little was drawn" in report
 
 
 def test_the_oracle_says_that_it_needs_the_baseline(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import TinyPair, environment, error_line, read_object, skit, skit_here
+from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.predictors.artefact import load
@@ -135,6 +135,34 @@ def test_a_name_and_features_are_kept(tiny: TinyPair, folder: Path, own_home: Pa
     assert done.returncode == 0, done.stderr
     predictor = load(own_home / "predictors/mine-logistic")
     assert predictor.features == ("margin", "draft_position")
+
+
+def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
+    tiny: TinyPair, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(READINGS, str(BUSY))
+    trace = tmp_path / "trace.parquet"
+    recorded = skit_here("record", *tiny.options, "--limit", PROMPTS, "--max-new-tokens", 8, "--out", trace)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "DISTURBED MACHINE: the trace had a processor for 4%" in " ".join(recorded.stdout.split())
+    monkeypatch.setenv(READINGS, str(QUIET))  # a quiet training does not make the trace's times better
+    options = [*("--trace", trace, "--families", "logistic", "--trials", 1), "--save-to", tmp_path / "mine"]
+    command = ["train-predictor", *tiny.options, *options, "--out", tmp_path / "out"]
+    line = error_line(skit_here(*command))
+    assert line.startswith("not saved, since the machine was disturbed while steps were timed: the trace had a proc")
+    assert "or with --force; what came out is kept: " in line
+    assert not (tmp_path / "mine").exists()
+    assert not own_home.exists()
+    (folder,) = (tmp_path / "out").iterdir()
+    assert load(folder / "predictors" / "logistic").recommended
+    assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]
+    assert read_object(folder / "summary.json")["recommended"] == "logistic"
+    forced = skit_here(*command, "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert load(tmp_path / "mine").family == "logistic"
+    deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan")
+    assert deployed.returncode == 0, deployed.stderr
+    assert load(tmp_path / "wan").family == "logistic"
 
 
 BAD = {

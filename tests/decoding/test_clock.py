@@ -56,6 +56,28 @@ def test_time_stands_still_between_steps() -> None:
     assert clock.time_kind == "measured"
 
 
+def test_what_is_not_typical_is_charged_and_guides_nobody() -> None:
+    clock = MeasuringClock(CPU)
+    with clock.running():
+        with clock.phase("verify", typical=False):
+            pass_time()
+        with clock.rest_of("verify", apart=True, typical=False):
+            pass_time()
+        assert clock.typical_s("verify") == 0
+        with clock.phase("verify"):
+            pass
+        warm_s = clock.typical_s("verify")
+        with clock.phase("verify", typical=False):
+            pass_time()
+    assert 0 < warm_s == clock.typical_s("verify") < 0.01
+    assert clock.take()["verify"] >= 0.03
+    modelled = ModelledClock()
+    modelled.charge("verify", 9.0, typical=False)
+    assert modelled.typical_s("verify") == 0
+    modelled.charge("verify", 1.0)
+    assert (modelled.typical_s("verify"), modelled.take()["verify"]) == (1.0, 10.0)
+
+
 def test_an_error_closes_its_phase() -> None:
     clock = MeasuringClock(CPU)
     with pytest.raises(ValueError, match="inside"), clock.running(), clock.phase("policy"), clock.phase("draft"):

@@ -7,11 +7,13 @@ import torch
 from tiny_models import make_runner, plain_greedy, plain_logits, random_prompts, tiny_llama
 
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.decoding.drafter import Draft, ModelDrafter
+from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.drafting.model import ModelDrafter
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Runner
 
 CAPACITY = 60
@@ -140,7 +142,7 @@ def test_nodes_that_no_model_proposed_can_be_expanded(model: Any, runner: Runner
     (prompt,) = random_prompts([12], 64)
     drafter = make_drafter(runner)
     (draft,) = drafter.begin([open_session("a", prompt)])
-    nowhere = DraftForward([], Sampler())
+    nowhere = DraftForward(Forward([]), Sampler())
     draft.tree.add(5, 0, nowhere, 0)
     draft.tree.add(6, 1, nowhere, 0)
     forward = drafter.expand([(draft, [1, 2])])

@@ -19,7 +19,9 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.decoding.engine import Engine, live_engine
+from specbench_kit.assembly import live_engine
+from specbench_kit.decoding.detail import Details
+from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -137,6 +139,21 @@ def test_drafted_counts_what_is_not_sent(runners: Runners) -> None:
     assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, make_requests(random_prompts([5, 9], 64), 12)))
 
 
+@pytest.mark.parametrize("spec", ["fixed-k:k=3", "specinfer:branching=2-1-2", "specedge:budget=9,depth=4,branch=3"])
+def test_a_round_says_how_deep_its_tree_was_sent(spec: str, runners: Runners) -> None:
+    engine, details = make_engine(parse_method(spec), runners), Details()
+    engine.on_round = details.note
+    engine.submit(make_requests(random_prompts([9], 64), 40)[0])
+    (record,) = drain(engine)
+    for shown, step in zip(details.take("000").rounds, record.rounds, strict=True):
+        depths = [0]
+        for parent in shown.parents[1:]:
+            depths.append(depths[parent] + 1)
+        assert step.deepest == max(depths[node] for node in shown.submitted)
+        assert len(shown.path) <= step.deepest <= step.submitted
+    assert max(step.deepest or 0 for step in record.rounds) > 1
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_refused_prompt_is_recorded_and_the_run_goes_on(runners: Runners, batch_size: int) -> None:
     prompts = random_prompts([5, 100, 99, 0, 150, 7], 64)
@@ -151,6 +168,17 @@ def test_a_refused_prompt_is_recorded_and_the_run_goes_on(runners: Runners, batc
     assert [len(records[name].output_ids) for name in ("000", "002", "005")] == [6, 1, 6]
     alone = decode(parse_method("fixed-k"), runners, [make_requests(prompts, 6)[5]])
     assert alone["005"].output_ids == records["005"].output_ids
+
+
+def test_a_verification_with_a_prompt_in_it_is_not_typical(runners: Runners) -> None:
+    engine = make_engine(parse_method("fixed-k"), runners, batch_size=2)
+    for request in make_requests(random_prompts([30, 9], 64), 20):
+        engine.submit(request)
+    engine.step()
+    assert engine.clock.typical_s("verify") == 0
+    engine.step()
+    assert engine.clock.typical_s("verify") > 0
+    drain(engine)
 
 
 def test_nothing_but_refusals(runners: Runners) -> None:

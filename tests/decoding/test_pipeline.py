@@ -21,20 +21,21 @@ from tiny_models import (
     tiny_llama,
 )
 
+from specbench_kit.assembly import live_engine, pipeline_engine
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
-from specbench_kit.decoding.engine import live_engine
-from specbench_kit.decoding.flight import Flight, Level, Prune
-from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.decoding.pipeline import PipelineEngine, pipeline_engine
-from specbench_kit.decoding.pipeline_time import expected_steps, published_steps
+from specbench_kit.decoding.latency import ContextModel, TableModel
+from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
+from specbench_kit.decoding.pipeline.stages import TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.stages import TreeSlot, VirtualStages
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Child, Policy
+from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.reports.metrics import Group, inter_token_gaps
@@ -63,7 +64,8 @@ def traced(
     **options: Any,
 ) -> Any:
     """The records of a run and what every stage held in every step."""
-    settings: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset()} | options
+    defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
+    settings = defaults | options
     engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
     engine.trace = []
     if details is not None:
@@ -118,12 +120,46 @@ def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, ta
         for one, step in zip(shown, record.rounds, strict=True):
             assert (one.tokens[0], one.parents[0]) == (root, -1)
             assert (len(one.submitted), len(one.path), one.committed) == (step.submitted, step.accepted, step.committed)
+            assert step.deepest == max(_depths(one.parents))
             assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
             assert all(parent < node for node, parent in enumerate(one.parents))
             assert all(0 < probability <= 1 for probability in one.probabilities)
             output += [*(one.tokens[node] for node in one.path), one.extra][: one.committed]
             root = output[-1]
         assert output == record.output_ids
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    return depths
+
+
+def test_requests_of_a_batch_wait_for_each_other_and_that_is_in_their_time(target: Any, runners: Runners) -> None:
+    """Of four places the first is decoded at once; the fifth request is submitted when that place is free."""
+    place = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
+    prompts = clear_prompts(target, [9, 30, 4, 17, 6], 12)
+    options: dict[str, Any] = {"deployment": place, "started_s": 7.0}
+    alone, _ = traced(runners, SPEC, prompts, 12, **options)
+    records, _ = traced(runners, SPEC, prompts, 12, batch_size=4, **options)
+    assert [record.output_ids for record in records] == [record.output_ids for record in alone]
+    work_s = [record.e2e_s for record in alone]
+    ends_s = [sum(work_s[: place + 1]) for place in range(5)]
+    waits_s = [0.0, *ends_s[:3], ends_s[3] - ends_s[0]]
+    for record, single, wait_s in zip(records, alone, waits_s, strict=True):
+        assert record.rounds[0].queue_s == pytest.approx(wait_s)
+        assert all(step.queue_s == 0 for step in record.rounds[1:])
+        assert record.ttft_s == pytest.approx(wait_s + single.ttft_s)
+        assert record.e2e_s == pytest.approx(wait_s + single.e2e_s)
+        assert record.tpot_s == pytest.approx(single.tpot_s)
+        assert single.rounds[0].queue_s == 0
+
+
+def test_a_refused_prompt_frees_its_place_at_once(runners: Runners) -> None:
+    records, _ = traced(runners, SPEC, [[], [1] * CAPACITY, [3]], 4, batch_size=2)
+    assert [record.finish_reason for record in records] == ["error", "error", "length"]
+    assert records[-1].rounds[0].queue_s < records[-1].ttft_s
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:
@@ -237,7 +273,7 @@ def _check_kv(runner: Runner, index: int, fresh: Runner, text: list[int]) -> Non
     assert runner.length(index) == len(text)
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    held, wanted = runner.store.read(index, len(text)), fresh.store.read(slot, len(text))
+    held, wanted = runner.executor.store.read(index, len(text)), fresh.executor.store.read(slot, len(text))
     torch.testing.assert_close(held, wanted, atol=2e-4, rtol=2e-4)
     fresh.release(slot)
 
@@ -294,8 +330,8 @@ def _check_root(fresh: Runner, mirror: Mirror, held: Load) -> None:
 def _check_slices(parts: Sequence[Stage], fresh: Runner, text: list[int]) -> None:
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    held = torch.cat([part.runner.store.read(part.trees[0].index, len(text)) for part in parts])
-    torch.testing.assert_close(held, fresh.store.read(slot, len(text)), atol=2e-4, rtol=2e-4)
+    held = torch.cat([part.runner.executor.store.read(part.trees[0].index, len(text)) for part in parts])
+    torch.testing.assert_close(held, fresh.executor.store.read(slot, len(text)), atol=2e-4, rtol=2e-4)
 
 
 # When tokens come.
@@ -324,40 +360,30 @@ class Counting:
         return torch.eye(VOCABULARY)[(self.tokens[0] + 1) % VOCABULARY]
 
 
-class Idle:
-    """A drafter whose distributions nobody looks at."""
+class Echo(Counting):
+    """A drafter whose distribution after a token is all on that very token, so that a policy can read it."""
 
-    def step(self, level: Level, prune: Prune | None, bottom: Sequence[int]) -> torch.Tensor:
-        return torch.zeros(len(bottom), VOCABULARY)
-
-    def release(self) -> None:
-        pass
+    def step(self, stream: Stream) -> torch.Tensor:  # type: ignore[override]
+        super().step(0, stream.level, stream.prune)
+        return torch.eye(VOCABULARY)[[self.tokens[place] for place in stream.flight.bottom]]
 
 
-class Coin(Policy):
+class Coin(LevelPolicy):
     """Right with a fixed probability, independently each time."""
 
     def __init__(self, hit_rate: float) -> None:
-        self.hit_rate, self.dice, self.last = hit_rate, random.Random(2), 0
+        self.hit_rate, self.dice = hit_rate, random.Random(2)
 
     def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
         right = self.dice.random() < self.hit_rate
-        return [Child(0, -1 if right else -2, 0.0)]
-
-
-class CoinEngine(PipelineEngine):
-    """Makes the coin's children, -1 for the true token and -2 for another, out of their parents' tokens."""
-
-    def _draft(self, session: Any) -> list[Child]:
-        (child,) = super()._draft(session)
-        return [child._replace(token=(self._flight.tokens[-1] - child.token) % VOCABULARY)]
+        return [Child(0, (int(probabilities[-1].argmax()) + (1 if right else 2)) % VOCABULARY, 0.0)]
 
 
 @pytest.mark.parametrize(("stages", "hit_rate", "tokens"), [(8, 0.95, 40_000), (4, 0.6, 10_000)])
 def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, tokens: int) -> None:
-    engine = CoinEngine(
+    engine = PipelineEngine(
         Coin(hit_rate),
-        Idle(),  # type: ignore[arg-type]
+        Echo(),  # type: ignore[arg-type]
         Counting(),
         MeasuringClock(torch.device("cpu")),
         sampler=Sampler(),
@@ -365,6 +391,7 @@ def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, 
         seed=0,
         eos_ids=frozenset(),
         capacity=2 * tokens,
+        name="coin",
     )
     (request,) = make_requests([[3]], tokens)
     engine.submit(request)

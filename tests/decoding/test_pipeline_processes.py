@@ -23,9 +23,9 @@ from tiny_models import (
 )
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from specbench_kit.decoding.engine import live_engine
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline import PipelineEngine
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler

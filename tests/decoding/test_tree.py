@@ -8,13 +8,14 @@ import torch
 
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import DraftForward, TokenTree, features_of_row, features_of_rows
+from specbench_kit.models.executors.base import Forward
 
 LOGITS = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)) * 2
 
 
 def build() -> tuple[TokenTree, DraftForward]:
     """root 9 -> 1 (token 4) -> 3 (token 7); root -> 2 (token 5) -> 4 (token 4) -> 5 (token 0)."""
-    forward = DraftForward([LOGITS[:1], LOGITS[1:]], Sampler(temperature=1.0))
+    forward = DraftForward(Forward([LOGITS[:1], LOGITS[1:]]), Sampler(temperature=1.0))
     tree = TokenTree(9)
     nodes = [tree.add(*branch) for branch in ((4, 0, forward, 0), (5, 0, forward, 0), (7, 1, forward, 1))]
     nodes += [tree.add(4, 2, forward, 2), tree.add(0, 4, forward, 3)]
@@ -36,7 +37,7 @@ def test_nodes_depths_and_parents() -> None:
     "sampler", [Sampler(), Sampler(1.0), Sampler(0.5), Sampler(2.0, top_p=0.8), Sampler(1.0, 1.0, 5)]
 )
 def test_statistics_equal_a_direct_computation(sampler: Sampler) -> None:
-    forward = DraftForward([LOGITS], sampler)
+    forward = DraftForward(Forward([LOGITS]), sampler)
     tree = TokenTree(0)
     for row, token in enumerate((3, 8, 29, 0)):
         tree.add(token, tree.last, forward, row)
@@ -69,6 +70,14 @@ def test_score_is_the_product_along_the_path() -> None:
     assert tree.score(0) == 1.0
     assert tree.score(3) == pytest.approx(tree.probability(1) * tree.probability(3))
     assert tree.score(5) == pytest.approx(tree.probability(2) * tree.probability(4) * tree.probability(5))
+
+
+@pytest.mark.parametrize(("top_k", "fused"), [(0, True), (2, False)])
+def test_statistics_of_the_executor_are_taken_where_no_token_is_cut(top_k: int, fused: bool) -> None:
+    forward = Forward([LOGITS], statistics=lambda temperature: [[temperature, 0.25, 0.5, 0.75]] * len(LOGITS))
+    stats = DraftForward(forward, Sampler(temperature=0.125, top_k=top_k)).stats(0, 1)
+    given = (stats.confidence, stats.entropy, stats.margin, stats.logit_std) == (0.125, 0.25, 0.5, 0.75)
+    assert given == fused
 
 
 def test_nothing_is_computed_before_it_is_asked_for() -> None:

@@ -10,9 +10,10 @@ from torch import Tensor
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.decoding.verification import match, residual, walk
+from specbench_kit.models.executors.base import Forward
 
 SAMPLER = Sampler(temperature=1.0)
-NOWHERE = DraftForward([], SAMPLER)
+NOWHERE = DraftForward(Forward([]), SAMPLER)
 
 
 def family_tree() -> TokenTree:
@@ -64,7 +65,7 @@ def test_match_spends_one_number_per_committed_token() -> None:
 
 def sampled_chain(draft: Tensor, random: RequestRandom) -> TokenTree:
     """A chain drawn from the rows of `draft`, as the drafter draws it."""
-    forward = DraftForward([draft.log()], SAMPLER)
+    forward = DraftForward(Forward([draft.log()]), SAMPLER)
     tree = TokenTree(0)
     for row in range(len(draft)):
         (token,) = draw(forward.probabilities[row, None], [random.uniform("draft")])
@@ -73,7 +74,7 @@ def sampled_chain(draft: Tensor, random: RequestRandom) -> TokenTree:
 
 
 def fixed_chain(draft: Tensor, tokens: Sequence[int]) -> TokenTree:
-    forward = DraftForward([draft.log()], SAMPLER)
+    forward = DraftForward(Forward([draft.log()]), SAMPLER)
     tree = TokenTree(0)
     for row, token in enumerate(tokens):
         tree.add(token, tree.last, forward, row)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from specbench_kit.assembly import environment
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.deployments.environment import environment
 from specbench_kit.deployments.loading import load
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes

@@ -16,11 +16,13 @@ from tiny_models import (
 )
 from tiny_predictors import PAIR
 
+from specbench_kit.assembly import environment
+from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.deployments.environment import environment
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.methods.specedge import calibrated_depth
+from specbench_kit.methods.specedge import FIRST_DEPTH, calibrated_depth
 from specbench_kit.models.runner import Runner
 
 Runners = tuple[Runner, Runner]
@@ -39,6 +41,18 @@ def rounds_of(records: dict[str, RequestRecord]) -> list[RoundRecord]:
 @pytest.mark.parametrize(("rtt_s", "depth"), [(0.015, 7), (0.040, 5), (0.050, 4)])
 def test_depth_fills_the_verification_less_the_round_trip(rtt_s: float, depth: int) -> None:
     assert calibrated_depth(0.0942, rtt_s, 0.011) == depth
+
+
+def test_depth_is_calibrated_on_verifications_without_a_prompt(runners: Runners) -> None:
+    """Forwards of up to 100 tokens take 0.1 s, prompts 20 s; 8 levels fill the former, less the round trip."""
+    verifier = Endpoint("server", TableModel((*[0.1] * 100, 20.0)))
+    place = Deployment("slow prompts", Endpoint("edge", TableModel((0.01,))), verifier, link=Link(rtt_s=0.02))
+    spec = parse_method("specedge:tree=chain,budget=200,proactive=false")
+    requests = make_requests(random_prompts([200, 150, 180], 64), 20)
+    first, *others = decode(spec, runners, requests, deployment=place).values()
+    assert [step.deepest for step in first.rounds[:2]] == [FIRST_DEPTH, FIRST_DEPTH]
+    assert {step.deepest for step in first.rounds[2:]} == {8}
+    assert {step.deepest for record in others for step in record.rounds} == {8}
 
 
 def test_depth_is_never_below_one() -> None:

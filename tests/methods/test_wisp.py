@@ -10,11 +10,11 @@ from environments import DEPLOYMENT, ENVIRONMENT
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from tiny_predictors import PAIR, confidence_predictor
 
+from specbench_kit.assembly import environment
 from specbench_kit.decoding import engine
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.environment import environment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -175,3 +175,22 @@ def test_another_pair_is_refused_unless_forced(folder: Path) -> None:
 def test_options_that_make_no_sense_are_refused(option: str) -> None:
     with pytest.raises(SkitError, match=f"^wisp: {option.partition('=')[0]} must "):
         parse_method(f"wisp:{option}")
+
+
+def test_a_bare_name_is_never_a_folder(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `auto` where somebody works is not what plain `wisp` asks for."""
+    confidence_predictor(own / "mine", threshold=0.25)
+    for name in ("auto", "mine"):
+        confidence_predictor(tmp_path / "here" / name, threshold=0.75)
+    monkeypatch.chdir(tmp_path / "here")
+    thresholds = {
+        spec: prepared(spec).predictor.threshold  # type: ignore[attr-defined]
+        for spec in ("wisp", "wisp:predictor=mine", "wisp:predictor=./mine")
+    }
+    assert thresholds == {"wisp": 0.25, "wisp:predictor=mine": 0.25, "wisp:predictor=./mine": 0.75}
+
+
+def test_a_threshold_of_zero_is_a_fixed_length_that_pays_for_no_score(tmp_path: Path) -> None:
+    method = prepared(f"wisp:predictor={confidence_predictor(tmp_path / 'all pass', threshold=0.0)}")
+    assert method.learned is False
+    assert method.uses()["predictor"]["threshold"] == 0.0

@@ -88,8 +88,28 @@ def test_llama_cpu_equals_transformers_on_mistral_without_window() -> None:
 def test_llama_cpu_equals_transformers_on_the_bundled_pair() -> None:
     pair = load_pair(device="cpu", dtype="float32")
     for loaded in (pair.target, pair.draft):
-        assert isinstance(make_executor(loaded.model), executors.get("llama-cpu"))
+        assert isinstance(make_executor(loaded.model, 1, 10, None), executors.get("llama-cpu"))
         compare(loaded.model, pair.target.text_config.vocab_size)
+
+
+@pytest.mark.parametrize("name", ["grouped queries, untied head", "one layer, eps of 0.1"])
+def test_hidden_states_are_those_of_the_model(name: str) -> None:
+    """Of the kept tokens of a ragged batch, by both executors: the embeddings, each layer's, the last normalised."""
+    model = tiny_llama(0, **LLAMAS[name])
+    layers = range(model.config.num_hidden_layers + 1)
+    prompts = random_prompts([5, 70, 9], 64)
+    with torch.inference_mode():
+        plain = [model(torch.tensor([prompt]), output_hidden_states=True).hidden_states for prompt in prompts]
+    for executor in ("llama-cpu", "transformers"):
+        runner = make_runner(model, 3, 120, executor)
+        rows = [Append(runner.acquire(), prompt, keep=keep) for prompt, keep in zip(prompts, (2, 1, 9), strict=True)]
+        found = runner.forward(rows, layers)
+        assert set(found.hidden) == set(layers)
+        for layer in layers:
+            wanted = torch.cat([states[layer][0, -row.keep :] for states, row in zip(plain, rows, strict=True)])
+            torch.testing.assert_close(found.hidden[layer], wanted, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found.logits, torch.cat([found[row] for row in range(3)]))
+        assert runner.forward([Append(0, [1])]).hidden == {}
 
 
 SIZES = {
@@ -132,7 +152,7 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
     model = tiny_llama(0).to(dtype)
     runners = make_runner(model, 3, 80), make_runner(disturbed(model, 0.005), 3, 80)
     assert isinstance(runners[0].executor, executors.get("transformers"))
-    assert runners[0].store.data.dtype == dtype
+    assert runners[0].executor.store.data.dtype == dtype
     requests = make_requests(random_prompts([1, 20, 9, 33], 64), 20)
     for method in (AUTOREGRESSIVE, parse_method("fixed-k")):
         records = decode(method, runners, requests, batch_size=3)
@@ -160,12 +180,12 @@ def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, 
     config = getattr(transformers, f"{prefix}Config")(**options)
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
     with pytest.raises(SkitError, match=rf"^models of type '{config.model_type}' cannot be run: .+$"):
-        make_executor(model)
+        make_executor(model, 1, 10, 64)
 
 
 def test_unknown_executor_is_one_line() -> None:
     with pytest.raises(SkitError, match=r"^unknown executor 'llama-gpu' .*known: .*llama-cpu, .*transformers"):
-        make_executor(tiny_llama(0), "llama-gpu")
+        make_executor(tiny_llama(0), 1, 10, 64, "llama-gpu")
 
 
 def test_the_bundled_pair_is_found_by_folder() -> None:

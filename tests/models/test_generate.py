@@ -17,12 +17,16 @@ from tiny_models import (
     make_requests,
     make_runner,
     outputs,
+    plain_logits,
+    random_prompts,
     tiny_llama,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import bundled_pairs
 from specbench_kit.models.pair import load_pair
+from specbench_kit.models.runner import Append
 
 VOCABULARY = 4096
 """That of the bundled tokenizer, which the saved models share."""
@@ -132,6 +136,66 @@ def test_every_architecture_equals_generate(name: str, tmp_path: Path) -> None:
             assert outputs(records) == wanted
     rounds = [step for record in records.values() for step in record.rounds]
     assert 0 < sum(step.accepted for step in rounds) < sum(step.submitted for step in rounds)
+
+
+HALF = 4
+"""Frequencies of a head of 8."""
+TRAINED = 64
+SCALED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "proportional": {"partial_rotary_factor": 0.5},
+    "yarn": {"factor": 2.5, "original_max_position_embeddings": TRAINED},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "longrope": {
+        "short_factor": [1.0] * HALF,
+        "long_factor": [4.0] * HALF,
+        "original_max_position_embeddings": TRAINED,
+    },
+}
+
+
+def scaled_llama(kind: str) -> Any:
+    rope = {"rope_theta": 100.0} | SCALED[kind] | {"rope_type": kind}
+    return Architecture("Llama", {"rope_parameters": rope}).build()
+
+
+def test_every_rope_type_of_transformers_is_tried_here() -> None:
+    assert set(SCALED) == {"default", *ROPE_INIT_FUNCTIONS}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_every_rope_type_equals_generate_whatever_else_is_in_the_batch(kind: str, tmp_path: Path) -> None:
+    """A prompt of 70 tokens is beyond what `longrope` was trained on, and is refused; it must not turn the others."""
+    model = scaled_llama(kind)
+    folder = save(model, tmp_path / "target")
+    pair = load_pair(folder, folder, device="cpu")
+    prompts = clear_prompts(model, [9, 70, 40], TOKENS)
+    wanted = {f"{i:03}": generate(model, prompt) for i, prompt in enumerate(prompts)}
+    runners = pair.runners(3, 70 + TOKENS)
+    for spec in ("autoregressive", "fixed-k"):
+        records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=3)
+        if kind == "longrope":
+            assert records["001"].error == "the prompt has 70 tokens; the context holds 1 to 63"
+            records["001"].output_ids = wanted["001"]
+        assert outputs(records) == wanted
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_a_draft_past_the_context_does_not_turn_its_neighbours(kind: str, tmp_path: Path) -> None:
+    folder = save(scaled_llama(kind), tmp_path / "target")
+    model = load_pair(folder, folder, device="cpu").target.model
+    runner, (prompt,) = make_runner(model, 2, 200), random_prompts([20], VOCABULARY)
+    long = runner.acquire()
+    runner.forward([Append(long, [5] * 170)])
+    together = runner.forward([Append(long, [7]), Append(runner.acquire(), prompt)])
+    torch.testing.assert_close(together[1], plain_logits(model, prompt)[-1:], atol=1e-4, rtol=1e-4)
 
 
 def test_end_of_sequence_equals_generate() -> None:

@@ -13,11 +13,14 @@ import pytest
 import torch
 from command_line import TinyPair
 from safetensors.torch import load_file, save_file
-from tiny_models import decode, make_requests
+from tiny_models import decode, make_requests, plain_logits
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
+from specbench_kit.models.runner import Append
+from specbench_kit.reports.wording import setting_cautions
 
 
 @pytest.fixture
@@ -66,6 +69,70 @@ def test_differing_tokenizers(tiny: TinyPair, folder: Path) -> None:
     file.write_text(json.dumps(tokenizer))
     message = error_of(lambda: load_pair(str(tiny.target), str(folder), device="cpu"))
     assert message.startswith(f"the tokenizers of target '{tiny.target}' and draft '{folder}' differ")
+
+
+def with_added(folder: Path, *tokens: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(list(tokens))
+    tokenizer.save_pretrained(folder)
+
+
+def padded(folder: Path, vocabulary: int) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    model.save_pretrained(folder)
+
+
+def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyPair, folder: Path) -> None:
+    """A reasoning target with a token of its own: it may say it, the draft reads it and never drafts it."""
+    draft = Path(shutil.copytree(tiny.draft, folder.parent / "padded"))
+    with_added(folder, "<think>")
+    for one in (folder, draft):
+        padded(one, 264)
+    pair = load_pair(str(folder), str(draft), device="cpu")
+    assert (pair.masked, pair.vocabulary) == ((258,), 264)
+    for loaded in (pair.target, pair.draft):
+        loaded.model.lm_head.weight[258] = 9 * loaded.model.lm_head.weight[:258].sum(0)
+    target, small = pair.runners(1, 40)
+    rows = [Append(0, [258, 7, 9], keep=3)]
+    said, drafted = target.forward(rows)[0], small.forward(rows)[0]
+    torch.testing.assert_close(
+        said[:, :258], plain_logits(pair.target.model, [258, 7, 9])[:, :258], atol=1e-4, rtol=1e-4
+    )
+    assert (said[:, 258] > said.amin(-1)).any()
+    assert torch.equal(drafted[:, 258], drafted.amin(-1))
+    assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
+    caution = "TOKENIZERS DIFFER in 1 added tokens, which are never drafted; the target may say those it has."
+    assert caution in setting_cautions({"models": pair.describe(lambda _: "0")})
+
+
+@pytest.mark.parametrize("spoiled", ["target", "draft"])
+def test_a_vocabulary_that_lacks_tokens_is_one_line(spoiled: str, tiny: TinyPair, folder: Path) -> None:
+    padded(folder, 200)
+    folders = {"target": str(tiny.target), "draft": str(tiny.draft)} | {spoiled: str(folder)}
+    message = error_of(lambda: load_pair(**folders, device="cpu"))
+    assert message.startswith("model 'spoiled' has a vocabulary of 200 tokens and the tokenizer's go up to 257: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        (
+            {"repetition_penalty": 1.3, "suppress_tokens": [5, 6]},
+            {"repetition_penalty": "1.3", "suppress_tokens": "[5, 6]"},
+        ),
+        ({"no_repeat_ngram_size": 3, "min_new_tokens": 4}, {"no_repeat_ngram_size": "3", "min_new_tokens": "4"}),
+        ({"bad_words_ids": [[7]], "forced_eos_token_id": 1}, {"bad_words_ids": "[[7]]", "forced_eos_token_id": "1"}),
+        ({"repetition_penalty": 1.0, "min_length": 0, "eos_token_id": 1, "temperature": 0.6}, {}),
+    ],
+)
+def test_generation_settings_that_are_ignored_are_named(asked: object, named: dict[str, str], folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(asked))
+    models = load_pair(str(folder), str(folder), device="cpu").describe(lambda _: "0")
+    assert models["target"].get("ignored_settings", {}) == named
+    cautions = setting_cautions({"models": models})
+    assert len(cautions) == bool(named)
+    assert all(f"{name} {value}" in cautions[0] for name, value in named.items())
 
 
 def test_missing_config(tiny: TinyPair, folder: Path) -> None:

@@ -13,7 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.masks import BAND
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.runner import Append, Runner
 
 CAPACITY = 150
@@ -142,7 +143,7 @@ def _check_kv(runner: Runner, fresh: Runner, mirror: Mirror, tolerance: float) -
         return
     slot, length = fresh.acquire(), len(mirror.committed)
     fresh.forward([Append(slot, mirror.committed)])
-    wanted, held = fresh.store.read(slot, length), runner.store.read(mirror.slot, length)
+    wanted, held = fresh.executor.store.read(slot, length), runner.executor.store.read(mirror.slot, length)
     torch.testing.assert_close(held, wanted, atol=tolerance, rtol=tolerance)
     fresh.release(slot)
 
@@ -152,7 +153,7 @@ def test_a_reused_slot_remembers_nothing(executor: str) -> None:
     model = tiny_llama(0)
     prompt, other = random_prompts([20, 70], 64)
     clean, used = make_runner(model, 1, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
-    used.store.data.fill_(1e3)
+    used.executor.store.data.fill_(1e3)
     slot = used.acquire()
     used.forward([Append(slot, other)])
     used.commit(slot, range(50))
@@ -185,23 +186,10 @@ def test_a_slot_holds_its_capacity_and_no_more() -> None:
 
 def test_logits_are_cut_to_the_shared_vocabulary() -> None:
     model = tiny_llama(0)
-    runner = Runner(make_runner(model, 1, 10).executor, 1, 10, model.device, model.dtype, vocabulary=40)
+    runner = Runner(make_executor(model, 1, 10, 40))
     logits = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])
     torch.testing.assert_close(logits[0], plain_logits(model, [1, 2, 3])[:, :40], atol=1e-4, rtol=1e-4)
     assert logits.argmax()[0] == plain_logits(model, [1, 2, 3])[:, :40].argmax(-1).tolist()
-
-
-def test_top2_gives_the_margin_and_leaves_no_trace() -> None:
-    model = tiny_llama(0)
-    runner = make_runner(model, 1, 40)
-    for _ in range(3):
-        (best, second), margin = runner.top2([5, 6, 7])
-        values, tokens = plain_logits(model, [5, 6, 7])[-1].topk(2)
-        assert (best, second) == tuple(tokens.tolist())
-        assert margin == pytest.approx(float(values[0] - values[1]), abs=1e-4)
-    with pytest.raises(SkitError):
-        runner.top2([1] * 41)
-    assert runner.acquire() == 0
 
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=1.0)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import ModelSource
-from specbench_kit.models.executors.base import Executor, ForwardInput
-from specbench_kit.models.kv import KVShape
+from specbench_kit.models.executors.base import Executor, make_executor
+from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.profilers.measured_run import observe
 from specbench_kit.profilers.measurement import REPEATS, RUNS, Stand, choose_factor, measure, planned_s
@@ -57,34 +58,34 @@ def test_every_configuration_is_timed_in_every_run(stand: Stand, samples: Sample
     assert all(one.variation is not None for one in observations)
 
 
-class Watching(Executor):
-    """A real executor that keeps what each forward saw, and raises `error` at more than `most` tokens at once."""
+class Watch:
+    """Makes real executors, keeps what each forward saw, and raises `error` at more than `most` tokens at once."""
 
-    def __init__(self, inner: Executor, most: int = 10**9, error: Exception | None = None) -> None:
-        self.inner, self.most = inner, most
-        self.error = error or torch.OutOfMemoryError("CUDA out of memory")
+    def __init__(self, most: int = 10**9, error: Exception | None = None) -> None:
+        self.most, self.error = most, error or torch.OutOfMemoryError("CUDA out of memory")
         self.lengths: list[tuple[int, int]] = []
         self.keys: Tensor | None = None
 
-    @classmethod
-    def supports(cls, _model: object) -> bool:
-        return False
+    def make(self, *given: Any) -> Executor:
+        """As `make_executor`."""
+        executor: Any = make_executor(*given)
+        compute = executor.compute
 
-    @property
-    def kv_shape(self) -> KVShape:
-        return self.inner.kv_shape
+        def watched(batch: ForwardInput) -> Computed:
+            if batch.tokens.numel() > self.most:
+                raise self.error
+            computed = compute(batch)
+            self.lengths.append((batch.kv.width, batch.kv.length))
+            self.keys = batch.kv.read(0)[0].clone()
+            return computed
 
-    def forward(self, batch: ForwardInput) -> Tensor:
-        if batch.tokens.numel() > self.most:
-            raise self.error
-        logits = self.inner.forward(batch)
-        self.lengths.append((batch.kv.width, batch.kv.length))
-        self.keys = batch.kv.read(0)[0].clone()
-        return logits
+        executor.compute = watched
+        return executor
 
 
 def test_the_cached_tokens_kv_is_really_there(stand: Stand) -> None:
-    watching = stand.executor = Watching(stand.executor)
+    watching = Watch()
+    stand.make_executor = watching.make
     stand.provide(PLAN)
     seconds = stand.time(PLAN[0], run=0)
     assert watching.lengths[:2] == [(20, 20), (10, 10)]
@@ -98,7 +99,7 @@ def test_the_cached_tokens_kv_is_really_there(stand: Stand) -> None:
 
 
 def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: Stand, samples: Samples) -> None:
-    stand.executor = Watching(stand.executor, most=64)
+    stand.make_executor = Watch(most=64).make
     left = measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
     assert left.skipped == ["wide"]
     assert {name for name, _ in samples.seconds} == {"short", "cold"}
@@ -106,10 +107,9 @@ def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: Stand, samples
 
 
 def test_a_cpu_without_memory_is_told_from_another_error(stand: Stand, samples: Samples) -> None:
-    plain = stand.executor
-    stand.executor = Watching(plain, 64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"))
+    stand.make_executor = Watch(64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")).make
     assert measure(stand, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
-    stand.executor = Watching(plain, 64, RuntimeError("shapes differ"))
+    stand.make_executor = Watch(64, RuntimeError("shapes differ")).make
     with pytest.raises(RuntimeError, match="shapes differ"):
         measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
 

@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import PATIENCE_S, SKIT, TinyPair, copy_model, environment, error_line, read_object, skit, skit_here
+from command_line import (
+    BUSY,
+    PATIENCE_S,
+    READINGS,
+    SKIT,
+    TinyPair,
+    copy_model,
+    environment,
+    error_line,
+    read_object,
+    skit,
+    skit_here,
+)
 
 from specbench_kit.bench.provenance import hash_model
 from specbench_kit.profilers.loading import find_measured, load, read
@@ -125,6 +137,24 @@ def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_
         assert {step["new"] for step in summary["profiles"][role]["steps"]} == ({1} if role == "drafter" else {1, 5, 9})
     assert len(list((home / "profiles").glob("*.csv"))) == 2
     assert "What a stop rule costs" in next(tmp_path.glob("out/*/report.md")).read_text()
+
+
+def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
+    short: TinyPair, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(READINGS, str(BUSY))
+    command = ["profile-verifier", "--target", short.target, *FAST, "--out", tmp_path / "out"]
+    line = error_line(skit_here(*command))
+    assert line.startswith("not saved, since the machine was disturbed while steps were timed: the verifier had a proc")
+    assert not home.exists()
+    (folder,) = (tmp_path / "out").iterdir()
+    (kept,) = folder.glob("*.toml")
+    assert kept.name in line
+    assert read(kept).latency().seconds([(1, 10)]) > 0
+    assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]
+    assert len(read_object(folder / "run.json")["machine"]) == 1
+    assert skit_here(*command, "--force").returncode == 0
+    assert [path.name for path in (home / "profiles").glob("*.toml")] == [kept.name]
 
 
 @ABSENT

@@ -55,7 +55,16 @@ def model(role, digest):
             {"config": BASE["config"] | {"temperature": 0.8}},
             "sampling: greedy (threshold), temperature 0.8, top-p 1, seed 7 (wisp)",
         ),
+        (
+            {"config": BASE["config"] | {"batch_size": 4, "effective_batch_size": 1}},
+            "effective batch size: as asked (threshold), 1 where 4 was asked (wisp)",
+        ),
+        (
+            {"config": BASE["config"] | {"batch_size": 4}},
+            "effective batch size: as asked (threshold), not stated where 4 was asked (wisp)",
+        ),
         ({"time_kind": "modelled"}, "time: measured (threshold), modelled (wisp)"),
+        ({"config": BASE["config"] | {"batch_size": 4}}, "batch size: 1 (threshold), 4 (wisp)"),
     ],
 )
 def test_what_differs_is_named_and_refused_unless_forced(tmp_path, second, named):
@@ -104,19 +113,72 @@ def test_a_forced_report_gives_every_row_its_own_clock(tmp_path):
     assert report.count("## Deployment (modelled)") == 1
 
 
-def test_machine_batch_size_and_commit_are_remarked_on_and_not_refused(tmp_path):
+def test_machine_and_commit_are_remarked_on_and_not_refused(tmp_path):
     second = {
-        "config": BASE["config"] | {"batch_size": 4},
         "hardware": BASE["hardware"] | {"torch_threads": 2},
         "git_commit": "fedcba9876543210",
     }
     found = compare(pair(tmp_path, second))
     assert list(found.remarks) == [
-        "batch size: 1 (threshold), 4 (wisp)",
         "threads: 4 (threshold), 2 (wisp)",
         "git commit: 0123456789ab (threshold), fedcba987654 (wisp)",
     ]
-    assert "The runs differ in batch size: 1 (threshold), 4 (wisp)." in wording.cautions(found)
+    assert "The runs differ in threads: 4 (threshold), 2 (wisp)." in wording.cautions(found)
+
+
+STATED = {
+    "versions": {"specbench_kit": "0.1.0", "torch": "2.11.0", "transformers": "5.17.0"},
+    "git_dirty": False,
+    "platform": "Linux-6.1",
+    "hardware": BASE["hardware"] | {"physical_cores": 8, "usable_cpus": 4, "memory_gb": 16.0},
+    "config": BASE["config"] | {"repeats": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"versions": STATED["versions"] | {"specbench_kit": "0.2.0"}}, "version of specbench-kit: 0.1.0 (threshold)"),
+        ({"versions": STATED["versions"] | {"torch": "2.12.0"}}, "version of torch: 2.11.0 (threshold), 2.12.0 (wisp)"),
+        ({"versions": STATED["versions"] | {"transformers": "6"}}, "version of transformers: 5.17.0 (threshold)"),
+        ({"git_dirty": True}, "uncommitted changes: no (threshold), yes (wisp)"),
+        ({"platform": "macOS-15"}, "operating system: Linux-6.1 (threshold), macOS-15 (wisp)"),
+        ({"hardware": STATED["hardware"] | {"usable_cpus": 2}}, "cores: 8 cores, 4 usable (threshold), 8 cores, 2"),
+        ({"hardware": STATED["hardware"] | {"memory_gb": 32.0}}, "memory in GB: 16.0 (threshold), 32.0 (wisp)"),
+        ({"config": STATED["config"] | {"launch": "processes"}}, "launch: virtual (threshold), processes (wisp)"),
+        ({"config": STATED["config"] | {"repeats": 3}}, "repeats: 1 (threshold), 3 (wisp)"),
+    ],
+)
+def test_every_condition_of_a_measurement_is_named(tmp_path, changed, named):
+    found = compare(pair(tmp_path, STATED | changed, STATED))
+    (remark,) = found.remarks
+    assert remark.startswith(named)
+
+
+def test_conditions_that_an_older_run_does_not_state_are_passed_over(tmp_path):
+    older = {"versions": None, "git_dirty": None, "platform": None}
+    stated = {name: STATED[name] for name in ("versions", "git_dirty", "platform")}
+    assert list(compare(pair(tmp_path, stated, older)).remarks) == []
+
+
+def test_prompts_that_the_tokenizer_read_otherwise_are_refused(tmp_path):
+    runs = pair(tmp_path, {"prompts": {"q0": "aa"}}, {"prompts": {"q0": "bb"}})
+    with pytest.raises(
+        SkitError, match=r"they differ in tokens of the prompts of gsm8k: hash \w{12} \(threshold\), hash"
+    ):
+        compare(runs)
+    assert compare(pair(tmp_path / "one", {"prompts": {"q0": "aa"}})).overruled == []
+
+
+def test_a_default_that_changed_and_a_predictor_trained_again_are_named(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    for k, created in ((4, "May"), (5, "June")):
+        write_run(tmp_path, "fixed-k", records, options={"k": k}, uses={"predictor": {"created": created}})
+    assert list(compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields["options"]["k"])).remarks) == [
+        "options of fixed-k: k=4 (fixed-k (k=4)), k=5 (fixed-k (k=5))",
+        "what it was made ready with of fixed-k: predictor.created=May (fixed-k (k=4)), "
+        "predictor.created=June (fixed-k (k=5))",
+    ]
 
 
 def test_seeds_matter_only_where_tokens_are_sampled(tmp_path):

@@ -8,11 +8,11 @@ from report_builders import failed_record, make_run
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.reports import comparison_wording as wording
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.metrics import summarise
 from specbench_kit.reports.run_data import load_runs
-from specbench_kit.reports.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 
 
 def compared(paths, **options):
@@ -48,7 +48,9 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
         assert row[name] == pytest.approx(alone[name]), name
     for name in ("ttft", "tpot", "itl", "acceptance_at", "phase_seconds"):
         assert row[name] == alone[name]
-    assert row["intervals"]["speedup"] == pytest.approx(alone["intervals"]["speedup"])
+    assert row["intervals"]["tokens_per_verify"] == alone["intervals"]["tokens_per_verify"]
+    (low, high), (inner_low, inner_high) = row["intervals"]["speedup"], alone["intervals"]["speedup"]
+    assert low < inner_low < inner_high < high  # all rows of a table hold together
 
 
 def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
@@ -112,12 +114,12 @@ def test_a_difference_inside_its_interval_is_called_none(tmp_path):
 
 
 def test_verdicts_need_six_prompts():
-    assert verdict([1.1, 1.3], 6) == FASTER
-    assert verdict([0.7, 0.9], 6) == SLOWER
-    assert verdict([0.9, 1.1], 6) == NO_DIFFERENCE
-    assert verdict([1.0, 1.1], 6) == NO_DIFFERENCE
-    assert verdict([1.1, 1.3], 5) == TOO_FEW
-    assert verdict(None, 100) == TOO_FEW
+    assert verdict(1.2, [1.1, 1.3], 6) == FASTER
+    assert verdict(0.8, [0.7, 0.9], 6) == SLOWER
+    assert verdict(1.0, [0.9, 1.1], 6) == NO_DIFFERENCE
+    assert verdict(1.05, [1.0, 1.1], 6) == NO_DIFFERENCE
+    assert verdict(1.2, [1.1, 1.3], 5) == TOO_FEW
+    assert verdict(None, None, 100) == TOO_FEW
 
 
 def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
@@ -126,7 +128,7 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     found = compared([tmp_path])
     assert found.overall["wisp"]["speedup_verdict"] == TOO_FEW
     assert wording.speedup_cell(found.overall["wisp"]).endswith(" ≈")
-    assert wording.headline(found).endswith("), too few prompts to tell.")
+    assert wording.headline(found).endswith("x the speed of autoregressive decoding, too few prompts to tell.")
 
 
 def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):
@@ -178,13 +180,13 @@ def test_several_datasets_make_one_table_and_one_each(tmp_path):
         whole, small, large = row, found.parts[1].rows[label], found.parts[2].rows[label]
         assert (whole["finished"], small["finished"], large["finished"]) == (18, 6, 12)
         assert whole["makespan_s"] == pytest.approx(small["makespan_s"] + large["makespan_s"])
-    assert found.overall["wisp"]["speedup_prompts"] == 18
+    assert found.overall["wisp"]["speedup_units"] == 18
 
 
 def test_repeats_are_drawn_with_their_prompt(tmp_path):
     write_methods(tmp_path, requests=8, repeats=3)
     row = compared([tmp_path]).overall["wisp"]
-    assert (row["finished"], row["speedup_prompts"], row["repeats"]) == (24, 8, 3)
+    assert (row["finished"], row["speedup_units"], row["repeats"]) == (24, 8, 3)
     assert len(row["speedup_by_repeat"]) == 3
     assert min(row["speedup_by_repeat"]) <= row["speedup"] <= max(row["speedup_by_repeat"])
     assert row["repeat_spread"] > 0
@@ -240,6 +242,17 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     assert wording.lossless_cell(row) == "5/7, 1 tied, 1 WRONG"
 
 
+def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
+    records = [one for repeat in (0, 1) for one in records_of(4, 0.7, 8, 24, repeat=repeat)]
+    baseline = plain(records)
+    for at in (0, 8):
+        records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
+    run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
+    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "repeat": 0, "verdict": "tie"}]}
+    row = compare([run]).overall["wisp"]
+    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1}
+
+
 def test_sampled_outputs_are_not_compared(tmp_path):
     write_methods(tmp_path, config=make_run()["config"] | {"temperature": 0.8})
     assert compared([tmp_path]).overall["wisp"]["lossless"] is None
@@ -250,7 +263,7 @@ def test_failed_requests_count_nowhere_else(tmp_path):
     baseline = in_turn(plain(records))
     write_run(tmp_path, "wisp", [*records[:-1], failed_record("q7")], baseline)
     row = compared([tmp_path]).overall["wisp"]
-    assert (row["finished"], row["failed"], row["speedup_prompts"]) == (7, 1, 7)
+    assert (row["finished"], row["failed"], row["speedup_units"]) == (7, 1, 7)
 
 
 def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):

@@ -41,8 +41,7 @@ def test_alignment_is_over_the_rounds_that_drafted_ahead(records: list[RequestRe
     overall = summarise(records, makespan_s=2.0)["overall"]
     assert overall["alignment_rate"] == 2 / 4
     assert overall["proactive_hit_depth"] == 3 / 2
-    low, high = overall["intervals"]["alignment_rate"]
-    assert low <= 0.5 <= high
+    assert overall["intervals"]["alignment_rate"] is None  # of two prompts
     assert (
         overall["intervals"]["acceptance_rate"]
         == summarise(records, makespan_s=1.0)["overall"]["intervals"]["acceptance_rate"]

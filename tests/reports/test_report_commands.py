@@ -119,6 +119,61 @@ def test_a_run_that_cannot_be_read_passes_no_condition(runs):
     assert skit_here("compare", runs, "--fail-if", "speedup<100").returncode == 1
 
 
+DISTURBED = [
+    {"lanes": {"wisp": {"cpu_share": 0.04, "spread": 6.0}}, "steal": None, "load": [9.5, 11.25], "cpus": 2},
+]
+WARNING = "DISTURBED MACHINE: wisp had a processor for 4% of its time (at least 90%); "
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A quiet run, and one that was timed on a disturbed machine."""
+    out, records = tmp_path / "mixed", in_turn(records_of(4, 0.7, 12, 24))
+    write_run(out, "fixed-k:k=3", records, in_turn(plain(records)))
+    write_run(out, "wisp", records, in_turn(plain(records)), machine=DISTURBED)
+    return out
+
+
+def test_time_of_a_disturbed_machine_passes_and_fails_nothing(busy):
+    for condition in ("speedup<0.1", "speedup<100"):
+        done = skit_here("compare", busy, "--fail-if", condition, "--json")
+        assert done.returncode == 3
+        assert "inconclusive: run " in done.stderr
+        assert "wisp" in json.loads(done.stdout)["inconclusive"][0]
+        assert "passed" not in done.stderr
+
+
+def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
+    assert skit_here("compare", busy, "--fail-if", "tokens_per_verify<100").returncode == 1
+    passed = skit_here("compare", busy, "--fail-if", "tokens_per_verify<1")
+    assert (passed.returncode, "passed: tokens_per_verify<1 holds" in passed.stdout) == (0, True)
+    both = skit_here("compare", busy, "--fail-if", "tokens_per_verify<100", "--fail-if", "speedup<100")
+    assert both.returncode == 1
+    assert "speedup" not in both.stderr.partition("failed: ")[2].splitlines()[0]
+
+
+def test_a_disturbed_machine_is_told_before_the_headline(busy, tmp_path):
+    done = skit_here("compare", busy, "--out", tmp_path / "joint", "--format", "md,html")
+    assert done.returncode == 0
+    assert " ".join(done.stdout.split()).startswith(WARNING)
+    text = (tmp_path / "joint" / "report.md").read_text()
+    title, first, headline, *_ = text.split("\n\n")
+    assert title.startswith("# 2 methods")
+    assert WARNING in first
+    assert "load average 9.5 at the start and 11.2 at the end on 2 processors" in first
+    assert headline.startswith("**`")
+    assert WARNING in (tmp_path / "joint" / "report.html").read_text()
+    (run,) = (path for path in busy.iterdir() if "wisp" in path.name)
+    assert skit_here("report", run, "--format", "md").returncode == 0
+    assert WARNING in (run / "report.md").read_text().split("\n\n")[1]
+
+
+def test_a_quiet_run_says_nothing_of_the_machine(runs):
+    run = min(runs.iterdir())
+    assert skit_here("report", run, "--format", "md").returncode == 0
+    assert "MACHINE" not in (run / "report.md").read_text()
+
+
 def test_nothing_to_report_is_an_error(tmp_path):
     assert "cannot read" in error_line(skit_here("report", tmp_path))
     run = write_run(tmp_path, "wisp", [])

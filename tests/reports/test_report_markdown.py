@@ -3,7 +3,7 @@ import re
 import pytest
 from report_builders import autoregressive_like, failed_record, make_run, simulate_chain, summary_of
 
-from specbench_kit.reports.losslessness import Losslessness, summarise_checks
+from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.reports.markdown import render
 from specbench_kit.reports.vocabulary import DISTRIBUTIONS, LISTS, METRICS
 
@@ -19,7 +19,7 @@ def baseline(records):
 
 
 def identical(records):
-    return summarise_checks([Losslessness(r.request_id, "identical") for r in records], 1e-4)
+    return summarise_checks([Losslessness(r.request_id, "identical") for r in records])
 
 
 def section(report, title):
@@ -53,7 +53,7 @@ def test_a_speedup_over_few_prompts_is_not_called_one():
         record.request_id, record.repeat = f"q{number // 2}", number % 2
     run = make_run(config=make_run()["config"] | {"repeats": 2})
     report = render(run, summary_of(records, autoregressive_like(records)), records)
-    assert "), too few prompts to tell, " in report.splitlines()[2]
+    assert "decoding, too few prompts to tell, " in report.splitlines()[2]
     assert cells(section(report, "What was run"), "limits")[1].endswith("batch size 1, every request asked 2 times")
 
 
@@ -101,16 +101,16 @@ def test_sample_data_partial_runs_failures_and_modelled_time_are_warned_about_fi
 def test_divergences_are_listed_with_their_verdict(records, baseline):
     checks = [
         Losslessness("q0", "identical"),
-        Losslessness("q1", "tie", 5, 99, 15, 2e-6),
+        Losslessness("q1", "tie", 5, 99, 15, 2e-6, noise=3e-6, control=4e-6),
         Losslessness("q2", "error", 3, None, 12, 0.7),
         Losslessness("q3", "prompt differs"),
         Losslessness("q4", "not compared"),
     ]
-    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks, 1e-4)), records)
+    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks)), records)
     lossless = section(report, "Losslessness")
     assert "**Not lossless: 1 of 3 outputs equal" in lossless
-    assert "| q1 | tie | 5 | 99 | 15 | 2e-06 |" in lossless
-    assert "| q2 | error | 3 | (ended) | 12 | 0.7 |" in lossless
+    assert "| q1 | tie | 5 | 99 | 15 | 2e-06 | 3e-06 | 4e-06 |" in lossless
+    assert "| q2 | error | 3 | (ended) | 12 | 0.7 | – | – |" in lossless
     assert "have another prompt than in the baseline and are not compared: 1." in lossless
     assert "not compared: 1." in lossless
     assert "NOT LOSSLESS" in report[: report.index("## What was run")]
@@ -118,14 +118,14 @@ def test_divergences_are_listed_with_their_verdict(records, baseline):
 
 def test_ties_alone_are_lossless_up_to_rounding(records, baseline):
     checks = [Losslessness("q0", "identical"), Losslessness("q1", "tie", 5, 99, 15, 2e-6)]
-    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks, 1e-4)), records)
+    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks)), records)
     assert "**Lossless up to rounding: 1 of 2 outputs equal" in report
     assert "NOT LOSSLESS" not in report
 
 
 def test_long_lists_are_cut_with_a_count(records, baseline):
     checks = [Losslessness(f"q{i}", "tie", 5, 99, 15, 2e-6) for i in range(25)]
-    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks, 1e-4)), records)
+    report = render(make_run(), summary_of(records, baseline, summarise_checks(checks)), records)
     assert "| q19 | tie |" in report
     assert "| q20 | tie |" not in report
     assert "and 5 more." in report
@@ -147,7 +147,7 @@ def test_categories_positions_and_phases(records, baseline):
 def test_positions_that_were_never_accepted_are_named_and_not_listed():
     records = simulate_chain(requests=3, rounds=4, draft=20, alpha=0.3)
     report = render(make_run(), summary_of(records), records)
-    assert re.search(r"No round accepted more than \d of up to 20 submitted tokens\.", report)
+    assert re.search(r"No round accepted more than \d of up to 20 draft positions\.", report)
     assert "\n| 20 |" not in report
 
 

@@ -4,7 +4,7 @@ import pytest
 from report_builders import autoregressive_like, make_run, simulate_chain, summary_of
 from rich.console import Console
 
-from specbench_kit.reports.losslessness import Losslessness, summarise_checks
+from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.reports.terminal import print_comparison, print_summary
 
 
@@ -12,9 +12,9 @@ from specbench_kit.reports.terminal import print_comparison, print_summary
 def summaries():
     records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
     checks = [Losslessness(r.request_id, "identical") for r in records]
-    fixed = summary_of(records, autoregressive_like(records), summarise_checks(checks, 1e-4))
+    fixed = summary_of(records, autoregressive_like(records), summarise_checks(checks))
     checks[0] = Losslessness("q0", "error", 1, 2, 3, 0.5)
-    wrong = fixed | {"method": "threshold:threshold=0.4[b]", "lossless": summarise_checks(checks, 1e-4)}
+    wrong = fixed | {"method": "threshold:threshold=0.4[b]", "lossless": summarise_checks(checks)}
     return [fixed, wrong]
 
 

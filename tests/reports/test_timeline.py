@@ -15,8 +15,8 @@ from PIL import Image
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline

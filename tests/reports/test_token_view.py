@@ -12,12 +12,12 @@ from environments import DEPLOYMENT
 from report_builders import make_record, make_round, make_run
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
+from specbench_kit.assembly import live_engine
 from specbench_kit.bench.exports import MOST_PAGES
 from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import Details, RequestDetail, RoundDetail
-from specbench_kit.decoding.engine import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.token_view import pages, render_index, render_page, token_text, visible

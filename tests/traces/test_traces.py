@@ -3,10 +3,11 @@
 import json
 import resource
 import tracemalloc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -25,6 +26,8 @@ from tiny_models import (
 )
 from tiny_predictors import confidence_predictor
 
+from specbench_kit.bench.replay_run import bench_replay
+from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
@@ -74,7 +77,7 @@ def answers(models, requests) -> dict[str, RequestRecord]:
 @pytest.fixture(scope="module")
 def header(models) -> TraceHeader:
     runners = (make_runner(models[0], 1, 96), make_runner(models[1], 1, 96))
-    draft_s, verify_s = measure_steps(*runners, [1, 2, 3, 4], MAX_DRAFT)
+    draft_s, verify_s, _ = measure_steps(*runners, [1, 2, 3, 4], MAX_DRAFT)
     return TraceHeader(MAX_DRAFT, draft_s, verify_s, {"models": {}}, measure_statistics(64, "cpu"))
 
 
@@ -109,6 +112,25 @@ def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, head
     assert rounds(replayed) == rounds(live.values())
     assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
     assert {r.request_id: r.finish_reason for r in replayed} == {r.request_id: r.finish_reason for r in live.values()}
+
+
+SHORT = 40
+"""Tokens of a context that three of the five requests fill."""
+
+
+@pytest.mark.parametrize("states_it", [True, False], ids=["capacity in the header", "a trace of version 2"])
+@pytest.mark.parametrize("spec", ["fixed-k:k=6", "threshold:threshold=0.1,max_draft=6", "oracle:max_draft=6"])
+def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, states_it, models, header):
+    runners = tuple(make_runner(model, 1, SHORT) for model in models)
+    requests = make_requests(clear_prompts(models[0], (3, 22, 30, 37, 39), 1), NEW_TOKENS)
+    said = decode(AUTOREGRESSIVE, runners, requests)
+    recorder = Recorder(runners[0], make_runner(models[1], 1, slot_length(SHORT, NEW_TOKENS, MAX_DRAFT)), MAX_DRAFT)
+    traces = [recorder.trace(record) for record in said.values()]
+    live = decode(parse_method(spec), runners, with_references(requests, said))
+    assert [len(record.output_ids) for record in live.values()] == [24, 18, 10, 3, 1]
+    replayed = list(replay(parse_method(spec), replace(header, capacity=SHORT if states_it else None), traces))
+    assert rounds(replayed) == rounds(live.values())
+    assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
 
 
 def test_every_registered_method_is_tried_here():
@@ -199,9 +221,21 @@ def with_header(path: Path, **changes: object) -> Path:
     ("changes", "reason"),
     [
         ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 4}, "written by a newer specbench-kit: upgrade"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
-        ({"verify_s": None}, "damaged: its header cannot be read"),
+        ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list of a number, not null\)"),
+        ({"verify_s": [0.1, "0.2"]}, "verify_s must be a list of a number"),
+        ({"verify_s": [0.1]}, "1 verification times do not go with drafts of 6"),
+        ({"verify_s": [float("nan")] * 7}, "NaN is no number"),
+        ({"draft_s": -1e-3}, "times must be numbers from 0 up"),
+        ({"statistics_s": float("inf")}, "Infinity is no number"),
+        ({"draft_s": "fast"}, 'draft_s must be a number, not "fast"'),
+        ({"max_draft": 6.0}, "max_draft must be a whole number, not 6.0"),
+        ({"max_draft": 0}, "7 verification times do not go with drafts of 0"),
+        ({"capacity": -5}, "capacity must be from 0"),
+        ({"capacity": "long"}, "capacity must be a whole number or null"),
+        ({"run": []}, "run must be an object"),
         ({"colour": "blue"}, "damaged: its header cannot be read"),
     ],
 )
@@ -222,6 +256,48 @@ def test_rows_that_do_not_fit_the_header_are_refused(tmp_path: Path, header, tra
     path = with_header(write(tmp_path / "t.parquet", header, traces), max_draft=MAX_DRAFT - 1)
     with pytest.raises(SkitError, match="is damaged: cannot reshape"):
         list(TraceFile(path))
+
+
+def with_column(path: Path, name: str, change: Callable[[list[Any]], None]) -> Path:
+    """The trace at `path` with other values in one of its columns."""
+    table = pyarrow.parquet.read_table(path)
+    values = table[name].to_pylist()
+    change(values)
+    place = table.schema.get_field_index(name)
+    changed = table.set_column(place, table.schema.field(place), pyarrow.array(values, table.schema.field(place).type))
+    pyarrow.parquet.write_table(changed, path)
+    return path
+
+
+def set_first(value: Any) -> Callable[[list[Any]], None]:
+    return lambda values: values.__setitem__(0, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("request_id", set_first(None), "column request_id holds null"),
+        ("output_ids", set_first(None), "column output_ids holds null"),
+        ("drafted", lambda values: values[0].__setitem__(3, None), "column drafted holds null"),
+        ("entropy", lambda values: values[0].__setitem__(3, None), "column entropy holds null"),
+        ("entropy", lambda values: values[0].__setitem__(3, float("nan")), "statistics that are no numbers"),
+        ("prompt_ids", set_first([]), "has no prompt or no output"),
+        ("prompt_ids", set_first([5, -2]), "holds a negative token"),
+        ("finish_reason", set_first("tired"), "finished for the reason 'tired', not eos or length"),
+        ("continuation", lambda values: values[0].clear(), "ends before the capacity of 96 tokens"),
+    ],
+)
+def test_columns_that_hold_no_trace_are_one_line(name, change, reason, tmp_path: Path, header, traces):
+    path = write(tmp_path / "t.parquet", replace(header, capacity=96), traces)
+    with pytest.raises(SkitError, match=rf"^the trace .* is damaged: .*{reason}.*; record it again$"):
+        list(TraceFile(with_column(path, name, change)))
+
+
+@pytest.mark.parametrize("run", [{}, {"models": None}, {"models": {"target": {"hash": "a"}}}])
+def test_a_trace_that_does_not_say_its_models_is_one_line(run, tmp_path: Path, header, traces):
+    path = write(tmp_path / "t.parquet", replace(header, run={"dataset": {"name": "d"}, **run}), traces)
+    with pytest.raises(SkitError, match=r"^the trace .* does not say its models (target|draft) hash: record it again$"):
+        bench_replay(Settings(("fixed-k",), out=tmp_path / "out"), path, print)
 
 
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
@@ -274,9 +350,10 @@ def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
 def test_steps_are_timed_for_every_length_and_leave_the_runners_as_they_were(models):
     runners = make_runner(models[0], 1, 96), make_runner(models[1], 1, 96)
     for prefix in ([5], list(range(1, 60))):
-        draft_s, verify_s = measure_steps(*runners, prefix, MAX_DRAFT)
+        draft_s, verify_s, timed = measure_steps(*runners, prefix, MAX_DRAFT)
         assert len(verify_s) == MAX_DRAFT + 1
         assert min(draft_s, *verify_s) > 0
+        assert [min(one) <= step_s <= max(one) for one, step_s in zip(timed, (draft_s, *verify_s), strict=True)]
     assert [runner.length(runner.acquire()) for runner in runners] == [0, 0]
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
+from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.environment import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import FEATURES, families

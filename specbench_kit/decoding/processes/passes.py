@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.decoding.flight import Level, Prune
-from specbench_kit.models.runner import Append, Logits
+from specbench_kit.decoding.pipeline.flight import Level, Prune
+from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.runner import Append
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.processes.stages import ProcessStages
@@ -50,20 +51,18 @@ class Passes:
         """Appended tokens that are not yet committed."""
         return self._slots[slot].prefix + self._slots[slot].nodes
 
-    def begin(self, rows: Sequence[Append]) -> Callable[[], Logits]:
+    def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
         """One pass per row; the last one is still on its way when this returns."""
-        logits, last = Logits(len(rows)), len(rows) - 1
+        *before, last = rows
+        arrived = []
+        for row in before:
+            self._pass(row)
+            arrived.append(self._stages.answers(row.keep))
+        self._pass(last)
+        return lambda: Forward([*arrived, self._stages.answers(last.keep)])
 
-        def arrive(index: int) -> Logits:
-            found = self._stages.answers(rows[index].keep)
-            logits.add([index], found[None], [slice(rows[index].keep)])
-            return logits
-
-        for index, row in enumerate(rows):
-            self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
-            if index < last:
-                arrive(index)
-        return lambda: arrive(last)
+    def _pass(self, row: Append) -> None:
+        self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench_kit.decoding.flight import Level, Prune
-from specbench_kit.decoding.stages import TreeSlot
+from specbench_kit.decoding.pipeline.flight import Level, Prune
+from specbench_kit.decoding.pipeline.stages import TreeSlot
 from specbench_kit.models.executors.stage import StageExecutor
 from specbench_kit.models.runner import Runner
 
@@ -29,12 +29,10 @@ class Stage:
     def __init__(
         self, model: Any, stage: int, stages: int, device: torch.device, *, slots: int, capacity: int, vocabulary: int
     ) -> None:
-        self.executor = StageExecutor(model, stage, stages)
-        model.to(device)
+        self.executor = StageExecutor(model, stage, stages, device, slots, capacity, vocabulary)
         self.dtype: torch.dtype = model.dtype
         self.hidden_size: int = model.config.hidden_size
-        cut = vocabulary if self.executor.last else None
-        self.runner = Runner(self.executor, slots, capacity, device, self.dtype, cut)
+        self.runner = Runner(self.executor)
         self.held = Load()
         self.trees: dict[int, TreeSlot] = {}
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
@@ -45,6 +45,11 @@ class ProcessStages:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def are_children(self) -> bool:
+        """Whether this process started the others."""
+        return self._workers is not None
 
     def acquire(self) -> int:
         """An empty slot."""

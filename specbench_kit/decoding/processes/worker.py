@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import device_of, join, meeting_place
 from specbench_kit.decoding.processes.place import Place

@@ -1,39 +1,94 @@
-"""The one narrow door to a model's forward pass."""
+"""The one door to a model's forward pass: ragged rows in; logits, draft statistics and hidden states out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.kv import KVShape, KVWindow
 from specbench_kit.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardInput:
-    """One padded batch.
+class Row:
+    """New tokens of one slot, whose KV goes to the places `start`, `start + 1`, ... of the slot.
 
-    `tokens` and `positions` are [rows, width]; `mask` is additive, [rows, 1, width, kv.length]; logits are
-    wanted from column `first` on. `key_positions` [rows, kv.length] is set where a model with sliding windows
-    needs to know how far back a key lies.
+    Every new token sees the first `prefix` places. `paths[i]` are the places that token i sees besides, counted from
+    `prefix` on, its own last; its position is prefix + len(paths[i]) - 1. Without paths everything in the slot is one
+    chain. Logits are wanted after the last `keep` tokens.
     """
 
-    tokens: Tensor
-    positions: Tensor
-    mask: Tensor
-    kv: KVWindow
-    first: int
-    key_positions: Tensor | None
+    slot: int
+    tokens: Sequence[int]
+    start: int
+    prefix: int
+    paths: Sequence[Sequence[int]] | None = None
+    keep: int = 1
+
+
+class Forward:
+    """What a forward gives for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one.
+
+    `hidden` holds, by layer, states of the rows' kept tokens as `parts` holds their logits. `statistics`, where an
+    executor computes them on the way, gives max probability, entropy, margin and standard deviation of the logits
+    [kept, 4] for softmax(logits / temperature).
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Tensor],
+        hidden: Mapping[int, Sequence[Tensor]] | None = None,
+        statistics: Callable[[float], list[list[float]]] | None = None,
+    ) -> None:
+        self._parts, self._hidden, self.statistics = parts, hidden or {}, statistics
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self._parts[row]
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """[kept, vocabulary] of all rows, one after the other."""
+        return _together(self._parts)
+
+    @cached_property
+    def hidden(self) -> dict[int, Tensor]:
+        """[kept, width] of all rows by layer."""
+        return {layer: _together(parts) for layer, parts in self._hidden.items()}
+
+    def mask(self, tokens: Sequence[int]) -> None:
+        """Make tokens as unlikely as the least likely one: minus infinity would spoil draft statistics."""
+        self.statistics = None
+        for part in self._parts:
+            part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
+
+    def argmax(self) -> list[list[int]]:
+        """Most likely next token after each kept token of each row."""
+        best = iter(self.logits.argmax(-1).tolist())
+        return [list(islice(best, len(part))) for part in self._parts]
+
+
+def _together(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class Executor(ABC):
-    """Runs one model; everything above it sees only this class."""
+    """Runs one model and holds the KV of `slots` requests, each of at most `capacity` tokens, as it likes.
+
+    Logits are cut to the first `vocabulary` entries, since models that share a tokenizer may pad their output
+    differently; None leaves them whole.
+    """
 
     priority = 0
     """Among executors that support a model, the highest priority is taken."""
-    needs_key_positions = False
+
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
+        self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
+        self.device: torch.device = model.device
 
     @classmethod
     @abstractmethod
@@ -41,29 +96,39 @@ class Executor(ABC):
         """Whether this executor computes exactly what the transformers model computes."""
 
     @abstractmethod
-    def __init__(self, model: Any) -> None: ...
-
-    @property
-    @abstractmethod
-    def kv_shape(self) -> KVShape:
-        """Size of one token's KV."""
+    def beside(self, slots: int, capacity: int) -> "Executor":
+        """Another one over the same weights, with KV of its own."""
 
     @abstractmethod
-    def forward(self, batch: ForwardInput) -> Tensor:
-        """Write the new tokens' KV through `batch.kv` and return logits [rows, width - first, vocabulary]."""
+    def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        """Write the new tokens' KV; no two rows are of one slot.
+
+        `layers` asks for hidden states: 0 the embeddings, n what n layers make of them, the last one normalised.
+        """
+
+    @abstractmethod
+    def move(self, slot: int, sources: Sequence[int], to: int) -> None:
+        """Bring the KV at the places `sources`, in rising order, to `to`, `to + 1`, ..., which do not lie behind."""
+
+    @abstractmethod
+    def kv_bytes(self, slots: int, capacity: int) -> int:
+        """Memory that the KV of so many slots takes."""
 
 
 executors: Registry[type[Executor]] = Registry("executor", "specbench_kit.models.executors")
 
 
-def make_executor(model: Any, name: str | None = None) -> Executor:
+def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None) -> Executor:
     """The fastest executor that supports the model, or the named one."""
-    if name is not None:
-        return executors.get(name)(model)
+    kind = _fastest(model) if name is None else executors.get(name)
+    return kind(model, slots, capacity, vocabulary)
+
+
+def _fastest(model: Any) -> type[Executor]:
     able = [executor for executor in executors.all().values() if executor.supports(model)]
     if not able:
         raise SkitError(
             f"models of type '{model.config.model_type}' cannot be run: every layer must attend to a KV cache, "
             "with explicit positions; use another model"
         )
-    return max(able, key=lambda executor: executor.priority)(model)
+    return max(able, key=lambda executor: executor.priority)

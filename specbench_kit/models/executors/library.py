@@ -68,6 +68,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.skit_describe.restype = None
     library.skit_new.restype = c_void_p
     library.skit_new.argtypes = [POINTER(Shape), c_int, POINTER(LayerWeights), *[c_void_p] * 5]
+    library.skit_beside.argtypes, library.skit_beside.restype = [c_void_p, c_int, c_int], c_void_p
     library.skit_delete.argtypes, library.skit_delete.restype = [c_void_p], None
     library.skit_forward.argtypes = [c_void_p, POINTER(Batch)]
     library.skit_move.argtypes = [c_void_p, c_int, c_int, c_void_p, c_int]

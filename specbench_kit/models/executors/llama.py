@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, scaled_dot_product_attention, silu
 
-from specbench_kit.models.executors.base import Executor, ForwardInput, executors
-from specbench_kit.models.kv import KVShape
-from specbench_kit.models.masks import BAND
+from specbench_kit.models.executors.base import executors
+from specbench_kit.models.executors.kv import KVShape
+from specbench_kit.models.executors.masks import BAND
+from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 PACKED_FOR_ROWS = 8
 """Batch that the weight layout is chosen for; it serves one row as well as a verification of a dozen."""
@@ -63,12 +64,12 @@ def _interleave(weight: Tensor, pairs: Tensor) -> Tensor:
 
 
 @executors.register("llama-cpu")
-class LlamaExecutor(Executor):
+class LlamaExecutor(PaddedExecutor):
     """Equals the transformers forward up to rounding; cached keys have rotated pairs as neighbours."""
 
     priority = 1
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         config, decoder = model.config, model.model
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = decoder.layers[0].self_attn.head_dim
@@ -78,9 +79,11 @@ class LlamaExecutor(Executor):
         self.layers = [_Layer(layer, self.normalise, pairs) for layer in decoder.layers]
         self.embedding = decoder.embed_tokens.weight
         self.head = _Linear(self.normalise.absorb(decoder.norm.weight, model.lm_head.weight))
+        self.last_norm = decoder.norm
         positions = torch.arange(config.max_position_embeddings + BAND)[None]
         cos, sin = decoder.rotary_emb(self.embedding, positions)
         self.rotations = torch.complex(cos[0, :, :half], sin[0, :, :half])
+        super().__init__(model, slots, capacity, vocabulary)
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -102,15 +105,21 @@ class LlamaExecutor(Executor):
     def kv_shape(self) -> KVShape:
         return KVShape(len(self.layers), self.kv_heads, self.head_dim)
 
-    def forward(self, batch: ForwardInput) -> Tensor:
+    def compute(self, batch: ForwardInput) -> Computed:
         rows, width = batch.tokens.shape
+        seen: dict[int, Tensor] = {}
         hidden = embedding(batch.tokens, self.embedding).view(rows * width, -1)
         rotation = self.rotations[batch.positions][:, :, None]
         for index, layer in enumerate(self.layers):
+            if index in batch.layers:
+                seen[index] = hidden.view(rows, width, -1)[:, batch.first :].clone()
             hidden = layer.out.add_to(hidden, self._attend(hidden, index, layer, rotation, batch))
             gate, up = layer.gate_up(self.normalise(hidden)).chunk(2, -1)
             hidden = layer.down.add_to(hidden, silu(gate).mul_(up))
-        return self.head(self.normalise(hidden.view(rows, width, -1)[:, batch.first :]))
+        last = hidden.view(rows, width, -1)[:, batch.first :]
+        if len(self.layers) in batch.layers:
+            seen[len(self.layers)] = self.last_norm(last)
+        return Computed(self.head(self.normalise(last)), seen)
 
     def _attend(self, hidden: Tensor, index: int, layer: _Layer, rotation: Tensor, batch: ForwardInput) -> Tensor:
         """Rotate, store, attend; returns the heads' outputs [rows * width, heads * head_dim]."""

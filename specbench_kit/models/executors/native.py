@@ -6,6 +6,7 @@ number of threads that it is computed with.
 
 import ctypes
 from collections.abc import Sequence
+from copy import copy
 from itertools import accumulate, chain, islice
 from typing import Any
 
@@ -71,6 +72,12 @@ class NativeExecutor(Executor):
         _refuse(self._library.skit_forward(self._decoder, batch))
         return _NativeForward(self._library, logits, self._size, best, counts, dict(zip(layers, hidden, strict=True)))
 
+    def beside(self, slots: int, capacity: int) -> "NativeExecutor":
+        decoder = _found(self._library.skit_beside(self._decoder, slots, capacity))
+        other = copy(self)
+        other.slots, other.capacity, other._decoder = slots, capacity, decoder
+        return other
+
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         places = np.array(sources, np.int32)
         _refuse(self._library.skit_move(self._decoder, slot, len(places), places.ctypes.data, to))
@@ -97,6 +104,10 @@ class _NativeForward(Forward):
         super().__init__(parts, states, self._describe)
         self.logits = cut
         self._library, self._whole, self._best, self._counts = library, logits, best, counts
+
+    def mask(self, tokens: Sequence[int]) -> None:
+        super().mask(tokens)
+        self._best = self.logits.argmax(-1).numpy()
 
     def argmax(self) -> list[list[int]]:
         best = iter(self._best.tolist())
@@ -235,6 +246,10 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
         vector(decoder.norm.weight),
         *(table.data_ptr() for table in halves),
     )
-    if not found:
-        raise SkitError("the model does not fit into memory")
-    return int(found)
+    return _found(found)
+
+
+def _found(decoder: int | None) -> int:
+    if not decoder:
+        raise SkitError("the model and its KV do not fit into memory: lower --batch-size")
+    return decoder

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Identity, ModuleList
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.executors.base import ForwardInput
+from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
 ABLE = ("llama", "mistral", "qwen2", "qwen3")
@@ -19,15 +20,17 @@ class StageExecutor(TransformersExecutor):
     The model is cut in place: it keeps nothing but what this stage needs.
     """
 
-    def __init__(self, model: Any, stage: int, stages: int) -> None:
+    def __init__(
+        self, model: Any, stage: int, stages: int, device: torch.device, slots: int, capacity: int, vocabulary: int
+    ) -> None:
         require_cuttable(model, stages)
         self.first, self.last = stage == 1, stage == stages
         self.received: Tensor | None = None
         """Hidden states [rows, width, hidden] of the stage before, to be set ahead of a forward."""
         _cut(model, stage, stages)
-        super().__init__(model)
+        super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
 
-    def forward(self, batch: ForwardInput) -> Tensor:
+    def compute(self, batch: ForwardInput) -> Computed:
         source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self.received}
         output = self.model.model(
             **source,
@@ -37,7 +40,7 @@ class StageExecutor(TransformersExecutor):
             use_cache=True,
         )
         hidden: Tensor = output.last_hidden_state[:, batch.first :]
-        return self.model.lm_head(hidden) if self.last else hidden
+        return Computed(self.model.lm_head(hidden) if self.last else hidden, {})
 
 
 def require_cuttable(model: Any, stages: int) -> None:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from specbench_kit.models.executors.base import Executor, ForwardInput, executors
-from specbench_kit.models.kv import KVShape, KVWindow
+from specbench_kit.models.executors.base import executors
+from specbench_kit.models.executors.kv import KVShape, KVWindow
+from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 MASKED_BY_US = {"full_attention", "sliding_attention", "global"}
 """Kinds of layer that an explicit mask describes; others keep a state, or a mask, of their own."""
@@ -32,10 +33,10 @@ class WindowCache(Cache):
 
 
 @executors.register("transformers")
-class TransformersExecutor(Executor):
+class TransformersExecutor(PaddedExecutor):
     """Plain transformers forward with an explicit 4-D mask and position ids."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.model = model
         self.config = model.config.get_text_config()
         layer_types = set(getattr(self.config, "layer_types", None) or [])
@@ -43,6 +44,7 @@ class TransformersExecutor(Executor):
         self.window: int | None = getattr(self.config, "sliding_window", None) if slides else None
         self.mixed = "sliding_attention" in layer_types and len(layer_types) > 1
         self.needs_key_positions = self.window is not None
+        super().__init__(model, slots, capacity, vocabulary)
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -58,7 +60,7 @@ class TransformersExecutor(Executor):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return KVShape(config.num_hidden_layers, heads, head_dim)
 
-    def forward(self, batch: ForwardInput) -> Tensor:
+    def compute(self, batch: ForwardInput) -> Computed:
         output = self.model(
             input_ids=batch.tokens,
             position_ids=batch.positions,
@@ -66,9 +68,10 @@ class TransformersExecutor(Executor):
             past_key_values=WindowCache(batch.kv),
             use_cache=True,
             logits_to_keep=batch.tokens.shape[1] - batch.first,
+            output_hidden_states=bool(batch.layers),
         )
-        logits: Tensor = output.logits
-        return logits
+        hidden = {layer: output.hidden_states[layer][:, batch.first :] for layer in batch.layers}
+        return Computed(output.logits, hidden)
 
     def _mask(self, batch: ForwardInput) -> Tensor | dict[str, Tensor]:
         if self.window is None or batch.key_positions is None:

@@ -32,6 +32,8 @@ class Decoder {
   virtual ~Decoder() = default;
   virtual void forward(const Batch& batch) = 0;
   virtual void move(int slot, int count, const int32_t* from, int to) = 0;
+  // Another one over the same weights, with KV of its own.
+  virtual std::unique_ptr<Decoder> beside(int slots, int capacity) const = 0;
   const Shape shape;
 
  protected:
@@ -97,29 +99,66 @@ inline void describe(const float* logits, int size, float temperature, float* st
 }
 
 template <class Kind>
-class LlamaDecoder final : public Decoder {
-  using Stored = typename Kind::Stored;
-  struct Layer {
-    Matrix<Kind> qkv, out, gate_up, down;
-    std::vector<float> input_norm, post_norm, qkv_bias, query_norm, key_norm;
-    std::unique_ptr<Cache> cache;
-  };
+struct Layer {
+  Matrix<Kind> qkv, out, gate_up, down;
+  std::vector<float> input_norm, post_norm, qkv_bias, query_norm, key_norm;
+};
 
+template <class Kind>
+struct Weights {
+  using Stored = typename Kind::Stored;
+
+  Weights(const Shape& s, const LayerWeights* from, const void* head, const void* embedding, const float* norm,
+          const float* cosines, const float* sines)
+      : layers(s.layers), embedding(size_t(s.vocabulary) * s.hidden), norm(copy(norm, s.hidden)),
+        cosines(copy(cosines, s.positions * s.head_dim / 2)), sines(copy(sines, s.positions * s.head_dim / 2)) {
+    for (int i = 0; i < s.layers; i++) load(s, layers[i], from[i]);
+    this->head.pack(static_cast<const Stored*>(head), s.vocabulary, s.hidden);
+    std::memcpy(&this->embedding[0], embedding, sizeof(Stored) * s.vocabulary * s.hidden);
+  }
+
+  static std::vector<float> copy(const float* from, int size) {
+    return from ? std::vector<float>(from, from + size) : std::vector<float>();
+  }
+
+  static void load(const Shape& s, Layer<Kind>& layer, const LayerWeights& w) {
+    const int projected = (s.heads + 2 * s.kv_heads) * s.head_dim;
+    layer.qkv.pack(static_cast<const Stored*>(w.qkv), projected, s.hidden);
+    layer.out.pack(static_cast<const Stored*>(w.out), s.hidden, s.heads * s.head_dim);
+    layer.gate_up.pack(static_cast<const Stored*>(w.gate_up), 2 * s.inner, s.hidden);
+    layer.down.pack(static_cast<const Stored*>(w.down), s.hidden, s.inner);
+    layer.input_norm = copy(w.input_norm, s.hidden);
+    layer.post_norm = copy(w.post_norm, s.hidden);
+    layer.qkv_bias = copy(w.qkv_bias, projected);
+    layer.query_norm = copy(w.query_norm, s.head_dim);
+    layer.key_norm = copy(w.key_norm, s.head_dim);
+  }
+
+  std::vector<Layer<Kind>> layers;
+  Matrix<Kind> head;
+  Memory<Stored> embedding;
+  std::vector<float> norm, cosines, sines;
+};
+
+template <class Kind>
+class LlamaDecoder final : public Decoder {
  public:
-  LlamaDecoder(const Shape& s, const LayerWeights* layers, const void* head, const void* embedding, const float* norm,
-               const float* cosines, const float* sines)
-      : Decoder(s), layers_(s.layers), embedding_(size_t(s.vocabulary) * s.hidden), norm_(norm, norm + s.hidden),
-        cosines_(cosines, cosines + size_t(s.positions) * s.head_dim / 2),
-        sines_(sines, sines + size_t(s.positions) * s.head_dim / 2) {
-    for (int i = 0; i < s.layers; i++) load(layers_[i], layers[i]);
-    head_.pack(static_cast<const Stored*>(head), s.vocabulary, s.hidden);
-    std::memcpy(&embedding_[0], embedding, sizeof(Stored) * s.vocabulary * s.hidden);
+  LlamaDecoder(const Shape& shape, std::shared_ptr<const Weights<Kind>> weights)
+      : Decoder(shape), weights_(std::move(weights)) {
+    for (int i = 0; i < shape.layers; i++) caches_.emplace_back(shape.slots, shape.kv_heads, shape.capacity, shape.head_dim);
+  }
+
+  std::unique_ptr<Decoder> beside(int slots, int capacity) const override {
+    Shape other = shape;
+    other.slots = slots;
+    other.capacity = capacity;
+    return std::make_unique<LlamaDecoder>(other, weights_);
   }
 
   void move(int slot, int count, const int32_t* from, int to) override {
-    for (auto& layer : layers_)
+    for (auto& cache : caches_)
       for (int i = 0; i < count; i++)
-        if (from[i] != to + i) layer.cache->move(slot, from[i], to + i);
+        if (from[i] != to + i) cache.move(slot, from[i], to + i);
   }
 
   void forward(const Batch& batch) override {
@@ -131,24 +170,6 @@ class LlamaDecoder final : public Decoder {
   int rotating() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
   int projected() const { return rotating() + shape.kv_heads * shape.head_dim; }
 
-  static std::vector<float> copy(const float* from, int size) {
-    return from ? std::vector<float>(from, from + size) : std::vector<float>();
-  }
-
-  void load(Layer& layer, const LayerWeights& w) {
-    const auto& s = shape;
-    layer.qkv.pack(static_cast<const Stored*>(w.qkv), projected(), s.hidden);
-    layer.out.pack(static_cast<const Stored*>(w.out), s.hidden, s.heads * s.head_dim);
-    layer.gate_up.pack(static_cast<const Stored*>(w.gate_up), 2 * s.inner, s.hidden);
-    layer.down.pack(static_cast<const Stored*>(w.down), s.hidden, s.inner);
-    layer.input_norm = copy(w.input_norm, s.hidden);
-    layer.post_norm = copy(w.post_norm, s.hidden);
-    layer.qkv_bias = copy(w.qkv_bias, projected());
-    layer.query_norm = copy(w.query_norm, s.head_dim);
-    layer.key_norm = copy(w.key_norm, s.head_dim);
-    layer.cache = std::make_unique<Cache>(s.slots, s.kv_heads, s.capacity, s.head_dim);
-  }
-
   void reserve(const Batch& batch) {
     const size_t tokens = batch.tokens;
     hidden_.resize(tokens * padded(shape.hidden));
@@ -156,7 +177,7 @@ class LlamaDecoder final : public Decoder {
     qkv_.resize(tokens * padded(projected()));
     mixed_.resize(tokens * shape.heads * shape.head_dim);
     gate_up_.resize(tokens * padded(2 * shape.inner));
-    scores_.resize(size_t(batch.threads) * layers_[0].cache->scratch());
+    scores_.resize(size_t(batch.threads) * caches_[0].scratch());
     find_tiles(batch);
   }
 
@@ -175,7 +196,7 @@ class LlamaDecoder final : public Decoder {
     for (int t = mine.first; t < mine.end; t++) embed(batch.token[t], row(hidden_, t, shape.hidden));
     for (int i = 0; i < shape.layers; i++) {
       keep_hidden(batch, worker, i);
-      step(batch, worker, layers_[i]);
+      step(batch, worker, weights_->layers[i], caches_[i]);
     }
     finish(batch, worker);
   }
@@ -183,16 +204,16 @@ class LlamaDecoder final : public Decoder {
   static float* row(std::vector<float>& table, int row, int size) { return table.data() + size_t(row) * padded(size); }
 
   void embed(int token, float* to) const {
-    for (int i = 0; i < shape.hidden; i++) to[i] = Kind::one(embedding_[size_t(token) * shape.hidden + i]);
+    for (int i = 0; i < shape.hidden; i++) to[i] = Kind::one(weights_->embedding[size_t(token) * shape.hidden + i]);
   }
 
-  void step(const Batch& batch, Worker& worker, Layer& layer) {
+  void step(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
     const auto& s = shape;
     const int tokens = batch.tokens, wide = padded(s.hidden);
     normalise_all(worker, layer.input_norm, tokens);
     multiply<false>(worker, layer.qkv, normed_.data(), s.hidden, tokens, qkv_.data(), padded(projected()));
-    place_keys(batch, worker, layer);
-    attend(batch, worker, layer);
+    place_keys(batch, worker, layer, cache);
+    attend(batch, worker, cache);
     multiply<true>(worker, layer.out, mixed_.data(), s.heads * s.head_dim, tokens, hidden_.data(), wide);
     normalise_all(worker, layer.post_norm, tokens);
     multiply<false>(worker, layer.gate_up, normed_.data(), s.hidden, tokens, gate_up_.data(), padded(2 * s.inner));
@@ -215,7 +236,7 @@ class LlamaDecoder final : public Decoder {
       normalise(row(hidden_, t, shape.hidden), weight.data(), &normed_[size_t(t) * shape.hidden], shape.hidden, shape.eps);
   }
 
-  void place_keys(const Batch& batch, Worker& worker, Layer& layer) {
+  void place_keys(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
     const auto mine = worker.share(batch.tokens);
     for (int t = mine.first; t < mine.end; t++) {
       float* qkv = row(qkv_, t, projected());
@@ -226,15 +247,15 @@ class LlamaDecoder final : public Decoder {
       const float scale = 1.0f / std::sqrt(float(shape.head_dim));
       for (int i = 0; i < shape.heads * shape.head_dim; i += kLanes) store(qkv + i, loadf(qkv + i) * scale);
       for (int head = 0; head < shape.kv_heads; head++)
-        layer.cache->write(batch.slot[t], head, batch.place[t], qkv + (shape.heads + head) * shape.head_dim,
-                           qkv + rotating() + head * shape.head_dim);
+        cache.write(batch.slot[t], head, batch.place[t], qkv + (shape.heads + head) * shape.head_dim,
+                    qkv + rotating() + head * shape.head_dim);
     }
     worker.meet();
   }
 
   void rotate(int position, float* head, const std::vector<float>& norm) const {
     const int half = shape.head_dim / 2;
-    const float *cosine = &cosines_[size_t(position) * half], *sine = &sines_[size_t(position) * half];
+    const float *cosine = &weights_->cosines[size_t(position) * half], *sine = &weights_->sines[size_t(position) * half];
     if (!norm.empty()) normalise(head, norm.data(), head, shape.head_dim, shape.eps);
     for (int i = 0; i < half; i++) {
       const float a = head[i], b = head[half + i];
@@ -243,11 +264,11 @@ class LlamaDecoder final : public Decoder {
     }
   }
 
-  void attend(const Batch& batch, Worker& worker, const Layer& layer) {
+  void attend(const Batch& batch, Worker& worker, const Cache& cache) {
     const auto mine = worker.share(int(tiles_.size()) * shape.kv_heads);
-    float* scratch = &scores_[size_t(worker.index()) * layer.cache->scratch()];
+    float* scratch = &scores_[size_t(worker.index()) * cache.scratch()];
     for (int item = mine.first; item < mine.end; item++)
-      attend_tile(batch, *layer.cache, tiles_[item / shape.kv_heads], item % shape.kv_heads, scratch);
+      attend_tile(batch, cache, tiles_[item / shape.kv_heads], item % shape.kv_heads, scratch);
   }
 
   // All queries of a few tokens that read one head of keys, a cache's tile at a time.
@@ -299,17 +320,15 @@ class LlamaDecoder final : public Decoder {
   void finish(const Batch& batch, Worker& worker) {
     const auto mine = worker.share(batch.kept);
     for (int k = mine.first; k < mine.end; k++)
-      normalise(row(hidden_, batch.kept_token[k], shape.hidden), norm_.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
+      normalise(row(hidden_, batch.kept_token[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
     keep_hidden(batch, worker, shape.layers);
-    multiply<false>(worker, head_, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.vocabulary));
+    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.vocabulary));
     for (int k = mine.first; k < mine.end; k++)
       batch.best[k] = likeliest(batch.logits + size_t(k) * padded(shape.vocabulary), batch.vocabulary);
   }
 
-  std::vector<Layer> layers_;
-  Matrix<Kind> head_;
-  Memory<Stored> embedding_;
-  std::vector<float> norm_, cosines_, sines_;
+  std::shared_ptr<const Weights<Kind>> weights_;
+  std::vector<Cache> caches_;
   std::vector<float> hidden_, normed_, qkv_, mixed_, gate_up_, scores_;
   std::vector<Range> tiles_;
   Pool pool_;

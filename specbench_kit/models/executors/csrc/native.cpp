@@ -39,10 +39,21 @@ void skit_describe(const float* logits, int rows, int stride, int size, float te
 // `kind`: 0 for fp32 weights, 1 for bf16, 2 for fp16.
 Decoder* skit_new(const Shape* shape, int kind, const LayerWeights* layers, const void* head, const void* embedding,
                   const float* norm, const float* cosines, const float* sines) {
+  const auto make = [&](auto type) -> Decoder* {
+    using Kind = decltype(type);
+    const auto weights = std::make_shared<Weights<Kind>>(*shape, layers, head, embedding, norm, cosines, sines);
+    return new LlamaDecoder<Kind>(*shape, weights);
+  };
   try {
-    if (kind == 0) return new LlamaDecoder<Float32>(*shape, layers, head, embedding, norm, cosines, sines);
-    if (kind == 1) return new LlamaDecoder<BFloat16>(*shape, layers, head, embedding, norm, cosines, sines);
-    return new LlamaDecoder<Float16>(*shape, layers, head, embedding, norm, cosines, sines);
+    return kind == 0 ? make(Float32()) : kind == 1 ? make(BFloat16()) : make(Float16());
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+Decoder* skit_beside(const Decoder* decoder, int slots, int capacity) {
+  try {
+    return decoder->beside(slots, capacity).release();
   } catch (...) {
     return nullptr;
   }

@@ -11,7 +11,6 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.methods.base import Method
 
 
 @dataclass(slots=True)
@@ -36,13 +35,14 @@ class Timelines:
     """When edge, link and server are busy.
 
     Requests of a batch go in step: a round ends with its slowest. Where only prompt and answer cross the link, those
-    of a request that joins others count in its own latency and hold nobody up.
+    of a request that joins others count in its own latency and hold nobody up. `on_edge`: every request has a drafting
+    device of its own at the far end of the link; `learned`: a predictor judges every drafted token.
     """
 
-    def __init__(self, deployment: Deployment, method: Method, clock: ModelledClock) -> None:
+    def __init__(self, deployment: Deployment, clock: ModelledClock, *, on_edge: bool, learned: bool) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
-        self._decision_s = deployment.predictor_s if method.learned else 0.0
+        self._on_edge = on_edge
+        self._decision_s = deployment.predictor_s if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
         self._clients: dict[str, _Client] = {}
@@ -94,7 +94,8 @@ class Timelines:
         start_s = max(arrivals_s)
         self.clock.charge("queue", sum(start_s - arrival_s for arrival_s in arrivals_s))
         verify_s = self._verifier.pass_s(rows)
-        self.clock.charge("verify", verify_s)
+        warm = all(client.target_cached or verdict.draft.context_length == 1 for client, verdict in pairs)
+        self.clock.charge("verify", verify_s, typical=warm)
         for client, verdict in pairs:
             client.answer_s = start_s + verify_s + (self._answer(client, verdict) if waits else 0.0)
             if not client.asked:
@@ -174,7 +175,7 @@ class Timelines:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
-        return self._cross(client, prompt + draft, self._link.up_bytes_per_s)
+        return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
     def _answer(self, client: _Client, verdict: Verdict) -> float:
         """Seconds of the message down."""
@@ -188,10 +189,10 @@ class Timelines:
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
         session.arrival_s -= up_s + down_s
 
-    def _cross(self, client: _Client, tokens: int, bytes_per_s: float) -> float:
+    def _cross(self, client: _Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
         """Seconds of one message, charged to the link."""
         seconds = self._link.message_s(tokens, bytes_per_s, client.random)
-        self.clock.charge("link", seconds)
+        self.clock.charge("link", seconds, typical=typical)
         return seconds
 
 
@@ -273,12 +274,3 @@ class TimedVerifier:
         """Forget a finished request."""
         self._timelines.release(session)
         self._verifier.release(session)
-
-
-def timed(
-    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
-) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
-    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
-    clock = ModelledClock(started_s)
-    timelines = Timelines(deployment, method, clock)
-    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock

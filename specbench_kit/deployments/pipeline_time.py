@@ -3,23 +3,10 @@
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.flight import Flight, Level
 from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.pipeline.flight import Flight, Level
 from specbench_kit.decoding.session import Session
 from specbench_kit.deployments.base import Deployment
-
-
-def expected_steps(stages: int, hit_rate: float) -> float:
-    """Steps per token where the true one is in flight with that probability, independently each time.
-
-    A hit yields its own successor one step later, a miss fills all stages anew.
-    """
-    return 1 + (1 - hit_rate) * (stages - 1)
-
-
-def published_steps(stages: int, hit_rate: float) -> float:
-    """The same by SpecPipe's Eq. 2, which counts the step of a miss twice."""
-    return 1 + (1 - hit_rate) * stages
 
 
 class PipelineTime:
@@ -29,12 +16,19 @@ class PipelineTime:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts
         self._clock = clock
-        self._random = Random()
-        self._asked = False
+        self._randoms: dict[str, Random] = {}
+        self._asked: set[str] = set()
+        """Requests whose prompts have crossed the link."""
 
     def admit(self, session: Session) -> None:
         """Begin with a new request."""
-        self._random, self._asked = Random(f"{self._link.seed}/{session.request.id}"), False
+        name = session.request.id
+        self._randoms[name] = Random(f"{self._link.seed}/{name}")
+
+    def release(self, session: Session) -> None:
+        """Forget a request."""
+        del self._randoms[session.request.id]
+        self._asked.discard(session.request.id)
 
     def step(self, session: Session, flight: Flight, level: Level) -> None:
         """Let the time of one step pass, in which the drafter forwards the level that was fed."""
@@ -71,8 +65,11 @@ class PipelineTime:
 
     def _messages_s(self, session: Session, level: Level) -> float:
         """What crosses the link: prompt and first answer, or with the drafter on the edge every level and answer."""
-        if self._asked and not self._on_edge:
+        name = session.request.id
+        asked = name in self._asked
+        if asked and not self._on_edge:
             return 0.0
-        tokens, self._asked = len(level.tokens) if self._asked else len(session.tokens), True
-        up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)
-        return up_s + self._link.message_s(1, self._link.down_bytes_per_s, self._random)
+        self._asked.add(name)
+        tokens, random = len(level.tokens) if asked else len(session.tokens), self._randoms[name]
+        up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
+        return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from specbench_kit.decoding.flight import Level, Prune
+from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.models.runner import Append, Runner
 
 

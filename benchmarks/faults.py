@@ -1,0 +1,59 @@
+"""Two plausible faults of greedy verification, to see whether the check of outputs notices them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.decoding.verification import ModelVerifier, walk
+from specbench_kit.models.executors.base import Forward
+
+ACCEPTED_WITHIN, SWAPPED_WITHIN = 0.45, 0.2
+"""Logits between the target's two best tokens."""
+
+Outcome = tuple[list[int], int]
+Fault = Callable[[TokenTree, list[int], Tensor], Outcome]
+"""Path and extra token of a tree by logits [1 + nodes, vocabulary]."""
+
+
+def accept_second(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
+    """Takes a drafted token that is only the target's second best, where it nearly is the best."""
+    values, tokens = logits.topk(2)
+    columns = {(tree.parents[node], tree.tokens[node]): column for column, node in enumerate(nodes, start=1)}
+    path: list[int] = []
+    column = 0
+    while True:
+        at, (best, second) = path[-1] if path else 0, tokens[column].tolist()
+        near = values[column, 0] - values[column, 1] < ACCEPTED_WITHIN
+        found = columns.get((at, best)) or (columns.get((at, second)) if near else None)
+        if found is None:
+            return path, best
+        column = found
+        path.append(nodes[column - 1])
+
+
+def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
+    """Ends every round with the second best token, where it nearly is the best."""
+    values, tokens = logits.topk(2)
+    path, extra = walk(tree, nodes, tokens[:, 0].tolist().__getitem__)
+    column = nodes.index(path[-1]) + 1 if path else 0
+    near = values[column, 0] - values[column, 1] < SWAPPED_WITHIN
+    return path, int(tokens[column, 1]) if near else extra
+
+
+@contextmanager
+def injected(fault: Fault) -> Iterator[None]:
+    """Every verification has the fault."""
+
+    def judge(_: ModelVerifier, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward) -> list[Outcome]:
+        rows = enumerate(zip(drafts, chosen, strict=True))
+        return [fault(draft.tree, nodes, logits[row].float()) for row, (draft, nodes) in rows]
+
+    right = ModelVerifier._judge
+    ModelVerifier._judge = judge  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ModelVerifier._judge = right  # type: ignore[method-assign]

@@ -1,0 +1,162 @@
+"""The one place that wires methods, models, processes and deployments to the loops that decode."""
+
+from functools import partial
+
+import torch
+
+from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
+from specbench_kit.decoding.drafter import DraftSource
+from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.pipeline.loop import LevelDrafter, PipelineEngine
+from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
+from specbench_kit.decoding.policy import LevelPolicy, Policy
+from specbench_kit.decoding.processes.passes import Passes
+from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.verification import ModelVerifier, Verifier
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
+from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.drafting.model import ModelDrafter
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Environment, Latencies, Method
+from specbench_kit.models.runner import Runner
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.profilers.base import Role
+from specbench_kit.profilers.loading import find_measured
+
+
+def live_engine(
+    method: Method,
+    target: Runner,
+    draft: Runner,
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    started_s: float = 0.0,
+    deployment: Deployment | None = None,
+    stages: ProcessStages | None = None,
+) -> Loop:
+    """The method's loop over two models, on this machine's clock or on a deployment's.
+
+    `stages` are processes that hold the target in slices and then do its work.
+    """
+    capacity = min(target.capacity, draft.capacity)
+    if method.pipeline is not None:
+        return pipeline_engine(
+            method,
+            stages or VirtualStages(target),
+            draft,
+            sampler=sampler,
+            seed=seed,
+            eos_ids=eos_ids,
+            batch_size=batch_size,
+            capacity=capacity,
+            started_s=started_s,
+            deployment=deployment,
+        )
+    measured = MeasuringClock(target.device, started_s)
+    sampled_drafts = method.proposal == "sample" and not sampler.greedy
+    drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler)
+    named = method.called
+    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
+    if deployment is None:
+        return make(round_policy(method), drafter, verifier, measured)
+    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s))
+
+
+def pipeline_engine(
+    method: Method,
+    stages: Stages,
+    draft: Runner,
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    capacity: int,
+    started_s: float = 0.0,
+    deployment: Deployment | None = None,
+) -> PipelineEngine:
+    """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
+    assert method.pipeline is not None
+    depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
+    make = partial(
+        PipelineEngine,
+        level_policy(method),
+        LevelDrafter(draft, sampler, clock),
+        stages,
+        sampler=sampler,
+        depth=depth,
+        seed=seed,
+        eos_ids=eos_ids,
+        batch_size=batch_size,
+        capacity=capacity,
+        name=method.called,
+    )
+    if deployment is None:
+        return make(clock)
+    require_stages(method, deployment)
+    modelled = ModelledClock(started_s)
+    return make(modelled, time=PipelineTime(deployment, modelled))
+
+
+def require_stages(method: Method, deployment: Deployment) -> None:
+    """Refuse a pipeline that the deployment's verifier does not have."""
+    if method.pipeline is not None and deployment.verifier.stages != method.pipeline.stages:
+        raise SkitError(
+            f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
+            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
+        )
+
+
+def round_policy(method: Method) -> Policy:
+    """The policy of a method that goes round by round."""
+    policy = method.policy()
+    if not isinstance(policy, Policy):
+        raise SkitError(f"{method.called}: policy() must give a Policy where the method has no pipeline")
+    return policy
+
+
+def level_policy(method: Method) -> LevelPolicy:
+    """The policy of a method that fills a pipeline."""
+    policy = method.policy()
+    if not isinstance(policy, LevelPolicy):
+        raise SkitError(f"{method.called}: policy() must give a LevelPolicy where the method has a pipeline")
+    return policy
+
+
+def timed(
+    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
+    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
+    clock = ModelledClock(started_s)
+    on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
+    timelines = Timelines(deployment, clock, on_edge=on_edge, learned=method.learned)
+    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
+
+
+def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:
+    """Of a deployment, or of this machine's device, for which the pair has to be profiled first."""
+
+    def latencies() -> Latencies:
+        if deployment is not None:
+            return Latencies(deployment.drafter.latency, deployment.verifier.latency)
+        return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
+
+    return Environment(pair, latencies, modelled=deployment is not None)
+
+
+def _measured(model_hash: str, role: Role, device: str | torch.device) -> LatencyModel:
+    profile = find_measured(model_hash, role, device, form="context")
+    if profile is None:
+        raise SkitError(
+            f"no latency profile of this pair's {role} was measured on this machine: "
+            "run skit profile-drafter with the same --target and --draft, or choose a --deployment"
+        )
+    return profile.latency()

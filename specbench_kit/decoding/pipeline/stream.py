@@ -1,0 +1,84 @@
+"""One request on its way through a pipeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.policy import Child
+from specbench_kit.decoding.session import Session
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened since the pipeline was last filled."""
+
+    drafted: int = 0
+    fed: int = 0
+    accepted: int = 0
+    deepest: int = 0
+    steps: int = 0
+    commits_s: list[float] = field(default_factory=list)
+    fill: Fill | None = None
+    """The nodes themselves, where somebody watches."""
+
+
+class Stream:
+    """A request's slot and flight, the level that enters with the next step, and what is pruned ahead of it."""
+
+    def __init__(self, session: Session, slot: int, stages: int, watched: bool) -> None:
+        *prompt, root = session.tokens
+        self.session, self.slot = session, slot
+        self.prune: Prune | None = None
+        self._stages, self._watched, self._ids = stages, watched, 0
+        self.flight, self.tally = self._empty()
+        self.level, self._scores = self._number([root], [-1], prompt), [0.0]
+
+    def refill(self, root: int) -> None:
+        """Begin anew with the last committed token alone."""
+        self.flight, self.tally = self._empty()
+        self.level, self._scores = self._number([root], [-1]), [0.0]
+
+    def enter(self) -> None:
+        """The level enters the first stage, and all stages hand on what they hold."""
+        self.flight.enter(self.level, self._scores)
+        self.tally.steps += 1
+        self.tally.fed += len(self.level.tokens)
+        # The flight's root lies as deep as tokens were accepted, and every stage that works holds one level below.
+        self.tally.deepest = max(self.tally.deepest, self.tally.accepted + len(self.flight.holds) - 1)
+        if self.tally.fill is not None:
+            self.tally.fill.take(self.flight)
+
+    def feed(self, children: Sequence[Child]) -> None:
+        """Go on with the drafted nodes, while the root is still on its way."""
+        self.prune = None
+        self._next_level(children, range(len(self.flight)))
+
+    def commit(self, token: int, children: Sequence[Child], now_s: float) -> bool:
+        """Take the token after the root, and go on below it; returns whether it was in flight."""
+        tally, root = self.tally, self.flight.child(token)
+        tally.commits_s.append(now_s - self.session.arrival_s)
+        if tally.fill is not None:
+            tally.fill.commit(token, None if root is None else self.flight.ids[root])
+        kept = [] if root is None else self.flight.below(root)
+        self.prune = Prune([0], kept)
+        if root is None:
+            return False
+        tally.accepted += 1
+        self._next_level(children, kept)  # before the flight is cut back: the children's parents are its places
+        self.flight.keep(kept)
+        return True
+
+    def _next_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:
+        """Of the drafted nodes those whose parents are kept."""
+        bottom, places = self.flight.bottom, {place: index for index, place in enumerate(kept)}
+        parents = [places.get(bottom[child.parent]) for child in children]
+        fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
+        self.level = self._number([child.token for _, child in fed], [parent for parent, _ in fed])
+        self._scores = [child.score for _, child in fed]
+
+    def _number(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
+        first, self._ids = self._ids, self._ids + len(tokens)
+        return Level(list(range(first, self._ids)), tokens, parents, prefix)
+
+    def _empty(self) -> tuple[Flight, Tally]:
+        return Flight(self._stages), Tally(fill=Fill(self.session.request.id) if self._watched else None)

@@ -1,0 +1,60 @@
+"""What a policy may do: decide what to draft and what to verify, round by round or level by level."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:  # a list of methods needs no torch
+    from torch import Tensor
+
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
+
+
+class Child(NamedTuple):
+    """A node of a pipeline's next level: the place of its parent in the last level, and its log-probability so far."""
+
+    parent: int
+    token: int
+    score: float
+
+
+class Policy:
+    """Decides what to draft and what to verify in each round; one object serves all requests of a run.
+
+    Views are for reading: the loop owns forwards, KV, randomness, clock and records.
+    """
+
+    def draft(self, drafter: "Drafter") -> None:
+        """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`."""
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        """For each draft the tree nodes worth verifying, parents before children; by default all of them."""
+        return [list(range(1, len(draft.tree))) for draft in drafts]
+
+    def overlap(self, drafter: "Drafter") -> None:
+        """Go on drafting while the target verifies what was chosen; the verdicts are not known yet."""
+
+    def keep(self, verdict: "Verdict") -> int | None:
+        """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
+        return None
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        """Learn from the outcome of one round."""
+
+    def forget(self, request_id: str) -> None:
+        """A request has ended: another one may come under its id."""
+
+
+class LevelPolicy:
+    """Decides what to feed to a pipeline, level by level; one object serves all requests of a run."""
+
+    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
+        """At most `room` nodes below those of the last level.
+
+        Row i of `probabilities` [nodes, vocabulary] is what the draft model expects after the last level's node i;
+        `scores[i]` is the log-probability of that node.
+        """
+        return []
+
+    def forget(self, request_id: str) -> None:
+        """A request has ended: another one may come under its id."""

@@ -1,0 +1,1 @@
+"""How quiet the machine was while something was timed on it."""

@@ -1,0 +1,140 @@
+"""The target's logits along an output, computed again in each of the shapes that decoding gives its forwards."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.models.runner import Append, Runner
+
+CONTROL_ROWS = 3
+"""Rows of the batch in which plain decoding is repeated as a control."""
+ROOM = 1.2
+"""Of a model's own size: free memory that its copy in float32 takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward: new tokens and their parents, the columns whose logits lead to output tokens, and what is kept."""
+
+    tokens: list[int]
+    parents: list[int] | None
+    columns: list[int]
+    commit: list[int]
+
+
+def plain_steps(record: RequestRecord) -> Iterator[Step]:
+    """As plain decoding goes: the prompt, then token by token."""
+    yield Step(record.prompt_ids, None, [len(record.prompt_ids) - 1], list(range(len(record.prompt_ids))))
+    for token in record.output_ids[:-1]:
+        yield Step([token], None, [0], [0])
+
+
+def round_steps(record: RequestRecord) -> Iterator[Step]:
+    """As the record's rounds were verified; rejected tokens are not known, and no other token's logits depend on them.
+
+    A pipeline's rounds are taken for one level of equal width per step.
+    """
+    pending, at = record.prompt_ids, 0
+    for one in record.rounds:
+        for part in _parts(one):
+            yield _round_step(part, pending, record.output_ids[at:])
+            at += part.committed
+            pending = record.output_ids[at - 1 : at]
+
+
+def _parts(one: RoundRecord) -> Iterator[RoundRecord]:
+    if not one.steps:
+        yield one
+        return
+    width = -(-(one.submitted + 1) // one.steps)
+    for _ in range(one.committed):
+        yield replace(one, submitted=width - 1, accepted=0, committed=1, steps=0)
+
+
+def _round_step(one: RoundRecord, pending: list[int], ahead: list[int]) -> Step:
+    root, path = len(pending) - 1, one.path or list(range(1, one.accepted + 1))
+    submitted = [pending[-1]] * one.submitted
+    for place, token in zip(path, ahead, strict=False):
+        submitted[place - 1] = token
+    parents = [root + place for place in one.parents or range(one.submitted)]
+    accepted = [root + place for place in path]
+    columns = [root, *accepted][: one.committed]
+    return Step([*pending, *submitted], [*range(-1, root), *parents], columns, [*range(root + 1), *accepted])
+
+
+class Shapes:
+    """Forwards of one target over slots of its own, so that what a run left in its slots does not matter."""
+
+    def __init__(self, target: Runner, model: Any) -> None:
+        self._target, self._model = target, model
+        self._runners: dict[int, Runner] = {}
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the model computes in half precision."""
+        return bool(self._model.dtype != torch.float32)
+
+    def plain(self, record: RequestRecord, rows: int = 1) -> Tensor:
+        """Logits before each output token [tokens, vocabulary], as plain decoding computes them in equal rows."""
+        return self._run(list(plain_steps(record)), rows)
+
+    def rounds(self, record: RequestRecord, rows: int = 1) -> Tensor:
+        """The same, as the record's verifications computed them."""
+        return self._run(list(round_steps(record)), rows)
+
+    def whole(self, record: RequestRecord) -> Tensor:
+        """The same by the transformers model itself, all tokens in one forward."""
+        return whole(self._model, record, self._target.vocabulary)
+
+    def precise(self, record: RequestRecord) -> Tensor | None:
+        """As `whole`, in float32; None where a copy of the model does not fit."""
+        return None if self._precise is None else whole(self._precise, record, self._target.vocabulary)
+
+    @cached_property
+    def _precise(self) -> Any | None:
+        needed = 4 * self._model.num_parameters() * ROOM
+        return deepcopy(self._model).float() if needed < _free_bytes(self._model.device) else None
+
+    def _runner(self, rows: int) -> Runner:
+        if rows not in self._runners:
+            self._runners[rows] = Runner(self._target.executor.beside(rows, self._target.capacity))
+        return self._runners[rows]
+
+    @torch.inference_mode()
+    def _run(self, steps: Sequence[Step], rows: int) -> Tensor:
+        runner = self._runner(rows)
+        slots = [runner.acquire() for _ in range(rows)]
+        try:
+            return torch.cat([_forward(runner, slots, step) for step in steps])
+        finally:
+            for slot in slots:
+                runner.release(slot)
+
+
+def _forward(runner: Runner, slots: Sequence[int], step: Step) -> Tensor:
+    keep = len(step.tokens) - step.columns[0]
+    logits = runner.forward([Append(slot, step.tokens, step.parents, keep) for slot in slots])[0]
+    for slot in slots:
+        runner.commit(slot, step.commit)
+    return logits[[column - step.columns[0] for column in step.columns]]
+
+
+@torch.inference_mode()
+def whole(model: Any, record: RequestRecord, vocabulary: int | None) -> Tensor:
+    """Logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
+    tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
+    logits: Tensor = model(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]
+    return logits
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)

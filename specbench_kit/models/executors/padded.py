@@ -1,0 +1,139 @@
+"""Executors on torch: rows padded to one width, KV in one tensor, explicit 4-D masks."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specbench_kit.models.executors.base import Executor, Forward, Row
+from specbench_kit.models.executors.kv import KVShape, KVStore, KVWindow
+from specbench_kit.models.executors.masks import BAND, MaskBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInput:
+    """One padded batch.
+
+    `tokens` and `positions` are [rows, width]; `mask` is additive, [rows, 1, width, kv.length]; logits, and the hidden
+    states of `layers`, are wanted from column `first` on. `key_positions` [rows, kv.length] is set where a model with
+    sliding windows needs to know how far back a key lies.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    mask: Tensor
+    kv: KVWindow
+    first: int
+    key_positions: Tensor | None
+    layers: Sequence[int] = ()
+
+
+class Computed(NamedTuple):
+    """Logits [rows, width - first, vocabulary], and hidden states [rows, width - first, hidden] by layer."""
+
+    logits: Tensor
+    hidden: Mapping[int, Tensor]
+
+
+class PaddedExecutor(Executor):
+    """A subclass computes one padded batch."""
+
+    needs_key_positions = False
+
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
+        super().__init__(model, slots, capacity, vocabulary)
+        self._dtype: torch.dtype = model.dtype
+        self._make_room(slots, capacity)
+
+    def beside(self, slots: int, capacity: int) -> Executor:
+        other = copy(self)
+        other._make_room(slots, capacity)
+        return other
+
+    def _make_room(self, slots: int, capacity: int) -> None:
+        self.slots, self.capacity = slots, capacity
+        # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
+        self.store = KVStore(self.kv_shape, slots, capacity + BAND, self._dtype, self.device)
+        self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)
+        self._key_positions = np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
+
+    @property
+    @abstractmethod
+    def kv_shape(self) -> KVShape:
+        """Size of one token's KV."""
+
+    @abstractmethod
+    def compute(self, batch: ForwardInput) -> Computed:
+        """Write the new tokens' KV through `batch.kv`, and attend to what is below its length."""
+
+    def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        parts: dict[int, Tensor] = {}
+        hidden: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
+        for members in _groups(rows):
+            group = [rows[member] for member in members]
+            batch = self._batch(group, layers)
+            computed = self.compute(batch)
+            logits = computed.logits[..., : self.vocabulary]
+            for index, (member, row) in enumerate(zip(members, group, strict=True)):
+                end = len(row.tokens) - batch.first
+                parts[member] = logits[index, end - row.keep : end]
+                for layer in layers:
+                    hidden[layer][member] = computed.hidden[layer][index, end - row.keep : end]
+        return Forward(_in_order(parts), {layer: _in_order(found) for layer, found in hidden.items()})
+
+    def move(self, slot: int, sources: Sequence[int], to: int) -> None:
+        self.store.move(slot, list(sources), to)
+        if self._key_positions is not None:
+            self._key_positions[slot, to : to + len(sources)] = self._key_positions[slot, list(sources)]
+
+    def kv_bytes(self, slots: int, capacity: int) -> int:
+        shape = self.kv_shape
+        per_token = 2 * shape.layers * shape.heads * shape.head_dim * self.store.data.dtype.itemsize
+        return slots * (capacity + BAND) * per_token
+
+    def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
+        """Pad to one width; every row is laid out as a chain, then the trees are corrected."""
+        starts = [row.start for row in rows]
+        window = KVWindow(self.store, [row.slot for row in rows], starts, max(len(row.tokens) for row in rows))
+        inputs = np.zeros((2, len(rows), window.width), np.int64)
+        for index, row in enumerate(rows):
+            inputs[0, index, : len(row.tokens)] = row.tokens
+            inputs[1, index, : len(row.tokens)] = range(row.start, row.start + len(row.tokens))
+        mask = self.masks.chains(starts, window.width, window.length)
+        trees = [(index, row, row.paths) for index, row in enumerate(rows) if row.paths is not None]
+        mask = mask.clone() if trees else mask  # a chain's is a view of the table that all forwards share
+        for index, row, paths in trees:
+            self.masks.restrict(mask[index, 0], row.prefix, paths)
+            inputs[1, index, : len(row.tokens)] = [row.prefix + len(path) - 1 for path in paths]
+        first = min(len(row.tokens) - row.keep for row in rows)
+        keys = self._keys(rows, inputs[1], window.length)
+        tokens, positions = torch.from_numpy(inputs).to(self.device).unbind()
+        return ForwardInput(tokens, positions, mask, window, first, keys, layers)
+
+    def _keys(self, rows: Sequence[Row], positions: np.ndarray[Any, Any], length: int) -> Tensor | None:
+        """The position of every key: of a tree's it is not its place."""
+        if self._key_positions is None:
+            return None
+        for row, new in zip(rows, positions, strict=True):
+            self._key_positions[row.slot, row.start : row.start + len(row.tokens)] = new[: len(row.tokens)]
+        return torch.from_numpy(self._key_positions[[row.slot for row in rows], :length]).to(self.device)
+
+
+def _in_order(parts: Mapping[int, Tensor]) -> list[Tensor]:
+    return [parts[row] for row in range(len(parts))]
+
+
+def _groups(rows: Sequence[Row]) -> list[list[int]]:
+    """Rows that share one padded batch: all short ones together, each long one (a prefill) alone.
+
+    In the order of their slots, since adjacent slots are read without a copy.
+    """
+    if len(rows) == 1:
+        return [[0]]
+    short = sorted((i for i, row in enumerate(rows) if len(row.tokens) < BAND), key=lambda i: rows[i].slot)
+    return [*([short] if short else []), *([i] for i, row in enumerate(rows) if len(row.tokens) >= BAND)]

@@ -1,0 +1,34 @@
+"""What the tokenizers of a target and a draft must have in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench_kit.errors import SkitError
+
+
+def unshared(target: Any, draft: Any, names: tuple[str, str]) -> list[int]:
+    """Ids of added tokens that only one of two tokenizers has; any other difference is an error of one line."""
+    tokens = [_by_id(tokenizer.get_vocab()) for tokenizer in (target, draft)]
+    added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, draft)]
+    shared = tokens[0].keys() & tokens[1].keys()
+    alone = [own.keys() - shared for own in tokens]
+    if any(tokens[0][one] != tokens[1][one] for one in shared) or not (alone[0] <= added[0] and alone[1] <= added[1]):
+        raise SkitError(
+            f"the tokenizers of target '{names[0]}' and draft '{names[1]}' differ in more than added tokens: "
+            "speculative decoding needs two models with one vocabulary"
+        )
+    return sorted(alone[0] | alone[1])
+
+
+def require_room(tokenizer: Any, label: str, vocabulary: int) -> None:
+    """Refuse a model that has no logit, or no embedding, for a token that the target's tokenizer has."""
+    largest = max(tokenizer.get_vocab().values())
+    if vocabulary <= largest:
+        raise SkitError(
+            f"model '{label}' has a vocabulary of {vocabulary} tokens and the tokenizer's go up to {largest}: "
+            "use a model that knows them all"
+        )
+
+
+def _by_id(vocabulary: Mapping[str, int]) -> dict[int, str]:
+    return {number: token for token, number in vocabulary.items()}

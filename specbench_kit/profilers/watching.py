@@ -1,0 +1,25 @@
+"""What a profiling measurement notes of the machine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from specbench_kit.decoding.clock import effort
+from specbench_kit.machine.probe import Probe
+from specbench_kit.machine.watch import Timed, Watch
+from specbench_kit.profilers.measurement import Stand
+from specbench_kit.profilers.part import Part
+from specbench_kit.profilers.samples import Samples
+
+Fields = dict[str, Any]
+
+
+@contextmanager
+def watched(probe: Probe, stand: Stand, part: Part, samples: Samples, keep: Callable[[Fields], None]) -> Iterator[None]:
+    """Hand over the readings on the timing of one part, however that ends."""
+    watch, before = Watch(probe, stand.device), effort()
+    try:
+        yield
+    finally:
+        steps = [[one for run in runs for one in run] for runs in samples.runs().values()]
+        keep(watch.end({f"the {part.role}": Timed(effort().since(before), steps)}))

@@ -1,0 +1,98 @@
+"""Residual sampling on distributions made by hand: right, and with one of two faults."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.metrics.distribution import Tally, summarise_tally, tail
+
+VOCABULARY = 12
+
+
+def peaked(generator: np.random.Generator) -> Tensor:
+    return torch.from_numpy(generator.dirichlet([0.5] * VOCABULARY))
+
+
+def judged(accepted: int) -> RoundRecord:
+    """A round of one drafted token."""
+    return RoundRecord(1, 1, accepted, accepted + 1, *[0.0] * 8)
+
+
+def draw(generator: np.random.Generator, weights: Tensor) -> int:
+    return int(generator.choice(VOCABULARY, p=(weights / weights.sum()).numpy()))
+
+
+Accept = Callable[[float], float]
+Extra = Callable[[Tensor, Tensor], Tensor]
+
+
+def right_extra(target: Tensor, draft: Tensor) -> Tensor:
+    return (target - draft).clamp(min=0)
+
+
+def sampled(places: int, accept: Accept, extra: Extra) -> Tally:
+    """Rounds of one drafted token over random distributions, under a rule."""
+    generator, tally, rounds = np.random.default_rng(0), Tally(), []
+    tokens, targets, drafts = list[int](), list[Tensor](), list[Tensor]()
+    for _ in range(places):
+        target, draft, after = (peaked(generator) for _ in range(3))
+        token = draw(generator, draft)
+        taken = bool(generator.random() < accept(float(target[token] / draft[token])))
+        tokens += [token, draw(generator, after)] if taken else [draw(generator, extra(target, draft))]
+        targets += [target, after][: 1 + taken]
+        drafts += [draft, peaked(generator)][: 1 + taken]
+        rounds.append(judged(int(taken)))
+    tally.add(RequestRecord("a", "", [1], tokens, rounds=rounds), torch.stack(targets), torch.stack(drafts))
+    return tally
+
+
+@pytest.fixture(scope="module")
+def right() -> Tally:
+    return sampled(1500, lambda ratio: min(1.0, ratio), right_extra)
+
+
+def test_the_right_rule_is_consistent(right: Tally) -> None:
+    found = summarise_tally(right)
+    assert (found["rule"], found["consistent"]) == ("residual", True)
+    assert found["acceptance"]["places"] == 1500
+    assert found["acceptance"]["rate"] == pytest.approx(found["acceptance"]["expected_rate"], abs=0.03)
+    assert min(found[test]["power"] for test in ("softness", "tokens")) >= 0.8
+
+
+def test_an_extra_token_from_the_wrong_distribution_is_noticed() -> None:
+    found = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio), lambda target, _: target))
+    assert found["consistent"] is False
+    assert found["tokens"]["p_value"] < 1e-4
+
+
+def test_a_softened_acceptance_is_noticed() -> None:
+    found = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio) ** 0.8, right_extra))
+    assert found["consistent"] is False
+    assert found["softness"]["p_value"] < 1e-4
+
+
+def test_too_few_tokens_decide_nothing() -> None:
+    assert summarise_tally(Tally())["consistent"] is None
+    assert summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra))["consistent"] is None
+
+
+def test_one_place_by_hand() -> None:
+    """p = (.5, .3, .2), q = (.2, .2, .6): 1 - total variation is .6; the drafted token 2 was rejected for token 0."""
+    tally, target, draft = Tally(), torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.2, 0.6]])
+    tally.add(RequestRecord("a", "", [1], [0], rounds=[judged(0)]), target, draft)
+    assert (tally.places, tally.tokens, tally.accepted) == (1, 1, 0)
+    assert tally.expected == pytest.approx(0.6)
+    assert tally.variance == pytest.approx(0.24)
+    assert tally.softened == pytest.approx(0.6 * (1 / 3) ** 0.8 - 0.2)
+    assert tally.surplus.tolist() == pytest.approx([-0.2, 0, -0.3, 0.5])
+    assert tally.unmended.tolist() == pytest.approx([0.08, 0, 0.12 - 0.1, 0.2 - 0.3])
+
+
+def test_the_tail_of_a_chi_square() -> None:
+    for degrees in (1, 2, 3):
+        assert tail(7.5, degrees) == pytest.approx(chi2.sf(7.5, degrees))

@@ -1,0 +1,84 @@
+"""Ratios of sums over units, and what their intervals hold."""
+
+import numpy as np
+import pytest
+
+from benchmarks.calibration import Scene
+from specbench_kit.metrics.statistics import (
+    FEWEST_UNITS,
+    Family,
+    Ratio,
+    interval_of_estimate,
+    interval_of_ratio,
+    ratio_of_sums,
+    student,
+)
+
+RNG = np.random.default_rng(5)
+
+
+def test_ratio_of_sums_has_no_value_over_zero():
+    assert ratio_of_sums(3, 4) == 0.75
+    assert ratio_of_sums(3, 0) is None
+
+
+def test_the_interval_of_a_ratio_of_equal_units_by_hand():
+    """Of ten bases of 1, tops of .9 and 1.1: every residual is .1 / 10, over the nine tenths left without its unit."""
+    tops = [0.9, 1.1] * 5
+    ratio = Ratio.of([tops], [np.ones(10)])
+    assert (ratio.value, ratio.units, ratio.freedom) == (pytest.approx(1), 10, pytest.approx(9, abs=0.1))
+    error = np.sqrt(sum(((top - 1) / 10 / (1 - (top + 1) / 20)) ** 2 for top in tops))
+    assert ratio.standard_error == pytest.approx(error)
+    low, high = ratio.interval()
+    assert np.log([low, high]) == pytest.approx(np.array([-1, 1]) * student(0.95, ratio.freedom) * error)
+    assert student(0.95, 9) == pytest.approx(2.262, abs=1e-3)
+
+
+def test_one_prompt_that_is_most_of_the_time_leaves_few_degrees_of_freedom():
+    lengths = np.array([1000.0, *[10.0] * 19])
+    even = Ratio.of([lengths * RNG.lognormal(0, 0.1, 20)], [lengths])
+    assert even.units == 20
+    assert even.freedom == 1.0
+
+
+def test_a_product_of_ratios_cancels_what_stands_on_both_sides():
+    own, other, plain = RNG.lognormal(3, 1, (3, 12))
+    through_baseline, direct = Ratio.of([plain, other], [own, plain]), Ratio.of([other], [own])
+    assert through_baseline.value == pytest.approx(direct.value)
+    slower = Ratio.of([1.1 * plain, other], [1.1 * own, plain])
+    assert slower.value == pytest.approx(direct.value)
+    assert slower.residuals == pytest.approx(through_baseline.residuals)
+
+
+@pytest.mark.parametrize("units", [1, FEWEST_UNITS - 1])
+def test_few_units_have_no_interval(units):
+    tops, bases = RNG.lognormal(0, 0.1, (2, units))
+    assert interval_of_ratio(tops, bases) is None
+    assert interval_of_estimate(1.0, tops, bases) is None
+
+
+def test_an_interval_without_width_is_none():
+    lengths = RNG.lognormal(3, 1, 12)
+    assert interval_of_ratio(1.1 * lengths, lengths) is None
+    assert interval_of_ratio(np.zeros(12), lengths) is None
+
+
+def test_the_level_of_one_comparison_is_its_own_and_rises_with_their_number():
+    noise = RNG.normal(0, 0.1, (20, 9))
+    levels = [Family(noise[:, :n], range(n), [False] * n, 19).level() for n in (2, 3, 9)]
+    assert levels[0] == 0.95
+    assert 0.95 < levels[1] < levels[2] < 1 - 0.05 / 36
+
+
+def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data():
+    noise = RNG.normal(0, 0.1, (20, 8))
+    chosen, fixed = (Family(noise, names, [False] * 8, 19).level() for names in (range(8), [0]))
+    assert fixed < chosen
+
+
+@pytest.mark.parametrize(("methods", "prompts"), [(2, 10), (8, 10)])
+def test_equal_methods_are_seldom_called_different(methods, prompts):
+    """150 experiments: at 5%, more than 15 false ones, or fewer than 134 intervals that hold, have p < .002."""
+    false, held = Scene("log-normal", methods, prompts).rates(150)
+    assert false <= 15 / 150
+    assert held >= 134 / 150

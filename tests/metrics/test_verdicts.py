@@ -1,0 +1,174 @@
+"""What may be said of runs, from their files on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from run_builders import in_turn, plain, records_of, write_methods, write_run
+
+from specbench_kit.errors import SkitError
+from specbench_kit.metrics.units import units_of
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
+from specbench_kit.reports import comparison_wording as wording
+from specbench_kit.reports.comparison import compare
+from specbench_kit.reports.comparison_markdown import render
+from specbench_kit.reports.condition import Condition, violations
+from specbench_kit.reports.formatting import interval
+from specbench_kit.reports.run_data import load_runs
+from specbench_kit.reports.tables import to_csv, to_latex
+
+
+def slowed(records, factor):
+    """The same run where every moment of every request took `factor` times as long."""
+    times = {"e2e_s", "ttft_s", "tpot_s", "finished_s"}
+    return [replace(r, **{name: getattr(r, name) * factor for name in times}) for r in records]
+
+
+def noisy(records, seed, spread=0.1):
+    rng = np.random.default_rng(seed)
+    return [replace(r, e2e_s=r.e2e_s * rng.lognormal(0, spread)) for r in records]
+
+
+@pytest.fixture
+def sides():
+    records = in_turn(noisy(records_of(4, 0.7, 12, 24), 1))
+    return records, in_turn(plain(records))
+
+
+def two_runs(tmp_path, first, second, baselines=(None, None)):
+    paths = [
+        write_run(tmp_path / name, "wisp", records, baseline or ())
+        for name, records, baseline in zip("ab", (first, second), baselines, strict=True)
+    ]
+    return compare(load_runs(paths)[0])
+
+
+def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):
+    records, baseline = sides
+    found = two_runs(tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1)))
+    row = found.overall["wisp #2"]
+    assert row["verdict"] == NO_DIFFERENCE
+    assert row["relative_speed"] == pytest.approx(1)
+    assert row["baseline_ratio"] == pytest.approx(1 / 1.1)
+    assert violations(found, Condition.parse("relative_speed<0.95")) == []
+    (line,) = violations(found, Condition.parse("baseline_ratio<0.95"))
+    assert line.startswith("wisp #2: baseline_ratio is 0.9091")
+    assert any(
+        line.startswith("MACHINE OR ENGINE CHANGED: the baseline of `wisp #2`") for line in wording.cautions(found)
+    )
+    assert "baseline / baseline: machine or engine changed" in render(found)
+
+
+def test_a_slower_method_on_a_slower_machine_is_still_slower(tmp_path, sides):
+    records, baseline = sides
+    worse = slowed(noisy(records, 2, 0.02), 1.1 * 1.3)
+    found = two_runs(tmp_path, records, worse, (baseline, slowed(baseline, 1.1)))
+    assert found.overall["wisp #2"]["verdict"] == SLOWER
+    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.3, rel=0.05)
+
+
+def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_path, sides):
+    records, _ = sides
+    found = two_runs(tmp_path, records, slowed(records, 1.1))
+    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.1)
+    assert "baseline_ratio" not in found.overall["wisp #2"]
+    assert "raw times, for want of a baseline in every run" in wording.headline(found)
+    assert "held against each other only" in wording.headline(found)
+    assert "Raw time ratios" in render(found)
+
+
+def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
+    write_methods(tmp_path, requests=5, drafts={"wisp": (4, 0.8), "threshold": (3, 0.5)})
+    found = compare(load_runs([tmp_path])[0])
+    for part in found.parts:
+        for row in part.rows.values():
+            assert not any(row["intervals"].values())
+            assert {row.get("verdict"), row.get("speedup_verdict")} <= {TOO_FEW, None}
+    assert "faster" not in wording.headline(found)
+    assert "x (" not in to_latex(found)
+    assert "x (" not in render(found)
+    header, *lines = (line.split(",") for line in to_csv(found).splitlines())
+    bounds = [place for place, name in enumerate(header) if name.endswith(("_low", "_high"))]
+    assert bounds
+    assert not any(line[place] for line in lines for place in bounds)
+
+
+def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path):
+    write_methods(tmp_path, drafts={"wisp": (6, 0.95), "threshold": (4, 0.6), "fixed-k:k=3": (3, 0.3)})
+    runs, _ = load_runs([tmp_path])
+    (fast,) = (run for run in runs if run.method == "wisp")
+    assert compare(runs).reference == "wisp"
+    fast.summary["lossless"] |= {"lossless": False, "errors": 2}
+    found = compare(runs)
+    assert found.reference == "threshold"
+    row = found.overall["wisp"]
+    assert (row["verdict"], row["speedup_verdict"]) == (NOT_LOSSLESS, NOT_LOSSLESS)
+    assert "`wisp` is faster, but not lossless" in wording.headline(found)
+    with pytest.raises(SkitError, match="--against wisp: its outputs are not lossless"):
+        compare(runs, against="wisp")
+
+
+def test_wrong_outputs_count_where_no_summary_says_so(tmp_path, sides):
+    records, baseline = sides
+    wrong = [replace(records[0], output_ids=[1, *records[0].output_ids[1:]]), *records[1:]]
+    write_run(tmp_path, "wisp", slowed(wrong, 0.5), baseline)
+    write_run(tmp_path, "threshold", records, baseline)
+    assert compare(load_runs([tmp_path])[0]).reference == "threshold"
+
+
+def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
+    records, baseline = sides
+    for method, factor in (("wisp", 0.5), ("threshold", 0.8), ("fixed-k:k=3", 1.0)):
+        write_run(tmp_path, method, slowed(records, factor), baseline)
+    runs, _ = load_runs([tmp_path])
+    by_method = {run.method: run.summary for run in runs}
+    by_method["wisp"]["lossless"] = None
+    found = compare(runs)
+    assert found.reference == "threshold"
+    assert found.overall["wisp"]["verdict"] == UNCHECKED
+    by_method["wisp"]["sampling"] = {"consistent": True}
+    assert compare(runs).reference == "wisp"
+    for summary in by_method.values():
+        summary |= {"lossless": None, "sampling": None}
+    found = compare(runs, against="fixed-k")
+    assert found.overall["wisp"]["verdict"] == FASTER
+    assert "outputs were not checked, so that these methods are held against each other only" in wording.headline(found)
+
+
+@pytest.mark.parametrize(
+    ("lossless", "sampling", "found"),
+    [(True, None, True), (None, True, True), (False, None, False), (True, False, False), (None, None, None)],
+)
+def test_a_run_may_win_on_either_check_and_on_no_failed_one(lossless, sampling, found):
+    assert may_win({"lossless": {"lossless": lossless}, "sampling": {"consistent": sampling}}) is found
+
+
+def test_a_batch_is_one_unit_in_the_order_of_admission():
+    """Three places: the fourth request starts when the second ends, so that ends come in another order than starts."""
+    ends = {"a": (0, 9), "b": (0, 2), "c": (0, 5), "d": (2, 3), "e": (3, 4), "f": (4, 8)}
+    records = [
+        replace(record, request_id=name, e2e_s=float(end - start), finished_s=float(end))
+        for record, (name, (start, end)) in zip(
+            records_of(4, 0.7, 6, 8), sorted(ends.items(), key=lambda i: i[1][1]), strict=True
+        )
+    ]
+    assert {name: units_of(records, 3)[name] for name in "abcdef"} == {
+        **dict.fromkeys("abc", 0),
+        **dict.fromkeys("def", 1),
+    }
+
+
+def test_batches_are_resampled_whole(tmp_path, sides):
+    records, baseline = sides
+    config = load_runs([write_run(tmp_path / "one", "wisp", records, baseline)])[0][0].fields["config"]
+    narrow = write_run(tmp_path / "two", "wisp", records, baseline, config=config | {"batch_size": 2})
+    wide = write_run(tmp_path / "three", "wisp", records, baseline, config=config | {"batch_size": 3})
+    rows = [compare(load_runs([path])[0]).overall["wisp"] for path in (narrow, wide)]
+    assert [row["speedup_units"] for row in rows] == [6, 4]
+    assert rows[0]["intervals"]["speedup"] is not None
+    assert (rows[1]["intervals"]["speedup"], rows[1]["speedup_verdict"]) == (None, TOO_FEW)
+
+
+def test_ends_that_look_alike_get_the_digits_that_tell_them_apart():
+    assert interval([1.5501, 1.7]) == "1.55–1.70"
+    assert interval([1.25012, 1.25018]) == "1.2501–1.2502"

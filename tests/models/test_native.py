@@ -1,0 +1,236 @@
+"""The native executor: what transformers computes, and to the bit the same however tokens are put together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import fill, make_runner, plain_logits, random_prompts, tiny_llama
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from specbench_kit.decoding.tree import features_of_row
+from specbench_kit.errors import SkitError
+from specbench_kit.models.executors import library
+from specbench_kit.models.executors.base import Row, executors, make_executor
+from specbench_kit.models.runner import Append, Runner
+
+if library.load_library() is None:
+    pytest.skip("the native executor was not compiled: no C++ compiler", allow_module_level=True)
+
+SIZES = {
+    "vocab_size": 90,
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def llama(**options: Any) -> Any:
+    return tiny_llama(0, **SIZES | options)
+
+
+def qwen2() -> Any:
+    return fill(Qwen2ForCausalLM(Qwen2Config(**SIZES)), 1)
+
+
+def qwen3() -> Any:
+    return fill(Qwen3ForCausalLM(Qwen3Config(**SIZES)), 2)
+
+
+def mistral() -> Any:
+    return fill(transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)), 3)
+
+
+def stored_as(dtype: torch.dtype) -> Any:
+    """Weights that were rounded before they were loaded, as those of a checkpoint in half precision."""
+    return llama().to(dtype).float()
+
+
+MODELS = {
+    "llama": llama,
+    "tied, one head of keys": lambda: llama(num_key_value_heads=1, tie_word_embeddings=True),
+    "three heads share a head of keys": lambda: llama(hidden_size=96, num_attention_heads=6, num_key_value_heads=2),
+    "heads of 80": lambda: llama(head_dim=80),
+    "vocabulary of 7": lambda: llama(vocab_size=7),
+    "linear rope": lambda: llama(rope_parameters=LINEAR),
+    "llama3 rope": lambda: llama(rope_parameters=LLAMA3),
+    "yarn rope": lambda: llama(rope_parameters=YARN),
+    "bf16 weights": lambda: stored_as(torch.bfloat16),
+    "fp16 weights": lambda: stored_as(torch.float16),
+    "mistral": mistral,
+    "qwen2, biases": qwen2,
+    "qwen3, norms of queries and keys": qwen3,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_computes_what_transformers_computes(name: str) -> None:
+    model = MODELS[name]()
+    assert executors.get("native").supports(model)
+    runner = make_runner(model, 2, 120, "native")
+    (text,) = random_prompts([60], model.config.vocab_size)
+    slot = runner.acquire()
+    found = runner.forward([Append(slot, text, keep=60)])
+    said = plain_logits(model, text)
+    torch.testing.assert_close(found[0], said, atol=2e-4, rtol=2e-4)
+    assert found.argmax() == [found[0].argmax(-1).tolist()]
+
+
+def in_pieces(runner: Runner, text: Sequence[int], size: int) -> Tensor:
+    """Logits after every token of a text that is fed `size` tokens at a time."""
+    slot, found = runner.acquire(), []
+    for at in range(0, len(text), size):
+        piece = text[at : at + size]
+        found.append(runner.forward([Append(slot, piece, keep=len(piece))])[0].clone())
+        runner.commit(slot, range(len(piece)))
+    runner.release(slot)
+    return torch.cat(found)
+
+
+def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
+    """The same from `first` on, as a path of a tree of three siblings a level, in a batch with two others' rows."""
+    slots = [runner.acquire() for _ in range(3)]
+    for slot, length in zip(slots, (first + 3, first, 5), strict=True):
+        runner.forward([Append(slot, text[:length])])
+        runner.commit(slot, range(length))
+    tokens: list[int] = []
+    parents: list[int] = []
+    path: list[int] = []
+    for token in text[first : first + 10]:
+        parents += [path[-1] if path else -1] * 3
+        tokens += [1, 2, token]
+        path.append(len(tokens) - 1)
+    rows = [Append(slots[0], [3, 4], keep=2), Append(slots[1], tokens, parents, keep=30), Append(slots[2], [5])]
+    found = runner.forward(rows)[1][path].clone()
+    runner.commit(slots[1], path)
+    after = runner.forward([Append(slots[1], text[first + 10 : first + 12], keep=2)])[0]
+    for slot in slots:
+        runner.release(slot)
+    return torch.cat((found, after))
+
+
+@pytest.mark.parametrize("name", ["llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys"])
+def test_a_tokens_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str) -> None:
+    model = MODELS[name]()
+    runner = make_runner(model, 3, 200, "native")
+    (text,) = random_prompts([112], model.config.vocab_size)
+    whole = in_pieces(runner, text, 112)
+    for size in (1, 2, 5, 7, 40):
+        assert torch.equal(in_pieces(runner, text, size), whole), size
+    assert torch.equal(in_a_tree(runner, text, 100), whole[100:])
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    runner = make_runner(llama(hidden_size=128, intermediate_size=320), 3, 200, "native")
+    (text,) = random_prompts([112], SIZES["vocab_size"])
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            found.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, found[0]) for one in found[1:])
+
+
+def test_hidden_states_are_those_of_transformers() -> None:
+    model = llama()
+    (text,) = random_prompts([20], SIZES["vocab_size"])
+    executor = make_executor(model, 1, 40, None, "native")
+    found = executor.forward([Row(0, text, 0, 0, None, 20)], layers=range(4)).hidden
+    with torch.inference_mode():
+        said = model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    for layer, states in enumerate(said):
+        torch.testing.assert_close(found[layer], states[0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_draft_statistics_are_those_of_the_logits(temperature: float) -> None:
+    executor = make_executor(llama(), 1, 40, 85, "native")
+    (text,) = random_prompts([9], 85)
+    forward = executor.forward([Row(0, text, 0, 0, None, 9)])
+    assert forward.statistics is not None
+    for row, found in zip(forward.logits, forward.statistics(temperature), strict=True):
+        assert len(row) == 85
+        probabilities = (row.double() / temperature).softmax(-1)
+        wanted = features_of_row(row.double().numpy(), probabilities.numpy(), temperature)
+        assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_masked_tokens_are_never_the_likeliest() -> None:
+    executor = make_executor(llama(), 1, 40, None, "native")
+    forward = executor.forward([Row(0, [1, 2, 3], 0, 0, None, 3)])
+    likeliest = forward.argmax()[0]
+    forward.mask(likeliest)
+    assert not set(forward.argmax()[0]) & set(likeliest)
+    assert forward.statistics is None
+
+
+def test_another_one_over_the_same_weights_has_kv_of_its_own() -> None:
+    model = llama()
+    first = make_executor(model, 1, 40, None, "native")
+    alone = first.forward([Row(0, [5, 6, 7], 0, 0)]).logits.clone()
+    second = first.beside(2, 60)
+    assert (second.slots, second.capacity) == (2, 60)
+    second.forward([Row(0, [8, 9, 10], 0, 0), Row(1, [11], 0, 0)])
+    assert torch.equal(first.forward([Row(0, [7], 2, 2)]).logits, alone)
+    del first
+    assert torch.equal(second.forward([Row(1, [5, 6, 7], 0, 0)]).logits, alone)
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        (Row(0, [90], 0, 0), "a token id outside its vocabulary"),
+        (Row(0, [-1], 0, 0), "a token id outside its vocabulary"),
+        (Row(0, [1], 256, 256), "a position beyond its context"),
+        (Row(2, [1], 0, 0), "a slot that is not there"),
+        (Row(0, [1, 2], 39, 39), "a place beyond its slot"),
+        (Row(0, [1], 5, 5, [[2, 1]]), "places out of order"),
+    ],
+)
+def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> None:
+    executor = make_executor(llama(), 1, 40, None, "native")
+    before = executor.forward([Row(0, [1, 2, 3], 0, 0, None, 3)]).logits.clone()
+    with pytest.raises(SkitError, match=named):
+        executor.forward([row])
+    assert torch.equal(executor.forward([Row(0, [1, 2, 3], 0, 0, None, 3)]).logits, before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hidden_act": "gelu"}, {"head_dim": 8}, {"hidden_size": 40}, {"attention_bias": True}, {"mlp_bias": True}],
+)
+def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, Any]) -> None:
+    model = llama(**options)
+    assert not executors.get("native").supports(model)
+    assert type(make_executor(model, 1, 40, None)) is not executors.get("native")
+
+
+def test_half_precision_arithmetic_is_left_to_transformers() -> None:
+    """Who asks for a dtype other than float32 asks for its rounding."""
+    assert not executors.get("native").supports(llama().to(torch.bfloat16))
+
+
+def test_without_a_build_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench_kit.models.executors.native.load_library", lambda: None)
+    model = llama()
+    assert isinstance(make_executor(model, 1, 40, None), executors.get("llama-cpu"))
+    with pytest.raises(SkitError, match=r"^executor 'native' was not compiled: install a C\+\+ compiler"):
+        make_executor(model, 1, 40, None, "native")

@@ -1,0 +1,85 @@
+"""Reports say what a method was set to, whether that was given or a default."""
+
+import csv
+from io import StringIO
+
+import pytest
+from report_builders import make_run
+from run_builders import in_turn, plain, records_of, write_run
+
+from specbench_kit.methods.spec import resolved_options
+from specbench_kit.reports import comparison_markdown, markdown
+from specbench_kit.reports.comparison import compare
+from specbench_kit.reports.method_wording import findings, label, settings
+from specbench_kit.reports.run_data import load_runs
+from specbench_kit.reports.scene import styles_of
+from specbench_kit.reports.tables import to_csv, to_latex
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("fixed-k", "fixed-k (k=4)"),
+        ("fixed-k:k=4", "fixed-k (k=4)"),
+        ("autoregressive", "autoregressive"),
+        ("threshold", "threshold (threshold=0.4, max_draft=20, …)"),
+        ("threshold:adaptive=true", "threshold (threshold=0.4, adaptive=true, …)"),
+        ("specedge:tree=chain,beams=8,branch=2", "specedge (beams=8, branch=2, tree=chain, …)"),
+        ("specinfer", "specinfer (branching=1-1-3-1-1-1-1-1)"),
+        ("wisp", "wisp (predictor=auto)"),
+    ],
+)
+def test_a_label_holds_what_was_given_and_what_matters_first(spec: str, expected: str) -> None:
+    assert label({"method": spec, "options": resolved_options(spec)}) == expected
+
+
+def test_a_run_of_an_older_kit_keeps_its_spec() -> None:
+    assert label({"method": "fixed-k:k=3"}) == "fixed-k:k=3"
+
+
+def test_every_option_and_everything_found_is_written_out() -> None:
+    run = {
+        "options": resolved_options("wisp:max_draft=3"),
+        "uses": {"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
+    }
+    assert settings(run) == "predictor=auto, max_draft=3, operating_point=none, force=false"
+    assert findings(run) == "predictor.family=logistic, predictor.threshold=0.25, stages=1-2"
+
+
+def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    for spec in ("fixed-k", "threshold"):
+        write_run(tmp_path, spec, records, in_turn(plain(records)), options=resolved_options(spec))
+    found = compare(load_runs([tmp_path])[0])
+    report = comparison_markdown.render(found)
+    assert "| `fixed-k` | k=4 | – |" in report
+    assert (
+        "| `threshold` | threshold=0.4, max_draft=20, schedule=constant, adaptive=false, unit=request | – |" in report
+    )
+    assert "`fixed-k (k=4)`" in report
+    assert "fixed-k (k=4)" in styles_of(found)
+    assert "\\texttt{fixed-k (k=4)}" in to_latex(found)
+    rows = {row["method"]: row["options"] for row in csv.DictReader(StringIO(to_csv(found)))}
+    assert rows["fixed-k (k=4)"] == "k=4"
+    assert rows["autoregressive"] == ""
+
+
+def test_the_report_of_one_run_states_the_options(tmp_path) -> None:
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    path = write_run(tmp_path, "fixed-k", records, options={"k": 4}, uses={"found": 1})
+    (run,) = load_runs([path])[0]
+    report = markdown.render(run.fields, run.summary, run.records)
+    assert report.startswith("# `fixed-k (k=4)` on gsm8k\n")
+    assert "| `fixed-k` | k=4 | found=1 |" in report
+
+
+def test_one_setting_named_in_two_ways_is_one_method_over_two_datasets(tmp_path) -> None:
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    for spec, name in (("fixed-k", "gsm8k"), ("fixed-k:k=4", "alpaca"), ("fixed-k:k=2", "gsm8k")):
+        dataset = make_run()["dataset"] | {"name": name}
+        write_run(tmp_path, spec, records, options=resolved_options(spec), dataset=dataset)
+    found = compare(load_runs([tmp_path])[0], force=True)
+    assert {one.label: set(one.runs) for one in found.series} == {
+        "fixed-k (k=4)": {"gsm8k", "alpaca"},
+        "fixed-k (k=2)": {"gsm8k"},
+    }

@@ -1,0 +1,152 @@
+"""Who goes first, and who fits, where a fault would only move the averages."""
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from scenes import DEPLOYMENT
+
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.deployments.base import Endpoint, Link
+from specbench_kit.deployments.loading import find
+from specbench_kit.serving.acceptance import PerPosition
+from specbench_kit.serving.arrivals import Asked, Replayed
+from specbench_kit.serving.capacity import interval
+from specbench_kit.serving.estimator import Estimator
+from specbench_kit.serving.memory import KvCapacity, capacity, server_profile
+from specbench_kit.serving.result import Result
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.base import Limits, Queue, Waiting, parse_scheduler
+from specbench_kit.serving.settings import Point, Series
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.sweep import Row, summarise
+from specbench_kit.serving.systems.base import systems
+
+PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
+"""100 ms, and 10 ms for each new token."""
+
+
+def asked(spec: str, requests: list[Waiting], limits: Limits) -> Queue:
+    estimator = Estimator(PLAIN)
+    queue = parse_scheduler(spec).queue(estimator, limits)
+    for request in requests:
+        estimator.judge(request)
+        queue.add(request)
+    return queue
+
+
+def waiting(client: int, new: int, cached: int, tokens: float = 1.0) -> Waiting:
+    return Waiting(client, new, cached, 0.0, 9.0, tokens, 9.0)
+
+
+def clients(queue: Queue) -> list[int]:
+    return [request.client for request in queue.next_batch(0.5).batch]
+
+
+def test_running_requests_take_places_from_prompts() -> None:
+    """Three places, of which two are taken: one prompt goes in, and then there is no place for the other."""
+    running, prompts = [waiting(n, 1, 20) for n in (0, 1)], [waiting(n, 9, 0) for n in (2, 3)]
+    queue = asked("prefill-first", [*running, *prompts], Limits(3))
+    assert clients(queue) == [2]
+    read = waiting(2, 1, 9)
+    queue.estimator.judge(read)
+    queue.add(read)
+    assert (clients(queue), len(queue)) == ([0, 1, 2], 1)
+
+
+def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
+    queue = asked("prefill-first", [waiting(0, 1, 20), waiting(1, 9, 0)], Limits(1))
+    evicted = waiting(5, 1, 20)
+    queue.estimator.judge(evicted)
+    queue.add(evicted)
+    evicted.new, evicted.cached = 21, 0
+    queue.changed(evicted)
+    assert len(queue) == 3
+    assert [clients(queue) for _ in range(3)] == [[0], [5], [1]]
+
+
+def test_utility_is_by_the_time_that_a_request_adds() -> None:
+    """1 token for 10 ms more goes before 4 for 100 ms more, although alone they would take 110 and 200 ms."""
+    queue = asked("wisp:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], Limits(1))
+    assert (clients(queue), clients(queue)) == ([1], [0])
+
+
+def test_looks_at_a_run_share_its_confidence() -> None:
+    """Twenty equal turns of ten responses with one violation are 200 independent ones: Wilson, at 1 - 0.05 / 4."""
+    violated = np.tile([True, *[False] * 9], 20)
+    for looks, z in ((4, 2.4977), (1, 1.9600)):
+        centre = (0.1 + z**2 / 400) / (1 + z**2 / 200)
+        half = z / (1 + z**2 / 200) * sqrt(0.1 * 0.9 / 200 + z**2 / (4 * 200**2))
+        assert interval(violated, 20, looks) == pytest.approx((0.1, centre - half, centre + half), abs=1e-5)
+    assert interval(violated, 20) == interval(violated, 20, 4)
+
+
+def test_turns_that_differ_count_for_fewer_responses() -> None:
+    """Turns with 0 or 2 violations in ten: their variance is 0.01 x 20 / 19, that of the mean a 20th, so 171 count."""
+    violated = np.concatenate([np.repeat([turn % 2 == 0, False], [2, 8]) for turn in range(20)])
+    effective, z = 0.1 * 0.9 / (0.01 * 20 / 19 / 20), 1.9600
+    centre = (0.1 + z**2 / (2 * effective)) / (1 + z**2 / effective)
+    assert effective == pytest.approx(171)
+    assert sum(interval(violated, 20, 1)[1:]) / 2 == pytest.approx(centre, abs=1e-5)
+
+
+def test_the_reserve_is_a_share_of_all_memory() -> None:
+    """A tenth of 80 GB, beside 32.76 billion weights of 2 bytes; 2 x 64 layers x 8 heads x 128 of 2 bytes a token."""
+    profile = server_profile(find("wisp"))
+    assert profile is not None
+    room_bytes = capacity(profile, reserved=0.1).tokens * (2 * 64 * 8 * 128 * 2)
+    assert room_bytes == pytest.approx(0.9 * 80e9 - 2 * 32.76e9, rel=0.01)
+
+
+def figures_of(throughput: float, rate: float | None) -> dict[str, Any]:
+    overall = {"throughput": throughput, "violation_rate": rate}
+    return {"overall": overall}
+
+
+def test_series_are_held_against_the_first_seed_by_seed() -> None:
+    """Seeds far apart that all differ by 0.1 differ by just that; one without a rate on either side is left out."""
+    series = [Series(name, "wisp", "wisp", "wisp", None, "wisp") for name in ("first", "second")]
+    rates = {"first": [0.1, 0.5, None, 0.3], "second": [0.2, 0.6, 0.9, 0.4]}
+    rows = [
+        Row(Point(one, 16, "2"), {}, [figures_of(10.0 * (n + 1) * factor, rate) for n, rate in enumerate(rates[name])])
+        for one, name, factor in zip(series, rates, (1.0, 1.5), strict=True)
+    ]
+    (found,) = summarise(rows)["against_first"]
+    assert list(found["violation_difference"].values()) == pytest.approx([0.1, 0.1, 0.1])
+    assert list(found["throughput_ratio"].values()) == pytest.approx([1.5, 1.5, 1.5])
+    assert (found["series"], found["against"]) == ("second", "first")
+
+
+def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
+    """Memory for 16 tokens; sessions hold 7, 10 and 13 in their rounds, times are those of the exact scene.
+
+    Devices 0 and 1 are let in with 7 each. At 1.15 s the first grows to 10, and the second has to go, cold with 10.
+    Device 2 is there from 1.3 s on, device 1 again from 1.5 s. When device 0 is done at 2.25 s there is room for one.
+    """
+    deployment = replace(DEPLOYMENT, drafter=Endpoint("edge", always(0.1)), verifier=Endpoint("server", always(0.35)))
+    scene = Scenario(
+        replace(deployment, link=Link(rtt_s=0.2)),
+        systems.get("wisp-cache"),
+        PerPosition((1.0, 1.0)),
+        devices=3,
+        slo=parse_slo("2"),
+        arrivals=Replayed((Asked(0.0, 5, 9), Asked(0.05, 5, 6), Asked(0.9, 5, 6))),
+        memory=KvCapacity(16, 100),
+        duration_s=10.0,
+        warmup_s=0.0,
+    )
+    result = simulate(scene)
+    order = [(int(client), round(started_s, 6)) for client, started_s in zip(*rounds_of(result), strict=True)]
+    assert order == [(0, 0.4), (1, 0.75), (0, 1.15), (0, 1.9), (1, 2.25), (2, 2.6), (2, 3.35)]
+    assert (result.evictions, result.peak_kv_tokens) == (1, 14)
+
+
+def rounds_of(result: Result) -> tuple[Any, Any]:
+    return result.rounds["client"], result.rounds["started_s"]
+
+
+def always(seconds: float) -> InteractionModel:
+    return InteractionModel(0, 0, 0, seconds)

@@ -1,0 +1,127 @@
+"""Imports point one way: no circle of modules, and none of folders but those that are still to be opened.
+
+Imports for type checking and inside functions count: they say as much about who knows whom.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import specbench_kit
+
+ROOT = Path(specbench_kit.__file__).parent
+STILL_BACK = {
+    ("profilers", "bench"),
+    ("profilers", "reports"),
+    ("profilers", "traces"),
+    ("reports", "bench"),
+    ("reports", "serving"),
+    ("reports", "sweeps"),
+    ("serving.presets", "serving"),
+    ("serving.schedulers", "serving"),
+    ("traces", "bench"),
+}
+"""Folders that import one that stands above them. Take out what no longer does; add none."""
+STILL_ROUND = {("specbench_kit.serving.estimator", "specbench_kit.serving.schedulers.base")}
+"""The same of modules."""
+Graph = dict[str, set[str]]
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    found = {}
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(root: Path) -> Graph:
+    """The modules of the package that each module names in an import statement, wherever it stands."""
+    known = modules(root)
+    graph = {}
+    for name, path in known.items():
+        named = set(_named(ast.walk(ast.parse(path.read_text())), name, path.name == "__init__.py"))
+        graph[name] = {_module(target, known) for target in named if _module(target, known)} - {name}
+    return graph
+
+
+def _named(nodes: Iterable[ast.AST], module: str, is_package: bool) -> Iterable[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def _module(target: str, known: Mapping[str, Path]) -> str:
+    """The module that an imported name is, or lies in; nothing outside of the package."""
+    return target if target in known else target.rpartition(".")[0] if target.rpartition(".")[0] in known else ""
+
+
+def folders(root: Path) -> Graph:
+    """The folders that the modules of each folder import from; a module at the top is a folder of its own."""
+    known = modules(root)
+
+    def folder(module: str) -> str:
+        inside = known[module].parent.relative_to(root).parts
+        return ".".join(inside) if inside else module.rpartition(".")[2]
+
+    graph: defaultdict[str, set[str]] = defaultdict(set)
+    for module, targets in imports(root).items():
+        graph[folder(module)] |= {folder(target) for target in targets} - {folder(module)}
+    return dict(graph)
+
+
+def circle(graph: Graph) -> list[str]:
+    """One circle of a graph, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def without(graph: Graph, edges: Iterable[tuple[str, str]]) -> Graph:
+    """The graph less some imports."""
+    return {name: {target for target in targets if (name, target) not in edges} for name, targets in graph.items()}
+
+
+def test_no_circle_of_modules() -> None:
+    assert circle(without(imports(ROOT), STILL_ROUND)) == []
+
+
+def test_no_circle_of_folders() -> None:
+    assert circle(without(folders(ROOT), STILL_BACK)) == []
+
+
+def test_decoding_knows_nobody_above_it() -> None:
+    house, graph = {"decoding", "decoding.pipeline", "decoding.processes"}, folders(ROOT)
+    for folder in house:
+        assert graph[folder] <= house | {"models", "models.executors", "errors", "plain_text"}
+
+
+@pytest.mark.parametrize(("listed", "graph"), [(STILL_BACK, folders(ROOT)), (STILL_ROUND, imports(ROOT))])
+def test_what_is_opened_leaves_the_list(listed: set[tuple[str, str]], graph: Graph) -> None:
+    assert {(name, target) for name, target in listed if target not in graph[name]} == set()
+
+
+def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
+    package = tmp_path / "house"
+    for name, text in {
+        "__init__": "",
+        "a": "from house import b",
+        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.c import thing",
+        "c": "def work():\n    from . import a\n\nthing = 1",
+        "d": "import house.a",
+    }.items():
+        package.mkdir(exist_ok=True)
+        (package / f"{name}.py").write_text(text)
+    assert set(circle(imports(package))) == {"house.a", "house.b", "house.c"}
+    assert circle(without(imports(package), [("house.c", "house.a")])) == []
