@@ -40,9 +40,10 @@ class Evidence:
 
     def _compare(self, config: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
         virtual = config.get("launch", "virtual") == "virtual"
-        exact = virtual and method.pipeline is None and config["batch_size"] == 1
+        bitwise = virtual and self._shapes.bitwise
+        exact = virtual and method.pipeline is None and (bitwise or config["batch_size"] == 1)
         judge = ShapeJudge(self._shapes, partial(_choice, _sampler(config), config["seed"]), exact)
-        return summarise_checks(check_all(records, baseline, judge))
+        return summarise_checks(check_all(records, baseline, judge)) | {"bitwise": bitwise}
 
     def _tally(self, records: Records, sampler: Sampler) -> Tally:
         tally = Tally()

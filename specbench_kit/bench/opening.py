@@ -16,6 +16,7 @@ from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import resolved_options
+from specbench_kit.models.executors.base import name_of
 from specbench_kit.resumption import require_same_place
 
 HASH_DIGITS = 16
@@ -68,6 +69,7 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
             "baseline": BASELINE in bench.lanes,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
+            "executors": dict(zip(("target", "draft"), (name_of(one.executor) for one in bench.runners), strict=True)),
             **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         },
         **describe_time(settings.deployment),

@@ -15,6 +15,8 @@ HINTS: Mapping[str, Any] = {
     **dict.fromkeys((f"dataset.{name}" for name in ("name", "source", "location", "digest")), str),
     **dict.fromkeys((f"models.{role}.{name}" for role in ("target", "draft") for name in ("name", "hash")), str),
     **dict.fromkeys(("config.device", "config.dtype", "hardware.cpu", "deployment.name"), str),
+    "config.executors": dict,
+    **dict.fromkeys((f"config.executors.{role}" for role in ("target", "draft")), str),
     **dict.fromkeys(("requests", "dataset.count", "dataset.total"), int),
     **dict.fromkeys((f"models.{role}.parameters" for role in ("target", "draft")), int),
     **dict.fromkeys((f"config.{name}" for name in ("max_new_tokens", "batch_size", "top_k", "seed", "repeats")), int),

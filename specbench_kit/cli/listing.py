@@ -15,14 +15,17 @@ Entry = dict[str, Any]
 def list_entries(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, datasets, models, predictors, profiles, deployments or formats; all if left out"),
+        typer.Argument(
+            help="methods, datasets, models, executors, predictors, profiles, deployments or formats; all that list fast "
+            "if left out"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
-    """List methods, datasets, models, predictors, profiles, deployments or formats."""
+    """List methods, datasets, models, executors, predictors, profiles, deployments or formats."""
     if kind is not None and kind not in KINDS:
         raise SkitError(f"nothing to list under '{kind}'; known: {', '.join(KINDS)}")
-    chosen = [kind] if kind else list(KINDS)
+    chosen = [kind] if kind else [name for name in KINDS if name not in SLOW]
     entries = {name: KINDS[name]() for name in chosen}
     if as_json:
         print(json.dumps(entries[kind] if kind else entries))
@@ -52,6 +55,20 @@ def _models() -> list[Entry]:
     return [
         {"name": pair.name, "summary": pair.summary, "target": str(pair.target), "draft": str(pair.draft)}
         for pair in bundled_pairs()
+    ]
+
+
+def _executors() -> list[Entry]:
+    from specbench_kit.models.executors.base import executors
+
+    return [
+        {
+            "name": name,
+            "summary": (kind.__doc__ or "").split(".")[0],
+            "bitwise": kind.bitwise,
+            "missing": kind.missing(),
+        }
+        for name, kind in executors.all().items()
     ]
 
 
@@ -117,10 +134,13 @@ def _with_options(name: str, entry: Any) -> Entry:
     }
 
 
+SLOW = ("executors",)
+"""Kinds that take seconds to list, since they load torch."""
 KINDS: dict[str, Callable[[], list[Entry]]] = {
     "methods": _methods,
     "datasets": _datasets,
     "models": _models,
+    "executors": _executors,
     "predictors": _predictors,
     "profiles": _profiles,
     "deployments": _deployments,

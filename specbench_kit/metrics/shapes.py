@@ -81,6 +81,11 @@ class Shapes:
         """Whether the model computes in half precision."""
         return bool(self._model.dtype != torch.float32)
 
+    @property
+    def bitwise(self) -> bool:
+        """Whether all shapes give the same logits to the bit."""
+        return self._target.executor.bitwise
+
     def plain(self, record: RequestRecord, rows: int = 1) -> Tensor:
         """Logits before each output token [tokens, vocabulary], as plain decoding computes them in equal rows."""
         return self._run(list(plain_steps(record)), rows)

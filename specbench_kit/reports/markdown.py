@@ -107,6 +107,7 @@ def setting(run: Fields) -> list[tuple[str, str]]:
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),
         ("device", ", ".join(config[key] for key in ("device", "dtype") if config.get(key))),
+        ("executors", ", ".join(f"{role}: {name}" for role, name in (config.get("executors") or {}).items())),
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
         *((f"left out: {code(name)}", reason) for name, reason in (run.get("left_out") or {}).items()),
     ]

@@ -185,7 +185,9 @@ def lossless_sentence(run: Fields, summary: Fields) -> str:
     ties = f"; ties: {lossless['ties']} (explained by rounding between the forward shapes)" if lossless["ties"] else ""
     if lossless["errors"]:
         return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
-    return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}."
+    bitwise = "; bitwise, since a token's logits do not depend on what is computed beside it"
+    how = bitwise if lossless.get("bitwise") else ""
+    return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{how}."
 
 
 def _why_unchecked(run: Fields) -> str:

@@ -88,7 +88,6 @@ def test_llama_cpu_equals_transformers_on_mistral_without_window() -> None:
 def test_llama_cpu_equals_transformers_on_the_bundled_pair() -> None:
     pair = load_pair(device="cpu", dtype="float32")
     for loaded in (pair.target, pair.draft):
-        assert isinstance(make_executor(loaded.model, 1, 10, None), executors.get("llama-cpu"))
         compare(loaded.model, pair.target.text_config.vocab_size)
 
 

@@ -79,6 +79,9 @@ MODELS = {
 }
 
 
+VARIED = ("llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys")
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_it_computes_what_transformers_computes(name: str) -> None:
     model = MODELS[name]()
@@ -125,7 +128,7 @@ def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
     return torch.cat((found, after))
 
 
-@pytest.mark.parametrize("name", ["llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys"])
+@pytest.mark.parametrize("name", VARIED)
 def test_a_tokens_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str) -> None:
     model = MODELS[name]()
     runner = make_runner(model, 3, 200, "native")

@@ -85,10 +85,17 @@ class Executor(ABC):
 
     priority = 0
     """Among executors that support a model, the highest priority is taken."""
+    bitwise = False
+    """Whether a token's logits are the same to the bit alone, in a batch, in a chunk and in a tree."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
         self.device: torch.device = model.device
+
+    @classmethod
+    def missing(cls) -> str:
+        """What this installation lacks for it, if anything."""
+        return ""
 
     @classmethod
     @abstractmethod
@@ -116,6 +123,12 @@ class Executor(ABC):
 
 
 executors: Registry[type[Executor]] = Registry("executor", "specbench_kit.models.executors")
+
+
+def name_of(executor: Executor) -> str:
+    """What an executor is registered as; of one that is not, such as a pipeline's stage, its class."""
+    names = {kind: name for name, kind in executors.all().items()}
+    return names.get(type(executor), type(executor).__name__)
 
 
 def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None) -> Executor:

@@ -38,12 +38,13 @@ class NativeExecutor(Executor):
     """Llama, Mistral, Qwen2 and Qwen3 shapes; needs the part that is compiled when the kit is installed."""
 
     priority = 2
+    bitwise = True
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
         library = load_library()
         if library is None:
-            raise SkitError("executor 'native' was not compiled: install a C++ compiler, then the kit again")
+            raise SkitError(f"executor 'native' {self.missing()}")
         self._library = library
         self._padded = library.skit_padded(model.config.vocab_size)
         self._size = vocabulary or model.config.vocab_size
@@ -54,6 +55,10 @@ class NativeExecutor(Executor):
     def __del__(self) -> None:
         if getattr(self, "_decoder", None):
             self._library.skit_delete(self._decoder)
+
+    @classmethod
+    def missing(cls) -> str:
+        return "" if load_library() else "was not compiled: install a C++ compiler, then the kit again"
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -181,7 +186,7 @@ def _head_dim(model: Any) -> int:
 
 
 def _stored(model: Any) -> torch.dtype:
-    """The narrowest type that holds every weight as it is: a checkpoint in bf16 or fp16 is not widened by being loaded."""
+    """The narrowest type that holds every weight as it is: loading widens a checkpoint in bf16 or fp16."""
     if model.dtype != torch.float32:
         return model.dtype
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
