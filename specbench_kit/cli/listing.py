@@ -16,8 +16,8 @@ def list_entries(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, datasets, models, executors, predictors, profiles, deployments or formats; all that list fast "
-            "if left out"
+            help="methods, datasets, models, executors, predictors, profiles, deployments or formats; all that list "
+            "fast if left out"
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
