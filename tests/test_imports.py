@@ -15,10 +15,8 @@ import specbench_kit
 
 ROOT = Path(specbench_kit.__file__).parent
 STILL_BACK = {
-    ("profilers", "bench"),
     ("profilers", "reports"),
     ("profilers", "traces"),
-    ("reports", "bench"),
     ("reports", "serving"),
     ("reports", "sweeps"),
     ("serving.presets", "serving"),

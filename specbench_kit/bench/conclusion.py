@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specbench_kit.bench.run_directory import KEPT, RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -14,7 +13,8 @@ from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
 from specbench_kit.reports.pipeline import summarise_pipeline
 from specbench_kit.reports.run_data import Run
-from specbench_kit.resumption import spans_interruption
+from specbench_kit.runs.directory import KEPT, RunDirectory
+from specbench_kit.runs.resumption import spans_interruption
 
 TEXT = ("md",)
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.loop import Loop
@@ -13,6 +12,7 @@ from specbench_kit.reports import token_view
 from specbench_kit.reports.method_wording import label
 from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
+from specbench_kit.runs.directory import RunDirectory
 
 TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
 MOST_PAGES = 100

@@ -98,7 +98,7 @@ def as_document(comparison: "Comparison") -> dict[str, Any]:
 
 
 def _folder(comparison: "Comparison") -> Path:
-    from specbench_kit.run_folder import unused_folder
+    from specbench_kit.runs.folder import unused_folder
 
     runs = comparison.runs
     if len(runs) == 1:

@@ -16,7 +16,7 @@ from specbench_kit.profilers.place import Place, find_place
 from specbench_kit.profilers.saving import complete, describe_run, keep, summarise
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.profilers.subject import require_architecture
-from specbench_kit.run_folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 
 Fields = dict[str, Any]
 

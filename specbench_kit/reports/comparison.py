@@ -14,7 +14,7 @@ from specbench_kit.reports.metrics import Group, Metrics
 from specbench_kit.reports.paired import Entry, Reference
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.series import Series, arrange
-from specbench_kit.resumption import spans_interruption
+from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 

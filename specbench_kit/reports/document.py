@@ -14,7 +14,7 @@ from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.safe_svg import safe_svg
 from specbench_kit.reports.tables import to_csv, to_latex
 from specbench_kit.reports.wording import time_kind
-from specbench_kit.run_folder import replace_file
+from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
 PLOTS = "plots"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
@@ -16,7 +15,8 @@ from specbench_kit.metrics.units import batch_size
 from specbench_kit.plain_text import one_lined
 from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
-from specbench_kit.resumption import spans_interruption
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.resumption import spans_interruption
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]

@@ -14,7 +14,7 @@ from specbench_kit.metrics.verdicts import (
 )
 from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
-from specbench_kit.resumption import changes, place_of, resumptions, spans_interruption
+from specbench_kit.runs.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
-from specbench_kit.run_folder import slug, to_json, unused_folder, write_text
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving import capacity, sweep
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.events import timeline, write_events

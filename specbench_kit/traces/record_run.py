@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.assembly import live_engine
-from specbench_kit.bench import provenance
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane
 from specbench_kit.bench.settings import Settings
@@ -21,6 +20,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports import machine_wording
+from specbench_kit.runs import provenance
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.steps import measure_statistics, measure_steps
 from specbench_kit.traces.trace import TraceHeader, TraceWriter

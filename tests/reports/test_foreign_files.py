@@ -16,7 +16,6 @@ from mutations import TEXTS, VALUES, payload, spoil, spoil_json, spoil_lines, sw
 from run_builders import in_turn, plain, records_of, write_run
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.deployments import loading as deployments
@@ -32,6 +31,7 @@ from specbench_kit.profilers import loading as profiles
 from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import write_reports
 from specbench_kit.reports.run_data import load_runs
+from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds

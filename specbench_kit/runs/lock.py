@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from specbench_kit.bench.run_directory import KEPT
 from specbench_kit.errors import SkitError
+from specbench_kit.runs.directory import KEPT
 
 FILE = ".lock"
 _held: dict[Path, BinaryIO] = {}

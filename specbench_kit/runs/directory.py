@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from specbench_kit.bench import run_fields
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_lined
-from specbench_kit.run_folder import replace_file
+from specbench_kit.runs import fields
+from specbench_kit.runs.folder import replace_file
 
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
@@ -80,7 +80,7 @@ class RunDirectory:
                 f"{path} was written by a newer specbench-kit (schema {version}, this one reads up to "
                 f"{SCHEMA_VERSION}): upgrade specbench-kit"
             )
-        run_fields.check(path / "run.json", run)
+        fields.check(path / "run.json", run)
         return cls(path, run)
 
     @classmethod

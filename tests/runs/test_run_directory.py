@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.bench.run_directory import SCHEMA_VERSION, RunDirectory, config_key, find_resumable
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.runs.directory import SCHEMA_VERSION, RunDirectory, config_key, find_resumable
 
 RUN: dict[str, Any] = {
     "method": "fixed-k:k=4",
@@ -115,7 +115,7 @@ def test_a_cut_first_line_leaves_no_record(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_every_finished_request(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from specbench_kit.bench.run_directory import RunDirectory\n"
+        "from specbench_kit.runs.directory import RunDirectory\n"
         "from specbench_kit.decoding.records import RequestRecord\n"
         "run = RunDirectory.open(Path(sys.argv[1]))\n"
         "for n in range(10**9):\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from specbench_kit.bench import run_lock
 from specbench_kit.errors import SkitError
+from specbench_kit.runs import lock as run_lock
 
 HOLDER = (
     "import sys; from pathlib import Path\n"
-    "from specbench_kit.bench import run_lock\n"
+    "from specbench_kit.runs import lock as run_lock\n"
     "run_lock.hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
 )
 
