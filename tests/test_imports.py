@@ -16,12 +16,8 @@ import specbench_kit
 ROOT = Path(specbench_kit.__file__).parent
 STILL_BACK = {
     ("profilers", "reports"),
-    ("profilers", "traces"),
-    ("reports", "serving"),
     ("reports", "sweeps"),
-    ("serving.presets", "serving"),
     ("serving.schedulers", "serving"),
-    ("traces", "bench"),
 }
 """Folders that import one that stands above them. Take out what no longer does; add none."""
 STILL_ROUND = {("specbench_kit.serving.estimator", "specbench_kit.serving.schedulers.base")}
