@@ -9,7 +9,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.reports import token_view
-from specbench_kit.reports.method_wording import label
+from specbench_kit.reports.setting import label
 from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
 from specbench_kit.runs.directory import RunDirectory

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from specbench_kit.nested import flat
-from specbench_kit.reports import method_wording
+from specbench_kit.reports import setting
 from specbench_kit.reports.run_data import Run
-from specbench_kit.reports.wording import deployment_name, sampling_sentence
+from specbench_kit.reports.setting import deployment_name, sampling_sentence
 
 Labelled = Sequence[tuple[str, Run]]
 
@@ -105,11 +105,11 @@ def _tokens(run: Run) -> str:
 
 
 def _options(run: Run) -> str:
-    return method_wording.settings(run.fields) or NOT_STATED
+    return setting.settings(run.fields) or NOT_STATED
 
 
 def _findings(run: Run) -> str:
-    return method_wording.findings(run.fields) or NOT_STATED
+    return setting.findings(run.fields) or NOT_STATED
 
 
 def _model(role: str) -> Callable[[Run], str]:

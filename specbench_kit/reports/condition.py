@@ -8,11 +8,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from specbench_kit.errors import SkitError
+from specbench_kit.machine.limits import disturbances
 from specbench_kit.reports.comparison import Comparison
-from specbench_kit.reports.formatting import count, seconds, share, times
-from specbench_kit.reports.machine_wording import disturbed
 from specbench_kit.reports.metrics import PHASES
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS
+from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS, Unit
 
 Row = Mapping[str, Any]
 
@@ -22,20 +21,20 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-UNITS: dict[Callable[[float | None], str], dict[str, float]] = {
-    seconds: {"": 1, "s": 1, "ms": 1_000, "us": 1_000_000},
-    share: {"": 1, "%": 100},
-    times: {"": 1, "x": 1, "%": 100},
+UNITS: dict[Unit, dict[str, float]] = {
+    "seconds": {"": 1, "s": 1, "ms": 1_000, "us": 1_000_000},
+    "share": {"": 1, "%": 100},
+    "times": {"": 1, "x": 1, "%": 100},
 }
-"""By how a metric is shown: its units, and how many of them make one. All others are plain numbers."""
+"""What a metric may be compared in: units, and how many of them make one. All others are plain numbers."""
 FORM = re.compile(
     r"\s*(?P<metric>[a-z_]+)(?:\.(?P<detail>\w+))?\s*(?P<operator>[<>]=?)\s*"
     r"(?P<number>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|x|s|ms|us|)\s*"
 )
 BOUNDS = {"low": 0, "high": 1}
-SHOWN = {metric.name: metric.show for metric in METRICS} | {
-    **dict.fromkeys((*DISTRIBUTIONS, "phase_seconds"), seconds),
-    "phase_share": share,
+UNIT_OF: dict[str, Unit] = {metric.name: metric.unit for metric in METRICS} | {
+    **dict.fromkeys((*DISTRIBUTIONS, "phase_seconds"), "seconds"),
+    "phase_share": "share",
 }
 DETAILS = {
     **dict.fromkeys(DISTRIBUTIONS, ("mean", "p50", "p95", "p99")),
@@ -72,7 +71,7 @@ class Condition:
             )
         metric, detail = found["metric"], found["detail"]
         _check(text, metric, detail)
-        units = UNITS.get(SHOWN.get(metric, count), {"": 1})
+        units = UNITS.get(UNIT_OF.get(metric, "count"), {"": 1})
         if found["unit"] not in units:
             known = ", ".join(filter(None, units)) or "none"
             raise SkitError(f"--fail-if '{text}': {metric} is not counted in {found['unit']}; its units: {known}")
@@ -114,7 +113,7 @@ def require_whole(comparison: Comparison) -> None:
 
 def doubts(comparison: Comparison) -> list[str]:
     """A line for every run that was timed on a disturbed machine: no condition on time can be judged by it."""
-    found = {run.name: disturbed(run.fields) for run in comparison.runs}
+    found = {run.name: disturbances(run.fields.get("machine") or []) for run in comparison.runs}
     return [f"run {name} was timed on a disturbed machine: {'; '.join(why)}" for name, why in found.items() if why]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, method_wording
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, setting
 from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
@@ -114,7 +114,7 @@ class Content:
             return
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
         yield from self._keep(name, found)
-        method = method_wording.label(run.fields)
+        method = setting.label(run.fields)
         lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")
 
     def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.paired import request_seconds
-from specbench_kit.reports import method_wording
 from specbench_kit.reports.comparability import dataset_name
 from specbench_kit.reports.run_data import Run
+from specbench_kit.reports.setting import label
 from specbench_kit.reports.vocabulary import BASELINE
 
 
@@ -46,7 +46,7 @@ def arrange(runs: Sequence[Run]) -> list[Series]:
         if place is None:
             found.append((run, place := {}))
         place[dataset] = run
-    labels = _numbered([method_wording.label(first.fields) for first, _ in found])
+    labels = _numbered([label(first.fields) for first, _ in found])
     own = [_series(label, runs) for label, (_, runs) in zip(labels, found, strict=True)]
     baselines = [one for one in own if one.is_baseline]
     return [*baselines, *_derived(own, baselines), *(one for one in own if not one.is_baseline)]

@@ -1,11 +1,10 @@
-"""Each metric's name, how its value is shown and what it means: the text side of `metrics.py`."""
+"""Each metric's name, the unit that it is in and what it means."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
-
+Unit = Literal["count", "number", "share", "times", "seconds", "rate"]
+"""A rate is in tokens per second, `times` is a factor, and a number has no unit."""
 BASELINE = "autoregressive"
 """The row that the baseline has in every table."""
 
@@ -15,69 +14,73 @@ class Metric:
     """One scalar of a summary."""
 
     name: str
-    show: Callable[[Any], str]
+    unit: Unit
     definition: str
 
 
 METRICS = (
-    Metric("finished", count, "requests that ran to their end; every metric is over these"),
-    Metric("failed", count, "requests that ended in an error; counted here and nowhere else"),
-    Metric("rounds", count, "target verifications; one decodes at least one token"),
-    Metric("tokens", count, "committed output tokens"),
-    Metric("drafted", count, "tokens that the draft model produced"),
-    Metric("submitted", count, "drafted tokens that were sent for verification"),
-    Metric("accepted", count, "submitted tokens that the target accepted"),
-    Metric("tokens_per_verify", significant, "committed tokens / rounds, pooled over all requests"),
-    Metric("tokens_per_verify_request_mean", significant, "mean over requests of their own tokens per round"),
-    Metric("acceptance_rate", share, "accepted / submitted"),
-    Metric("acceptance_rate_request_mean", share, "mean over requests of their own accepted / submitted"),
-    Metric("draft_efficiency", share, "accepted / drafted"),
-    Metric("wasted_tokens", count, "drafted - accepted, summed over rounds"),
-    Metric("wdt", seconds, "wasted drafting time: drafting seconds spent on wasted tokens, sent or not"),
-    Metric("wdt_paper", seconds, "WISP's own convention of wdt: counts only tokens that were sent, (K - L)+"),
-    Metric("wdt_share", share, "wdt / all drafting seconds"),
-    Metric("makespan_s", seconds, "time in which the run decoded all its requests"),
-    Metric("throughput", rate, "committed tokens / makespan"),
-    Metric("throughput_request_mean", rate, "mean over requests of their own tokens per second"),
-    Metric("goodput", rate, "committed tokens of the requests that met the SLO / makespan"),
-    Metric("slo_tpot_s", seconds, "the SLO of goodput: the highest tpot that meets it"),
-    Metric("server_tokens_per_busy_second", rate, "committed tokens / seconds that the verifier was busy"),
+    Metric("finished", "count", "requests that ran to their end; every metric is over these"),
+    Metric("failed", "count", "requests that ended in an error; counted here and nowhere else"),
+    Metric("rounds", "count", "target verifications; one decodes at least one token"),
+    Metric("tokens", "count", "committed output tokens"),
+    Metric("drafted", "count", "tokens that the draft model produced"),
+    Metric("submitted", "count", "drafted tokens that were sent for verification"),
+    Metric("accepted", "count", "submitted tokens that the target accepted"),
+    Metric("tokens_per_verify", "number", "committed tokens / rounds, pooled over all requests"),
+    Metric("tokens_per_verify_request_mean", "number", "mean over requests of their own tokens per round"),
+    Metric("acceptance_rate", "share", "accepted / submitted"),
+    Metric("acceptance_rate_request_mean", "share", "mean over requests of their own accepted / submitted"),
+    Metric("draft_efficiency", "share", "accepted / drafted"),
+    Metric("wasted_tokens", "count", "drafted - accepted, summed over rounds"),
+    Metric("wdt", "seconds", "wasted drafting time: drafting seconds spent on wasted tokens, sent or not"),
+    Metric("wdt_paper", "seconds", "WISP's own convention of wdt: counts only tokens that were sent, (K - L)+"),
+    Metric("wdt_share", "share", "wdt / all drafting seconds"),
+    Metric("makespan_s", "seconds", "time in which the run decoded all its requests"),
+    Metric("throughput", "rate", "committed tokens / makespan"),
+    Metric("throughput_request_mean", "rate", "mean over requests of their own tokens per second"),
+    Metric("goodput", "rate", "committed tokens of the requests that met the SLO / makespan"),
+    Metric("slo_tpot_s", "seconds", "the SLO of goodput: the highest tpot that meets it"),
+    Metric("server_tokens_per_busy_second", "rate", "committed tokens / seconds that the verifier was busy"),
     Metric(
         "cost_efficiency",
-        significant,
+        "number",
         "committed tokens / (dollars per hour x time, summed over the devices): the verifier's is paid for the "
         "makespan, a drafter's while it works",
     ),
-    Metric("alignment_rate", share, "rounds whose answer was the one drafted ahead for / rounds that drafted ahead"),
-    Metric("proactive_hit_depth", significant, "accepted tokens that were drafted ahead / rounds that were aligned"),
-    Metric("edge_idle_share", share, "1 - seconds that drafting devices worked / seconds that their requests took"),
-    Metric("server_idle_share", share, "1 - seconds that the verifier was busy / makespan"),
+    Metric("alignment_rate", "share", "rounds whose answer was the one drafted ahead for / rounds that drafted ahead"),
+    Metric("proactive_hit_depth", "number", "accepted tokens that were drafted ahead / rounds that were aligned"),
+    Metric("edge_idle_share", "share", "1 - seconds that drafting devices worked / seconds that their requests took"),
+    Metric("server_idle_share", "share", "1 - seconds that the verifier was busy / makespan"),
     Metric(
         "headroom",
-        share,
+        "share",
         "share of the throughput gap between autoregressive and oracle that the method closes, where the oracle is "
         "shown to be faster; it bounds chains, so that trees and overlap can close more than all",
     ),
-    Metric("speedup", times, "autoregressive time / method time, end to end, as a ratio of sums over paired requests"),
-    Metric("speedup_request_mean", times, "mean over requests of their own speedups"),
-    Metric("win_share", share, "prompts that were decoded faster than autoregressively / prompts in both runs"),
-    Metric("speedup_of_mean_rates", times, "mean of the requests' own tokens per second / the same of autoregressive"),
+    Metric(
+        "speedup", "times", "autoregressive time / method time, end to end, as a ratio of sums over paired requests"
+    ),
+    Metric("speedup_request_mean", "times", "mean over requests of their own speedups"),
+    Metric("win_share", "share", "prompts that were decoded faster than autoregressively / prompts in both runs"),
+    Metric(
+        "speedup_of_mean_rates", "times", "mean of the requests' own tokens per second / the same of autoregressive"
+    ),
     Metric(
         "relative_speed",
-        times,
+        "times",
         "this method's speedup / the reference method's, over the same prompts, each over its own run's baseline; "
         "without a baseline in both runs, the reference's raw time / this method's",
     ),
     Metric(
         "baseline_ratio",
-        times,
+        "times",
         "the time of the reference's baseline / that of this run's: not 1 where machine or engine changed between them",
     ),
-    Metric("win_share_against", share, "prompts that were decoded faster than by the reference / prompts in both"),
-    Metric("fastest_share", share, "prompts on which no other method that can be deployed was faster"),
-    Metric("repeat_spread", share, "(slowest - fastest repeat) / their mean, over the same requests"),
-    Metric("speedup_pairs", count, "requests that finished in both runs, which the speedup is over"),
-    Metric("speedup_units", count, "prompts, or batches that shared their time, which the speedup is over"),
+    Metric("win_share_against", "share", "prompts that were decoded faster than by the reference / prompts in both"),
+    Metric("fastest_share", "share", "prompts on which no other method that can be deployed was faster"),
+    Metric("repeat_spread", "share", "(slowest - fastest repeat) / their mean, over the same requests"),
+    Metric("speedup_pairs", "count", "requests that finished in both runs, which the speedup is over"),
+    Metric("speedup_units", "count", "prompts, or batches that shared their time, which the speedup is over"),
 )
 
 OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
@@ -98,31 +101,3 @@ LISTS = {
     "intervals": "95% intervals of ratios of sums (Student's t on linearised residuals) over prompts, or over batches "
     "that shared their time; the speeds of one table hold together",
 }
-
-
-def speedup_with_interval(overall: dict[str, Any]) -> str:
-    """`1.62x (1.55–1.70)`, or a dash without a baseline."""
-    if overall.get("speedup") is None:
-        return ABSENT
-    bounds = overall["intervals"]["speedup"]
-    return times(overall["speedup"]) + (f" ({interval(bounds)})" if bounds else "")
-
-
-def value_with_interval(metric: Metric, overall: dict[str, Any]) -> str:
-    """A metric's value, followed by its interval where it has one of any width."""
-    value, bounds = metric.show(overall.get(metric.name)), overall["intervals"].get(metric.name)
-    ends = [metric.show(bound) for bound in bounds or ()]
-    return f"{value} ({'–'.join(ends)})" if len(set(ends)) == 2 else value
-
-
-COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "speedup (95%)": speedup_with_interval,
-    "throughput": lambda overall: rate(overall.get("throughput")),
-    "tokens / verify": lambda overall: significant(overall["tokens_per_verify"]),
-    "acceptance": lambda overall: share(overall["acceptance_rate"]),
-    "draft efficiency": lambda overall: share(overall["draft_efficiency"]),
-    "TTFT mean": lambda overall: seconds(overall["ttft"]["mean"]),
-    "TPOT mean": lambda overall: seconds(overall["tpot"]["mean"]),
-    "wasted drafting": lambda overall: share(overall["wdt_share"]),
-}
-"""The columns of the table that compares methods, from the metrics of one of them."""

@@ -1,11 +1,9 @@
-"""What a run's method was set to: short beside its name, and whole in a table of its own."""
+"""What a run was set to, in few words: its method, its sampling, its deployment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.nested import flat
-from specbench_kit.reports.formatting import ABSENT
-from specbench_kit.reports.markup import code, table
 
 Fields = Mapping[str, Any]
 
@@ -37,11 +35,20 @@ def findings(run: Fields) -> str:
     return ", ".join(_setting(name, value) for name, value in flat(run.get("uses") or {}).items())
 
 
-def section(runs: Sequence[Fields]) -> str:
-    """A table of the methods' options and of what they found, each setting once."""
-    known = [run for run in runs if run.get("options") or run.get("uses")]
-    rows = [(code(str(run["method"])), settings(run) or ABSENT, findings(run) or ABSENT) for run in known]
-    return f"## Methods\n\n{table(['method', 'options', 'made ready with'], list(dict.fromkeys(rows)))}" if rows else ""
+def sampling_sentence(config: Fields) -> str:
+    """Greedy, or the sampling parameters that are set."""
+    if config.get("temperature", 0) is None:
+        return "sampling not stated"
+    if not config.get("temperature"):
+        return "greedy"
+    limits = [f", {name.replace('_', '-')} {config[name]:g}" for name in ("top_p", "top_k") if config.get(name)]
+    return f"temperature {config['temperature']:g}{''.join(limits)}, seed {config.get('seed')}"
+
+
+def deployment_name(run: Fields) -> str | None:
+    """Of the deployment that time is modelled on."""
+    name: str | None = (run.get("deployment") or {}).get("name")
+    return name
 
 
 def _setting(key: str, value: Any) -> str:
