@@ -94,7 +94,7 @@ def _repeats(found: Found) -> int:
 
 
 def _summarise(run: "RunDirectory") -> Fields:
-    from specbench_kit.reports import metrics
+    from specbench_kit.metrics.summary import summarise_run
 
     records = run.records()
     failed = sum(record.finish_reason == "error" for record in records)
@@ -103,7 +103,7 @@ def _summarise(run: "RunDirectory") -> Fields:
         "partial": False,
         "requests": {"planned": len(records), "finished": len(records) - failed, "failed": failed},
         "overlaps": False,
-        **metrics.summarise_run(records, run.baseline_records() or None, None),
+        **summarise_run(records, run.baseline_records() or None, None),
         "pipeline": None,
         "lossless": None,
     }

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
+from specbench_kit.metrics.rounds import Group, Metrics, Rounds
 from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.reports.metrics import Group, Metrics, Rounds, distribution, inter_token_gaps, phases
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:

@@ -6,11 +6,12 @@ from typing import Literal
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.cost import device_cost, makespan_s
+from specbench_kit.metrics.rounds import Group, Metrics
 from specbench_kit.metrics.units import Units, batch_size, units_of
 from specbench_kit.metrics.verdicts import may_win
-from specbench_kit.reports import metrics, paired
+from specbench_kit.reports import paired
 from specbench_kit.reports.comparability import obstacles, remarks
-from specbench_kit.reports.metrics import Group, Metrics
 from specbench_kit.reports.paired import Entry, Reference
 from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.series import Series, arrange
@@ -171,7 +172,7 @@ def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True)
     found = list(sources.values())
     timed = timed and not any(spans_interruption(one.run.fields) for one in found)
     records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
-    spans = [sum(metrics.makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
+    spans = [sum(makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
     entry = Entry(
         series.label,
         records,
@@ -205,9 +206,7 @@ def _baseline(source: Source) -> Sequence[RequestRecord]:
 
 def _cost(sources: Sequence[Source]) -> float | None:
     costs = [
-        metrics.device_cost(deployment, one.records)
-        for one in sources
-        if (deployment := one.run.fields.get("deployment"))
+        device_cost(deployment, one.records) for one in sources if (deployment := one.run.fields.get("deployment"))
     ]
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known and len(known) == len(sources) else None

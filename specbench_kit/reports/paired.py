@@ -7,12 +7,14 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
+from specbench_kit.metrics.acceptance import ratio_intervals
+from specbench_kit.metrics.cost import headroom, per_makespan
 from specbench_kit.metrics.paired import Comparison, Side
+from specbench_kit.metrics.rounds import Group, Metrics
 from specbench_kit.metrics.statistics import Family, ratio_of_sums
+from specbench_kit.metrics.summary import plain
 from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
-from specbench_kit.reports import metrics
-from specbench_kit.reports.metrics import Group, Metrics
 
 Records = Sequence[RequestRecord]
 
@@ -91,10 +93,10 @@ def rows_of(
 
 
 def _alone(entry: Entry, group: Group) -> Metrics:
-    row = metrics.plain(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
+    row = plain(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
-        row |= metrics.per_makespan(group, entry.makespan_s)
+        row |= per_makespan(group, entry.makespan_s)
     if entry.cost is not None:
         row["cost_efficiency"] = ratio_of_sums(row["tokens"] or 0, entry.cost)
     if entry.baseline:
@@ -159,7 +161,7 @@ def _spread(records: Records, count: int) -> float | None:
 
 def _add_ratios(rows: Mapping[str, Metrics], groups: Mapping[str, Group], units: Units) -> None:
     for label, row in rows.items():
-        row["intervals"] |= metrics.ratio_intervals(groups[label].rounds, units)
+        row["intervals"] |= ratio_intervals(groups[label].rounds, units)
 
 
 def _add_comparisons(rows: Mapping[str, Metrics], entries: Sequence[Entry], reference: Reference, units: Units) -> None:
@@ -225,7 +227,7 @@ def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None
     for one in entries:
         plain = ratio_of_sums(_tokens(one.baseline), one.baseline_makespan_s or 0.0)
         if best and plain:
-            rows[one.label]["headroom"] = metrics.headroom(rows[one.label].get("throughput"), plain, best)
+            rows[one.label]["headroom"] = headroom(rows[one.label].get("throughput"), plain, best)
 
 
 def _add_fastest(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:

@@ -1,9 +1,9 @@
 """What a report says of a pipeline's steps."""
 
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.papers.specpipe import GAINS
 from specbench_kit.reports.formatting import count, seconds, share, significant, times
 from specbench_kit.reports.markup import table
-from specbench_kit.reports.metrics import Metrics
 
 
 def pipeline_section(run: Metrics, summary: Metrics) -> str:

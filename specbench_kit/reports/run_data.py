@@ -11,9 +11,9 @@ from typing import Any
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
 from specbench_kit.plain_text import one_lined
-from specbench_kit.reports import metrics
 from specbench_kit.reports.summary_shape import is_summary
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
@@ -179,7 +179,7 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         "method": fields["method"],
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        **metrics.summarise_run(
+        **summarise_run(
             records,
             baseline or None,
             fields.get("deployment"),

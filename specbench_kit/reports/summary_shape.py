@@ -3,7 +3,8 @@
 from functools import cache
 from typing import Any
 
-from specbench_kit.reports.metrics import Group, plain
+from specbench_kit.metrics.rounds import Group
+from specbench_kit.metrics.summary import plain
 from specbench_kit.reports.vocabulary import METRICS
 
 NUMBER = (int, float)

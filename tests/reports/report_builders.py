@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.reports.metrics import summarise
+from specbench_kit.metrics.summary import summarise
 
 
 def make_round(

@@ -10,7 +10,7 @@ from typing import Any
 from report_builders import autoregressive_like, make_run, simulate_chain
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.reports.metrics import summarise_run
+from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
 
 DRAFTS = {"fixed-k:k=3": (3, 0.7), "fixed-k:k=6": (6, 0.7), "threshold": (4, 0.75), "wisp": (4, 0.8)}

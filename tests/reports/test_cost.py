@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from report_builders import make_record, make_round
 
-from specbench_kit.reports.metrics import summarise_run
+from specbench_kit.metrics.summary import summarise_run
 
 
 def priced(server: float, edge: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from report_builders import autoregressive_like, failed_record, make_record, make_round, simulate_chain
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.metrics import summarise
+from specbench_kit.metrics.summary import summarise
 
 
 @pytest.fixture
