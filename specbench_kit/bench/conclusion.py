@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.pipeline import summarise_pipeline
+from specbench_kit.metrics.run_data import Run
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports import markdown
-from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import ALL, write_reports
-from specbench_kit.reports.run_data import Run
 from specbench_kit.runs.directory import KEPT, RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 

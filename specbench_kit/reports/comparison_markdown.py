@@ -3,17 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.comparison import Comparison, Part
+from specbench_kit.metrics.run_data import Run
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports import deployment_wording, machine_wording, methods, wording
-from specbench_kit.reports.comparison import Comparison, Part
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
 from specbench_kit.reports.markup import code, document, folded, table, warning
-from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.values import value_with_interval
-from specbench_kit.reports.vocabulary import METRICS
 
 Row = Mapping[str, Any]
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
 from specbench_kit.reports import wording
-from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markup import code
-from specbench_kit.reports.setting import sampling_sentence
 
 Row = Mapping[str, Any]
 

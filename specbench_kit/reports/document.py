@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, setting
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.run_data import Run
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
 from specbench_kit.reports.markup import code, folded
-from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.safe_svg import safe_svg
 from specbench_kit.reports.tables import to_csv, to_latex
 from specbench_kit.reports.wording import time_kind

@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, machine_wording, methods, sampling_check, wording
-from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
-from specbench_kit.reports.markup import code, document, fence, folded, table, warning
-from specbench_kit.reports.pipeline import pipeline_section
-from specbench_kit.reports.setting import label, sampling_sentence
-from specbench_kit.reports.values import COLUMNS, value_with_interval
-from specbench_kit.reports.vocabulary import (
+from specbench_kit.metrics.setting import label, sampling_sentence
+from specbench_kit.metrics.vocabulary import (
     BASELINE,
     DISTRIBUTIONS,
     LISTS,
     METRICS,
     OVERLAP,
 )
+from specbench_kit.reports import deployment_wording, machine_wording, methods, sampling_check, wording
+from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.markup import code, document, fence, folded, table, warning
+from specbench_kit.reports.pipeline import pipeline_section
+from specbench_kit.reports.values import COLUMNS, value_with_interval
 
 Fields = dict[str, Any]
 Decode = Callable[[list[int]], str]

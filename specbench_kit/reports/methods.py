@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.setting import findings, settings
 from specbench_kit.reports.formatting import ABSENT
 from specbench_kit.reports.markup import code, table
-from specbench_kit.reports.setting import findings, settings
 
 Fields = Mapping[str, Any]
 

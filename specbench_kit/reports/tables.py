@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench_kit.csv_text import csv_text
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
-from specbench_kit.reports import setting
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Metric
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, where
 from specbench_kit.reports.formatting import ABSENT
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS, Metric
 
 Fields = dict[str, Any]
 

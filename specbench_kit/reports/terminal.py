@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, machine_wording, setting, wording
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports import comparison_wording, machine_wording, wording
 from specbench_kit.reports.formatting import ABSENT, times
 from specbench_kit.reports.values import COLUMNS
-from specbench_kit.reports.vocabulary import BASELINE
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from specbench_kit.metrics.vocabulary import Metric, Unit
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
-from specbench_kit.reports.vocabulary import Metric, Unit
 
 SHOW: Mapping[Unit, Callable[[Any], str]] = {
     "count": count,

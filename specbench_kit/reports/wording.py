@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.metrics.verdicts import (
     NO_DIFFERENCE,
     NOT_LOSSLESS,
@@ -14,7 +15,6 @@ from specbench_kit.metrics.verdicts import (
 )
 from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
-from specbench_kit.reports.setting import deployment_name
 from specbench_kit.runs.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]

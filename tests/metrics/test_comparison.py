@@ -8,11 +8,11 @@ from report_builders import failed_record, make_run
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.reports import comparison_wording as wording
-from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.run_data import load_runs
 
 
 def compared(paths, **options):

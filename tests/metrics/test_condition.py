@@ -4,9 +4,9 @@ import pytest
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.condition import Condition, require_whole, violations
-from specbench_kit.reports.run_data import load_runs
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.condition import Condition, require_whole, violations
+from specbench_kit.metrics.run_data import load_runs
 
 ROW = {
     "speedup": 1.2,

@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench_kit.metrics.rounds import Group
 from specbench_kit.metrics.summary import plain
-from specbench_kit.reports.vocabulary import METRICS
+from specbench_kit.metrics.vocabulary import METRICS
 
 NUMBER = (int, float)
 COMPARED = ("compared", "identical", "ties", "errors")

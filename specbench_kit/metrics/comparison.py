@@ -6,15 +6,14 @@ from typing import Literal
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.metrics.rows import Entry, Reference, choose_reference, lossless_counts, rows_of
+from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.series import Series, arrange
 from specbench_kit.metrics.units import Units, batch_size, units_of
 from specbench_kit.metrics.verdicts import may_win
-from specbench_kit.reports import paired
-from specbench_kit.reports.comparability import obstacles, remarks
-from specbench_kit.reports.paired import Entry, Reference
-from specbench_kit.reports.run_data import Run
-from specbench_kit.reports.series import Series, arrange
 from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
@@ -83,7 +82,7 @@ def compare(
     entries = [_entry(one, sources[one.label]) for one in series]
     reference = _reference(against, entries, series)
     units = _units(sources.values())
-    overall, groups = paired.rows_of(entries, reference, units)
+    overall, groups = rows_of(entries, reference, units)
     parts = [Part("overall", "all requests", overall)]
     parts += [_part(division, series, sources, reference, units) for division in _divisions(sources)]
     unchecked = [one.label for one in entries if one.may_win is None and not one.is_baseline]
@@ -159,7 +158,7 @@ def _part(
         kept = {name: source for name, source in kept.items() if source.records}
         if kept:
             entries.append(_entry(one, kept, timed=division.kind == "dataset"))
-    return Part(division.kind, division.name, paired.rows_of(entries, reference, units)[0])
+    return Part(division.kind, division.name, rows_of(entries, reference, units)[0])
 
 
 def _kept(dataset: str, source: Source, division: Division) -> Source:
@@ -186,7 +185,7 @@ def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True)
         is_baseline=series.is_baseline,
         may_win=_may_win(found),
     )
-    wrong = (paired.lossless_counts(entry) or {}).get("errors")
+    wrong = (lossless_counts(entry) or {}).get("errors")
     return replace(entry, may_win=False) if wrong else entry
 
 
@@ -224,7 +223,7 @@ def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[st
 
 def _reference(against: str | None, entries: Sequence[Entry], series: Sequence[Series]) -> Reference:
     if against is None:
-        return paired.choose_reference(entries)
+        return choose_reference(entries)
     named = [one.label for one in series if against in (one.label, one.spec)]
     named += [one.label for one in series if against == one.name]
     if not named:

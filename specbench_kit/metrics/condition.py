@@ -9,9 +9,9 @@ from typing import Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
+from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
-from specbench_kit.reports.comparison import Comparison
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS, Unit
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
 
 Row = Mapping[str, Any]
 

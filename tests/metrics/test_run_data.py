@@ -7,8 +7,8 @@ import pytest
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.run_data import load_runs
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
 
 
 @pytest.fixture

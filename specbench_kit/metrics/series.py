@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.comparability import dataset_name
 from specbench_kit.metrics.paired import request_seconds
-from specbench_kit.reports.comparability import dataset_name
-from specbench_kit.reports.run_data import Run
-from specbench_kit.reports.setting import label
-from specbench_kit.reports.vocabulary import BASELINE
+from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.setting import label
+from specbench_kit.metrics.vocabulary import BASELINE
 
 
 @dataclass(frozen=True, slots=True)
