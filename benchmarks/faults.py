@@ -8,7 +8,7 @@ from torch import Tensor
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import ModelVerifier, walk
-from specbench_kit.models.runner import Logits
+from specbench_kit.models.executors.base import Forward
 
 ACCEPTED_WITHIN, SWAPPED_WITHIN = 0.45, 0.2
 """Logits between the target's two best tokens."""
@@ -47,7 +47,7 @@ def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
 def injected(fault: Fault) -> Iterator[None]:
     """Every verification has the fault."""
 
-    def judge(_: ModelVerifier, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Logits) -> list[Outcome]:
+    def judge(_: ModelVerifier, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward) -> list[Outcome]:
         rows = enumerate(zip(drafts, chosen, strict=True))
         return [fault(draft.tree, nodes, logits[row].float()) for row, (draft, nodes) in rows]
 

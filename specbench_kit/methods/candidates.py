@@ -1,6 +1,7 @@
 """The best children of many nodes at once: what a growing tree asks for at every level."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,16 +54,17 @@ def _by_bound(probabilities: "Tensor", bases: Sequence[float], branch: int, coun
     found = table[row, :, column]
     which, line = np.nonzero(found * weights[row] >= bound)
     origin, token = row[which], line * columns + column[which]
-    scores = torch.from_numpy(found[which, line]).log_().add_(torch.tensor(bases)[origin]).tolist()
-    candidates = sorted(zip(scores, origin.tolist(), token.tolist(), strict=True), key=lambda found: -found[0])
+    scores = torch.from_numpy(found[which, line]).log_().add_(torch.tensor(bases)[origin]).numpy()
+    order = np.argsort(-scores, kind="stable")
+    candidates = zip(scores[order].tolist(), origin[order].tolist(), token[order].tolist(), strict=True)
     return _few_per_row(candidates, branch)[:count]
 
 
-def _few_per_row(candidates: Sequence[Candidate], branch: int) -> list[Candidate]:
-    taken: dict[int, int] = {}
+def _few_per_row(candidates: Iterable[Candidate], branch: int) -> list[Candidate]:
+    left: defaultdict[int, int] = defaultdict(lambda: branch)
     few = []
     for candidate in candidates:
-        taken[candidate[1]] = taken.get(candidate[1], 0) + 1
-        if taken[candidate[1]] <= branch:
+        if left[candidate[1]]:
+            left[candidate[1]] -= 1
             few.append(candidate)
     return few

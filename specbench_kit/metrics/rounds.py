@@ -15,6 +15,9 @@ from specbench_kit.metrics.units import Units
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
 
+LISTS = ("commits_s", "parents", "path")
+"""Fields of a round that are lists, and no column."""
+
 
 class Rounds:
     """The rounds of finished requests as columns, one entry per round; `request` says whose round it is."""
@@ -29,7 +32,7 @@ class Rounds:
         self._columns = {
             f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64)
             for f in fields(RoundRecord)
-            if f.name != "commits_s"
+            if f.name not in LISTS
         }
         self._columns["rounds"] = np.ones(len(rounds))
         self._columns["proactive_rounds"] = (self["proactive"] > 0).astype(np.float64)

@@ -14,6 +14,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import DraftForward, NodeStats, TokenTree
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.base import Method, Policy
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
@@ -30,7 +31,7 @@ class Places:
 
 def test_the_first_drafted_token_stands_at_place_1() -> None:
     """root -> 1 -> 3, root -> 2: in a tree the place is the depth."""
-    forward = DraftForward([torch.zeros(1, 8)], Sampler())
+    forward = DraftForward(Forward([torch.zeros(1, 8)]), Sampler())
     tree = TokenTree(0)
     for token, parent in ((1, 0), (2, 0), (3, 1)):
         tree.add(token, parent, forward, 0)
