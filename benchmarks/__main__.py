@@ -29,7 +29,7 @@ from benchmarks import (
     start_up,
 )
 from benchmarks.common import Figure, Outcome, Setting, Skipped
-from specbench_kit.bench import provenance
+from specbench_kit.runs import provenance
 
 MODULES = (
     against_transformers,

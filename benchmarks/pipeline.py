@@ -7,9 +7,9 @@ from benchmarks.loop_overhead import TimedExecutor
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.pipeline import summarise_pipeline, time_between_tokens
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.papers.specpipe import GAINS
-from specbench_kit.reports.metrics import Metrics
-from specbench_kit.reports.pipeline import summarise_pipeline, time_between_tokens
 
 DEPLOYMENT = "specpipe"
 WIDTHS = (1, 4, 16, 64)

@@ -7,7 +7,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports.metrics import Metrics, summarise_run
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.summary import summarise_run
 
 DEPLOYMENT = "specedge"
 DEPTHS = (4, 7)

@@ -1,4 +1,4 @@
-"""A pair of tiny real models on disk."""
+"""A pair of tiny real models on disk, and a comparison of runs that were made up."""
 
 import os
 from typing import Any
@@ -58,3 +58,16 @@ def tokenizer(tiny: TinyPair) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(tiny.target)
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four methods on the same twelve prompts, which tests of metrics and reports only read."""
+    from run_builders import write_methods
+
+    from specbench_kit.metrics.comparison import compare
+    from specbench_kit.metrics.run_data import load_runs
+
+    out = tmp_path_factory.mktemp("runs")
+    write_methods(out)
+    return compare(load_runs([out])[0])

@@ -15,15 +15,9 @@ import specbench_kit
 
 ROOT = Path(specbench_kit.__file__).parent
 STILL_BACK = {
-    ("profilers", "bench"),
     ("profilers", "reports"),
-    ("profilers", "traces"),
-    ("reports", "bench"),
-    ("reports", "serving"),
     ("reports", "sweeps"),
-    ("serving.presets", "serving"),
     ("serving.schedulers", "serving"),
-    ("traces", "bench"),
 }
 """Folders that import one that stands above them. Take out what no longer does; add none."""
 STILL_ROUND = {("specbench_kit.serving.estimator", "specbench_kit.serving.schedulers.base")}

@@ -4,17 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from specbench_kit.bench.run_directory import KEPT, RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.cost import makespan_s
+from specbench_kit.metrics.pipeline import summarise_pipeline
+from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
-from specbench_kit.reports import markdown, metrics
-from specbench_kit.reports.comparison import compare
+from specbench_kit.reports import markdown
 from specbench_kit.reports.document import ALL, write_reports
-from specbench_kit.reports.pipeline import summarise_pipeline
-from specbench_kit.reports.run_data import Run
-from specbench_kit.resumption import spans_interruption
+from specbench_kit.runs.directory import KEPT, RunDirectory
+from specbench_kit.runs.resumption import spans_interruption
 
 TEXT = ("md",)
 
@@ -71,7 +73,7 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
     timed = not spans_interruption(run.run)
-    measured = metrics.summarise_run(
+    measured = summarise_run(
         records,
         baseline or None,
         deployment,
@@ -92,8 +94,8 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
 
 def _throughput(run: RunDirectory) -> float | None:
     records = run.records()
-    makespan_s = None if spans_interruption(run.run) else metrics.makespan_s(records)
-    return sum(len(record.output_ids) for record in records) / makespan_s if makespan_s else None
+    span_s = None if spans_interruption(run.run) else makespan_s(records)
+    return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 
 
 def _reads_reference(run: RunDirectory) -> bool:

@@ -3,16 +3,16 @@
 import json
 from typing import Any
 
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.metrics.setting import label
 from specbench_kit.reports import token_view
-from specbench_kit.reports.method_wording import label
 from specbench_kit.reports.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.wording import time_kind
+from specbench_kit.runs.directory import RunDirectory
 
 TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
 MOST_PAGES = 100

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from specbench_kit.bench.run_directory import RunDirectory
-from specbench_kit.reports.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.document import write_reports
-from specbench_kit.reports.run_data import load_runs
-from specbench_kit.run_folder import unused_folder
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.folder import unused_folder
 
 
 def report_jointly(out: Path, runs: Sequence[RunDirectory]) -> tuple[Path, Comparison] | None:

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from specbench_kit.bench import provenance, run_lock
 from specbench_kit.bench.conversations import Conversation
 from specbench_kit.bench.lanes import BASELINE
-from specbench_kit.bench.run_directory import RunDirectory, config_key, find_resumable
 from specbench_kit.bench.seen import count_seen
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
@@ -17,7 +15,9 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import resolved_options
 from specbench_kit.models.executors.base import name_of
-from specbench_kit.resumption import require_same_place
+from specbench_kit.runs import lock, provenance
+from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
+from specbench_kit.runs.resumption import require_same_place
 
 HASH_DIGITS = 16
 
@@ -110,7 +110,7 @@ def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: boo
     try:
         for run in runs:
             held.append(run)
-            run_lock.hold(run.path)
+            lock.hold(run.path)
             if run.is_partial and not force:
                 require_same_place(run.path.name, run.run, here)
     except SkitError:
@@ -123,4 +123,4 @@ def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: boo
 def let_go(runs: Sequence[RunDirectory]) -> None:
     """Unlock runs that nothing more is written to."""
     for run in runs:
-        run_lock.release(run.path)
+        lock.release(run.path)

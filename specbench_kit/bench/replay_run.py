@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.assembly import environment
-from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.evidence import ReplayEvidence
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
 from specbench_kit.bench.opening import describe_method
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -22,6 +20,8 @@ from specbench_kit.deployments.description import describe_time
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import TraceFile
 

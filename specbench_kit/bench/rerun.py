@@ -5,19 +5,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
 from specbench_kit.bench.conclusion import Conclusion
 from specbench_kit.bench.lanes import Progress
 from specbench_kit.bench.opening import open_runs
 from specbench_kit.bench.replay_run import bench_replay
 from specbench_kit.bench.restore import Places, require_same_models, restore_dataset, restore_settings
 from specbench_kit.bench.run import Benchmark
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.nested import flat
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory
 
 Fields = Mapping[str, Any]
 Records = Sequence[RequestRecord]

@@ -6,13 +6,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, Role
+from specbench_kit.runs import provenance
 
 Fields = Mapping[str, Any]
 

@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from specbench_kit.bench import provenance
 from specbench_kit.bench.attendance import Attendance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
 from specbench_kit.bench.opening import Runs, let_go, open_runs, turns
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
-from specbench_kit.resumption import block, resumptions
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.resumption import block, resumptions
 
 WARM_UP_TOKENS = 16
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from specbench_kit.assembly import live_engine, require_stages
-from specbench_kit.bench import provenance
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
@@ -22,6 +21,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.measurement import Report
+from specbench_kit.runs import provenance
 
 
 class Workbench:

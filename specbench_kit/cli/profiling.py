@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.progress import TimeRemainingColumn
 
+from specbench_kit.bench.profile_run import Outcome, run_profiling
 from specbench_kit.cli.common import not_saved, say, tell_report
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.errors import SkitError
-from specbench_kit.profilers.run import Outcome, run_profiling
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.reports.profile_terminal import print_profiles
 from specbench_kit.reports.profile_wording import analytic_line

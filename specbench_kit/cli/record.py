@@ -50,8 +50,8 @@ def record(
         raise SkitError(f"--max-draft must be at least 1, not {max_draft}")
     console = Console()
     loaded = load_dataset(dataset, data_dir, sample, settings, console)
+    from specbench_kit.bench import record_run
     from specbench_kit.cli.progress import counting_bar
-    from specbench_kit.traces import record_run
 
     with counting_bar("recording") as report:
         done = record_run.record(settings, loaded, out, max_draft, report)

@@ -11,7 +11,7 @@ from specbench_kit.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.reports.comparison import Comparison
+    from specbench_kit.metrics.comparison import Comparison
 
 FORMATS = "md,html,csv,latex,png,svg"
 
@@ -58,8 +58,8 @@ def report(
 
 def load_comparison(paths: list[Path], against: str | None, force: bool) -> "Comparison":
     """The runs in these folders, side by side."""
-    from specbench_kit.reports.comparison import compare
-    from specbench_kit.reports.run_data import load_runs
+    from specbench_kit.metrics.comparison import compare
+    from specbench_kit.metrics.run_data import load_runs
 
     runs, problems = load_runs(paths)
     return compare(runs, against=against, force=force, problems=problems)
@@ -98,7 +98,7 @@ def as_document(comparison: "Comparison") -> dict[str, Any]:
 
 
 def _folder(comparison: "Comparison") -> Path:
-    from specbench_kit.run_folder import unused_folder
+    from specbench_kit.runs.folder import unused_folder
 
     runs = comparison.runs
     if len(runs) == 1:

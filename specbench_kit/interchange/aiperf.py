@@ -11,7 +11,7 @@ from specbench_kit.interchange.base import Format, formats
 from specbench_kit.interchange.dialogues import dialogues
 
 if TYPE_CHECKING:
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
 Fields = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 
 if TYPE_CHECKING:
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
 UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
 """The fields of a round that another tool does not record."""

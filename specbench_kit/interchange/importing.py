@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import Found, formats
-from specbench_kit.run_folder import write_text
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from specbench_kit.bench.conclusion import Conclusion
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
 Fields = dict[str, Any]
 
@@ -34,7 +34,7 @@ def import_file(
 ) -> "Conclusion":
     """Make a run directory of a file and, beside it, the file of the autoregressive baseline."""
     from specbench_kit.bench.conclusion import Conclusion, write_report
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
     form = formats.get(name)()
     found = form.read(path)
@@ -52,7 +52,7 @@ def import_file(
 
 def export_run(path: Path, name: str, out: Path) -> None:
     """Write a run directory as a file of that format."""
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
     form, run = formats.get(name)(), RunDirectory.find(path)
     if not run.records():
@@ -62,7 +62,7 @@ def export_run(path: Path, name: str, out: Path) -> None:
 
 def _describe(name: str, found: Found, plain: Found | None, path: Path, names: Names, argv: tuple[str, ...]) -> Fields:
     """The content of `run.json`: null is what the tool does not say."""
-    from specbench_kit.bench import provenance
+    from specbench_kit.runs import provenance
 
     form, here = formats.get(name), provenance.collect(argv)
     prompts = {record.request_id for record in found.records}
@@ -94,7 +94,7 @@ def _repeats(found: Found) -> int:
 
 
 def _summarise(run: "RunDirectory") -> Fields:
-    from specbench_kit.reports import metrics
+    from specbench_kit.metrics.summary import summarise_run
 
     records = run.records()
     failed = sum(record.finish_reason == "error" for record in records)
@@ -103,7 +103,7 @@ def _summarise(run: "RunDirectory") -> Fields:
         "partial": False,
         "requests": {"planned": len(records), "finished": len(records) - failed, "failed": failed},
         "overlaps": False,
-        **metrics.summarise_run(records, run.baseline_records() or None, None),
+        **summarise_run(records, run.baseline_records() or None, None),
         "pipeline": None,
         "lossless": None,
     }

@@ -16,7 +16,7 @@ from specbench_kit.interchange.base import UNKNOWN, Format, Found, formats
 from specbench_kit.interchange.dialogues import dialogues
 
 if TYPE_CHECKING:
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
 Fields = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import Format, formats
 
 if TYPE_CHECKING:
-    from specbench_kit.bench.run_directory import RunDirectory
+    from specbench_kit.runs.directory import RunDirectory
 
 PREFIX = "vllm:spec_decode_num_"
 DESCRIPTIONS = {

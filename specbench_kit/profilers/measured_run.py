@@ -35,7 +35,7 @@ from specbench_kit.profilers.settings import Settings
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.watching import watched
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.run_folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
 
 Fields = dict[str, Any]
 

@@ -12,7 +12,7 @@ from specbench_kit.profilers.roofline import DRAFT_STEP, VERIFY_STEP
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.profilers.subject import Subject, find_subject
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.run_folder import slug
+from specbench_kit.runs.folder import slug
 
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 HASH_DIGITS = 6

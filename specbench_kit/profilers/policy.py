@@ -6,7 +6,7 @@ from typing import Any
 from specbench_kit.predictors import artefact, library
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.steps import measure_statistics
+from specbench_kit.profilers.steps import measure_statistics
 
 SAMPLES = 64
 

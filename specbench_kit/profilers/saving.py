@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit
@@ -15,6 +14,7 @@ from specbench_kit.profilers.part import Result
 from specbench_kit.profilers.place import Place
 from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.profilers.settings import Settings
+from specbench_kit.runs import provenance
 
 Fields = dict[str, Any]
 KEPT = ("train", "test", "generalisation_gap", "cross_validation", "intervals")

@@ -41,7 +41,7 @@ class Subject:
 
     def describe(self, loaded: "LoadedModel") -> dict[str, Any]:
         """The model, as a run records it."""
-        from specbench_kit.bench.provenance import hash_model
+        from specbench_kit.runs.provenance import hash_model
 
         if self.source is not None:
             return loaded.describe(hash_model)

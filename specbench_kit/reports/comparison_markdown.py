@@ -3,16 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.comparison import Comparison, Part
+from specbench_kit.metrics.run_data import Run
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
-from specbench_kit.reports import deployment_wording, machine_wording, method_wording, wording
-from specbench_kit.reports.comparison import Comparison, Part
+from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.reports import deployment_wording, machine_wording, methods, wording
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.markdown import definitions, provenance, setting
 from specbench_kit.reports.markup import code, document, folded, table, warning
-from specbench_kit.reports.run_data import Run
-from specbench_kit.reports.vocabulary import METRICS, value_with_interval
+from specbench_kit.reports.values import value_with_interval
 
 Row = Mapping[str, Any]
 
@@ -51,7 +52,7 @@ def _setting(comparison: Comparison) -> str:
     ]
     fields = [run.fields for run in comparison.runs]
     rows = [*datasets, *_merged([setting(one) for one in fields]), *wording.warm_up(fields)]
-    sections = ["## What was run\n\n" + table(["", ""], rows), method_wording.section(fields)]
+    sections = ["## What was run\n\n" + table(["", ""], rows), methods.section(fields)]
     sections += map(deployment_wording.section, fields)
     return "\n\n".join(dict.fromkeys(filter(None, sections)))
 

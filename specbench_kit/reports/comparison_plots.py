@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.latency import inter_token_gaps
+from specbench_kit.metrics.rounds import Group, Metrics
 from specbench_kit.reports.comparison_wording import UNDECIDED
 from specbench_kit.reports.drawing import Picture, logarithmic
-from specbench_kit.reports.metrics import Group, Metrics, inter_token_gaps
 from specbench_kit.reports.palette import BLACK, COLOURS, GREY, Style
 from specbench_kit.reports.scene import (
     Scene,

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
 from specbench_kit.reports import wording
-from specbench_kit.reports.comparison import Comparison
 from specbench_kit.reports.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.markup import code
 
@@ -144,7 +145,7 @@ def where(comparison: Comparison) -> str:
     finished = max((row["finished"] for row in comparison.overall.values()), default=0)
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [
-        wording.sampling_sentence(run.get("config") or {}),
+        sampling_sentence(run.get("config") or {}),
         wording.batch_sentence(run.get("config") or {}),
     ]
     if run.get("time_kind") == "measured":

@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.errors import SkitError
-from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown, method_wording
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.run_data import Run
+from specbench_kit.reports import comparison_markdown, comparison_plots, html, markdown
 from specbench_kit.reports.comparison_wording import where
 from specbench_kit.reports.drawing import Picture, draw
 from specbench_kit.reports.markup import code, folded
-from specbench_kit.reports.run_data import Run
 from specbench_kit.reports.safe_svg import safe_svg
 from specbench_kit.reports.tables import to_csv, to_latex
 from specbench_kit.reports.wording import time_kind
-from specbench_kit.run_folder import replace_file
+from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
 PLOTS = "plots"
@@ -114,7 +115,7 @@ class Content:
             return
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
         yield from self._keep(name, found)
-        method = method_wording.label(run.fields)
+        method = setting.label(run.fields)
         lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")
 
     def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.reports.palette import GREY
-from specbench_kit.run_folder import replace_file
+from specbench_kit.runs.folder import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

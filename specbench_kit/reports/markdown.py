@@ -5,19 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.reports import deployment_wording, machine_wording, method_wording, sampling_check, wording
-from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
-from specbench_kit.reports.markup import code, document, fence, folded, table, warning
-from specbench_kit.reports.pipeline import pipeline_section
-from specbench_kit.reports.vocabulary import (
+from specbench_kit.metrics.setting import label, sampling_sentence
+from specbench_kit.metrics.vocabulary import (
     BASELINE,
-    COLUMNS,
     DISTRIBUTIONS,
     LISTS,
     METRICS,
     OVERLAP,
-    value_with_interval,
 )
+from specbench_kit.reports import deployment_wording, machine_wording, methods, sampling_check, wording
+from specbench_kit.reports.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.markup import code, document, fence, folded, table, warning
+from specbench_kit.reports.pipeline import pipeline_section
+from specbench_kit.reports.values import COLUMNS, value_with_interval
 
 Fields = dict[str, Any]
 Decode = Callable[[list[int]], str]
@@ -52,7 +52,7 @@ def render(
     sections = [
         _title(run, summary, problems),
         _setting(run),
-        method_wording.section([run]),
+        methods.section([run]),
         deployment_wording.section(run),
         _lossless(run, summary),
         _results(run, summary),
@@ -87,7 +87,7 @@ def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
 
 
 def _label(run: Fields, summary: Fields) -> str:
-    return method_wording.label({"method": summary["method"], **run})
+    return label({"method": summary["method"], **run})
 
 
 def _setting(run: Fields) -> str:
@@ -102,7 +102,7 @@ def setting(run: Fields) -> list[tuple[str, str]]:
     return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
         *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
-        ("sampling", wording.sampling_sentence(config)),
+        ("sampling", sampling_sentence(config)),
         ("limits", limits + again),
         ("time", wording.time_sentence(run)),
         *wording.warm_up([run]),

@@ -1,47 +1,9 @@
-"""What a pipeline did with its steps: the numbers, and their part of a report."""
+"""What a report says of a pipeline's steps."""
 
-from collections.abc import Sequence
-
-from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
-from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.papers.specpipe import GAINS
 from specbench_kit.reports.formatting import count, seconds, share, significant, times
 from specbench_kit.reports.markup import table
-from specbench_kit.reports.metrics import Group, Metrics, Rounds, distribution, inter_token_gaps, phases
-
-
-def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
-    """Mean and percentiles of TBT, in seconds."""
-    return distribution(inter_token_gaps(Group(records).rounds))
-
-
-def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
-    """Hit rate, stalls, steps per token beside what follows from the hit rate, and seconds per step by phase.
-
-    A request's first token comes when the pipeline is full for the first time, so it counts in no steps per token.
-    """
-    rounds = Group(records).rounds
-    steps, tokens, fills = (int(rounds.sum(column)) for column in ("steps", "committed", "rounds"))
-    hit_rate = ratio_of_sums(rounds.sum("accepted"), tokens)
-    return {
-        "stages": stages,
-        "hit_rate": hit_rate,
-        "tbt": time_between_tokens(records),
-        "steps": steps,
-        "fills": fills,
-        "stalls": steps - tokens,
-        "stalls_of_fills": fills * (stages - 1),
-        "steps_per_token": ratio_of_sums(steps - rounds.requests * stages, tokens - rounds.requests),
-        "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
-        "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
-        "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in _busy_s(rounds).items()},
-    }
-
-
-def _busy_s(rounds: Rounds) -> Metrics:
-    """Seconds by phase, without the draft model's prompts, which are no steps."""
-    return {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}
 
 
 def pipeline_section(run: Metrics, summary: Metrics) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.reports.formatting import interval, rate, seconds, share, significant, times
-from specbench_kit.reports.wording import deployment_name
 
 Fields = Mapping[str, Any]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.rounds import Group, Metrics
 from specbench_kit.reports.drawing import plain
-from specbench_kit.reports.metrics import Group, Metrics
 from specbench_kit.reports.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from specbench_kit.reports.drawing import draw
 from specbench_kit.reports.serving_plots import pictures
 from specbench_kit.reports.serving_report import render
 from specbench_kit.reports.wording import time_kind
-from specbench_kit.run_folder import replace_file, write_text
+from specbench_kit.runs.folder import replace_file, write_text
 
 Fields = Mapping[str, Any]
 PLOTS = "plots"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.reports.drawing import Picture
 from specbench_kit.reports.palette import BLACK, GREY, HATCHES
 from specbench_kit.reports.serving_lines import NAMES, Chart, Line, chart
-from specbench_kit.serving.rows import look_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

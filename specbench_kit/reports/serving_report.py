@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports import deployment_wording
 from specbench_kit.reports import serving_wording as wording
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant, times
@@ -10,7 +11,6 @@ from specbench_kit.reports.markdown import provenance
 from specbench_kit.reports.markup import code, document, folded, table, warning
 from specbench_kit.reports.serving_wording import cell
 from specbench_kit.reports.wording import dataset_sentence, setting_cautions
-from specbench_kit.serving.rows import AXES, look_up, varied
 
 Fields = Mapping[str, Any]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports import serving_wording as wording
 from specbench_kit.reports.formatting import count, share, significant
 from specbench_kit.reports.serving_wording import cell
 from specbench_kit.reports.wording import setting_cautions, time_kind
-from specbench_kit.serving.rows import AXES, look_up, varied
 
 if TYPE_CHECKING:
     from rich.console import Console

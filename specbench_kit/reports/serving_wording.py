@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports.formatting import ABSENT, count, seconds, share, significant, times
 from specbench_kit.reports.serving_lines import place
-from specbench_kit.serving.rows import AXES, look_up, varied
 
 Fields = Mapping[str, Any]
 Format = Callable[[float | None], str]

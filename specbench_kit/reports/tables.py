@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specbench_kit.csv_text import csv_text
-from specbench_kit.reports import method_wording
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.latency import PHASES
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Metric
 from specbench_kit.reports.comparison_wording import COLUMNS, EVEN, where
-from specbench_kit.reports.formatting import ABSENT, rate, seconds
-from specbench_kit.reports.metrics import PHASES
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, METRICS, Metric
-from specbench_kit.reports.wording import deployment_name
+from specbench_kit.reports.formatting import ABSENT
 
 Fields = dict[str, Any]
 
-UNITS: dict[Any, str] = {seconds: "_s", rate: "_tok_per_s"}
+UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
@@ -52,7 +51,7 @@ def to_csv(comparison: Comparison) -> str:
 
 def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:
     run = next(next(iter(one.runs.values())).fields for one in comparison.series if one.label == label)
-    time = {"time_kind": run.get("time_kind"), "deployment": deployment_name(run)}
+    time = {"time_kind": run.get("time_kind"), "deployment": setting.deployment_name(run)}
     forced = {"forced": bool(comparison.overruled), "reference": comparison.reference}
     values: Fields = {_column(metric): row.get(metric.name) for metric in METRICS}
     for metric in BOUNDED:
@@ -62,13 +61,13 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
         values |= {f"{metric}_{statistic}_s": value for statistic, value in row[metric].items()}
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
-    method = {"method": label, "options": method_wording.settings(run), "made_ready_with": method_wording.findings(run)}
+    method = {"method": label, "options": setting.settings(run), "made_ready_with": setting.findings(run)}
     return {"table": kind, "name": name, **method, **time, **forced, **_rounded(values)}
 
 
 def _column(metric: Metric) -> str:
     """The metric's name, with its unit where that is not part of it."""
-    unit = UNITS.get(metric.show, "")
+    unit = UNITS.get(metric.unit, "")
     has_unit = metric.name.endswith(unit) or "_per_" in metric.name
     return metric.name if has_unit else metric.name + unit
 

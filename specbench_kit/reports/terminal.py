@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports import comparison_wording, machine_wording, method_wording, wording
-from specbench_kit.reports.comparison import Comparison
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports import comparison_wording, machine_wording, wording
 from specbench_kit.reports.formatting import ABSENT, times
-from specbench_kit.reports.vocabulary import BASELINE, COLUMNS
+from specbench_kit.reports.values import COLUMNS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +78,7 @@ def _against(row: Mapping[str, Any]) -> str:
 
 def _setting(run: Fields) -> str:
     config = run.get("config") or {}
-    parts = [wording.dataset_sentence(run.get("dataset") or {}), wording.sampling_sentence(config)]
+    parts = [wording.dataset_sentence(run.get("dataset") or {}), setting.sampling_sentence(config)]
     parts += [wording.batch_sentence(config), wording.time_kind(run)]
     return " · ".join(parts)
 
@@ -103,6 +105,6 @@ def _empty_table(columns: Sequence[str]) -> "Table":
 
 def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    labels = [method_wording.label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
+    labels = [setting.label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
     rows = [(one, s["overall"], wording.lossless_short(s)) for one, s in zip(labels, summaries, strict=True)]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.metrics.verdicts import (
     NO_DIFFERENCE,
     NOT_LOSSLESS,
@@ -14,7 +15,7 @@ from specbench_kit.metrics.verdicts import (
 )
 from specbench_kit.reports import sampling_check
 from specbench_kit.reports.formatting import count, interval, rate, significant, times
-from specbench_kit.resumption import changes, place_of, resumptions, spans_interruption
+from specbench_kit.runs.resumption import changes, place_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 
@@ -241,16 +242,6 @@ def batch_sentence(config: Fields) -> str:
     return f"batch size {asked}{waiting}"
 
 
-def sampling_sentence(config: Fields) -> str:
-    """Greedy, or the sampling parameters that are set."""
-    if config.get("temperature", 0) is None:
-        return "sampling not stated"
-    if not config.get("temperature"):
-        return "greedy"
-    limits = [f", {name.replace('_', '-')} {config[name]:g}" for name in ("top_p", "top_k") if config.get(name)]
-    return f"temperature {config['temperature']:g}{''.join(limits)}, seed {config.get('seed')}"
-
-
 def model_sentence(model: Fields) -> str:
     """Name, size and the start of the weights' hash."""
     parts = [str(model.get("name") or "not stated")]
@@ -274,12 +265,6 @@ def time_sentence(run: Fields) -> str:
     clock = f"measured by {run['imported']['tool']}" if "imported" in run else "measured by this machine's clock"
     meanings = {"measured": clock, "modelled": f"modelled{under}, by latency models"}
     return meanings.get(run.get("time_kind", ""), "unlabelled")
-
-
-def deployment_name(run: Fields) -> str | None:
-    """Of the deployment that time is modelled on."""
-    name: str | None = (run.get("deployment") or {}).get("name")
-    return name
 
 
 def time_kind(run: Fields) -> str:

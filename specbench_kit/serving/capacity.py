@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.metrics import Objective, violations
 from specbench_kit.serving.parallel import in_turn
-from specbench_kit.serving.rows import AXES
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.seeds import estimate
 from specbench_kit.serving.settings import Point, Settings

@@ -5,10 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
+from specbench_kit.bench.record_run import record
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
-from specbench_kit.run_folder import slug, to_json, unused_folder, write_text
+from specbench_kit.metrics.serving_rows import AXES
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving import capacity, sweep
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.events import timeline, write_events
@@ -16,9 +18,7 @@ from specbench_kit.serving.parallel import backend
 from specbench_kit.serving.presets.base import Preset, beside
 from specbench_kit.serving.presets.base import describe as describe_preset
 from specbench_kit.serving.result import Result
-from specbench_kit.serving.rows import AXES
 from specbench_kit.serving.settings import Point, Series, Settings
-from specbench_kit.traces.record_run import record
 from specbench_kit.traces.trace import TraceFile
 
 Fields = dict[str, Any]

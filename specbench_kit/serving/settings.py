@@ -10,9 +10,9 @@ from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.metrics import Objective
 from specbench_kit.serving.parallel import Backend
-from specbench_kit.serving.rows import AXES
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.assembly import environment
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
 from specbench_kit.serving.timing import levels_of_trees
 from specbench_kit.specs import from_options

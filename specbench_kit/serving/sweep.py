@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from specbench_kit.csv_text import csv_text
+from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.metrics import Objective, figures
 from specbench_kit.serving.parallel import in_turn, measured
 from specbench_kit.serving.result import Result
-from specbench_kit.serving.rows import AXES, look_up, mean_of
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.seeds import estimate, over_seeds
 from specbench_kit.serving.settings import Point, Settings

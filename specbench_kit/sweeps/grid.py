@@ -10,8 +10,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.reports import metrics
 from specbench_kit.sweeps.axes import Values
 from specbench_kit.sweeps.settings import Point, Settings
 from specbench_kit.traces.replay import recorded, replay
@@ -62,9 +62,7 @@ class _Grid:
         described, records = describe(deployment), self._replay(spec, deployment)
         if spec == BASELINE:
             self.baselines = {deployment: records}  # the grid changes deployments slowly, and records are large
-        summary = metrics.summarise_run(
-            records, self._baseline(deployment), described, batch_size=self.settings.batch_size
-        )
+        summary = summarise_run(records, self._baseline(deployment), described, batch_size=self.settings.batch_size)
         overall: Metrics = summary["overall"]
         return overall
 

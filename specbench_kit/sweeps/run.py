@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
+from specbench_kit.bench.record_run import record
 from specbench_kit.csv_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.errors import SkitError
-from specbench_kit.run_folder import to_json, unused_folder, write_text
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.sweeps.grid import Row, replay_grid
 from specbench_kit.sweeps.settings import Point, Settings
 from specbench_kit.sweeps.summary import lines, summarise
-from specbench_kit.traces.record_run import record
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
 

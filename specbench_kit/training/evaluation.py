@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.metrics.acceptance import counts, ratios
+from specbench_kit.metrics.cost import per_makespan
+from specbench_kit.metrics.latency import PHASES, wasted_time
+from specbench_kit.metrics.rounds import Group
 from specbench_kit.predictors import scoring
-from specbench_kit.reports import metrics
 from specbench_kit.reports.predictor_plots import Judged
 from specbench_kit.training.contenders import Contender, Kind
 from specbench_kit.training.offsets import Offsets
@@ -19,7 +22,7 @@ from specbench_kit.training.timing import Timing
 
 Fields = dict[str, Any]
 COLUMNS = ("drafted", "submitted", "accepted", "committed")
-SECONDS = (*(f"{phase}_s" for phase in metrics.PHASES), "end_s")
+SECONDS = (*(f"{phase}_s" for phase in PHASES), "end_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +115,10 @@ class Evaluation:
         }
 
     def _measured(self, one: Played) -> Fields:
-        group = metrics.Group(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
+        group = Group(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
         makespan_s = float(one.seconds.sum())
-        measured = metrics.counts(group) | metrics.ratios(group.rounds) | metrics.wasted_time(group.rounds)
-        return {"kind": one.contender.kind, **measured, **metrics.per_makespan(group, makespan_s)}
+        measured = counts(group) | ratios(group.rounds) | wasted_time(group.rounds)
+        return {"kind": one.contender.kind, **measured, **per_makespan(group, makespan_s)}
 
     def _compared(self, name: str) -> Fields:
         leaders, paired = self.leaders, self.paired

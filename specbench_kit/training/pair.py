@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from specbench_kit.bench.provenance import hash_model
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import ModelSource, locate, read_config
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.trace import TraceFile
 
 

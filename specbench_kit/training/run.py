@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.bench import provenance
+from specbench_kit.bench.record_run import record
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.run_folder import to_json, unused_folder, write_text
-from specbench_kit.traces.record_run import record
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
 from specbench_kit.training.examples import split_by_prompt

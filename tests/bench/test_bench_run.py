@@ -10,12 +10,12 @@ from tiny_predictors import confidence_predictor
 
 from specbench_kit.bench.lanes import Progress
 from specbench_kit.bench.run import Benchmark
-from specbench_kit.bench.run_directory import config_key
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.loading import load
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.run_data import load_runs
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.runs.directory import config_key
 from specbench_kit.training.pair import identify
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]

@@ -8,9 +8,9 @@ from command_line import TinyPair, read_rows
 from test_bench_run import DIALOGUES, interrupt, no_report, prepare, settings
 
 from specbench_kit.bench.lanes import Progress
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.deployments.loading import load
 from specbench_kit.errors import SkitError
+from specbench_kit.runs.directory import RunDirectory
 
 Keys = list[tuple[str, int]]
 

@@ -37,8 +37,9 @@ from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Ha
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.latency import inter_token_gaps
+from specbench_kit.metrics.rounds import Group
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.reports.metrics import Group, inter_token_gaps
 
 SPEC = "specpipe:stages=4,width=8,children=4"
 CAPACITY = 256

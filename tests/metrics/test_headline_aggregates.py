@@ -9,7 +9,7 @@ from metric_records import record, round_of
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
-from specbench_kit.reports.metrics import summarise, summarise_run
+from specbench_kit.metrics.summary import summarise, summarise_run
 
 
 def overall(records: list[RequestRecord], **options: Any) -> dict[str, Any]:

@@ -7,14 +7,14 @@ import pytest
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.condition import Condition, violations
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
 from specbench_kit.reports import comparison_wording as wording
-from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.comparison_markdown import render
-from specbench_kit.reports.condition import Condition, violations
 from specbench_kit.reports.formatting import interval
-from specbench_kit.reports.run_data import load_runs
 from specbench_kit.reports.tables import to_csv, to_latex
 
 

@@ -24,9 +24,9 @@ from command_line import (
     skit_here,
 )
 
-from specbench_kit.bench.provenance import hash_model
 from specbench_kit.profilers.loading import find_measured, load, read
 from specbench_kit.profilers.roofline import judge
+from specbench_kit.runs.provenance import hash_model
 
 FAST = ("--runs", "1", "--device", "cpu")
 ABSENT = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")

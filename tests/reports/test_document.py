@@ -11,9 +11,9 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.errors import SkitError
-from specbench_kit.reports.comparison import compare
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.document import write_reports
-from specbench_kit.reports.run_data import load_runs
 from specbench_kit.reports.tables import latex, to_csv, to_latex
 from specbench_kit.reports.timeline import write_pictures
 

@@ -16,22 +16,22 @@ from mutations import TEXTS, VALUES, payload, spoil, spoil_json, spoil_lines, sw
 from run_builders import in_turn, plain, records_of, write_run
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.bench.run_directory import RunDirectory
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.deployments import loading as deployments
 from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import formats
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.models.pair import load_pair
 from specbench_kit.predictors import artefact
 from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers import loading as profiles
-from specbench_kit.reports.comparison import compare
 from specbench_kit.reports.document import write_reports
-from specbench_kit.reports.run_data import load_runs
+from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds

@@ -8,10 +8,10 @@ from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.methods.spec import resolved_options
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.setting import findings, label, settings
 from specbench_kit.reports import comparison_markdown, markdown
-from specbench_kit.reports.comparison import compare
-from specbench_kit.reports.method_wording import findings, label, settings
-from specbench_kit.reports.run_data import load_runs
 from specbench_kit.reports.scene import styles_of
 from specbench_kit.reports.tables import to_csv, to_latex
 

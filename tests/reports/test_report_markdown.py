@@ -4,8 +4,8 @@ import pytest
 from report_builders import autoregressive_like, failed_record, make_run, simulate_chain, summary_of
 
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS
 from specbench_kit.reports.markdown import render
-from specbench_kit.reports.vocabulary import DISTRIBUTIONS, LISTS, METRICS
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.errors import SkitError
+from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers import wisp
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.presets.base import Published, beside, presets
-from specbench_kit.serving.rows import AXES
 from specbench_kit.serving.settings import Settings
 
 RECORDING = RecordSettings(methods=("autoregressive",))

@@ -32,9 +32,9 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import recorded, replay
-from specbench_kit.traces.steps import measure_statistics, measure_steps
 from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader, TraceWriter
 
 MAX_DRAFT, NEW_TOKENS = 6, 24

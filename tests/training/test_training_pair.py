@@ -6,9 +6,9 @@ import pytest
 from command_line import TinyPair
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.bench.provenance import hash_model
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs.provenance import hash_model
 from specbench_kit.training.pair import identify, require_same_pair
 
 

@@ -10,10 +10,12 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_tr
 from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.acceptance import counts
+from specbench_kit.metrics.latency import wasted_time
+from specbench_kit.metrics.rounds import Group
 from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import FEATURES, families
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.reports import metrics
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile
 from specbench_kit.training.contenders import feature_score
@@ -85,10 +87,10 @@ def test_metrics_of_the_rollout_are_those_of_the_replay(trace: TraceFile, offset
         list(replay(parse_method("fixed-k:k=3"), trace.header, trace)),
         to_records(offsets, play(offsets, fixed_length(offsets, 3)), TIMING, 0.0),
     ]
-    groups = [metrics.Group(records) for records in sides]
-    assert metrics.counts(groups[0]) == metrics.counts(groups[1])
-    for name, value in metrics.wasted_time(groups[0].rounds).items():
-        assert metrics.wasted_time(groups[1].rounds)[name] == pytest.approx(value)
+    groups = [Group(records) for records in sides]
+    assert counts(groups[0]) == counts(groups[1])
+    for name, value in wasted_time(groups[0].rounds).items():
+        assert wasted_time(groups[1].rounds)[name] == pytest.approx(value)
 
 
 def test_speed_is_committed_tokens_per_second_with_decisions_paid_for(offsets: Offsets) -> None:

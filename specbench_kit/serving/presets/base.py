@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.registry import Registry
-from specbench_kit.serving.rows import look_up
 
 Fields = dict[str, Any]
 Command = Literal["simulate", "capacity"]

@@ -1,0 +1,122 @@
+"""Record a dataset's trace with a pair of models."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specbench_kit.assembly import live_engine
+from specbench_kit.bench.conversations import Conversation, Script, most_tokens
+from specbench_kit.bench.lanes import Lane
+from specbench_kit.bench.settings import Settings
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.clock import effort
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
+from specbench_kit.machine.probe import probe_here
+from specbench_kit.machine.watch import Timed, Watch
+from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.profilers.steps import measure_statistics, measure_steps
+from specbench_kit.reports import machine_wording
+from specbench_kit.runs import provenance
+from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.trace import TraceHeader, TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished trace file; `failed` requests did not fit the context and are not in it."""
+
+    path: Path
+    requests: int
+    offsets: int
+    failed: int
+    warnings: Sequence[str] = ()
+    """Whether the machine was too busy for the times in the header."""
+
+
+def record(
+    settings: Settings, dataset: LoadedDataset, path: Path, max_draft: int, report: Callable[[int, int], None]
+) -> Recorded:
+    """Decode the dataset greedily with the target and write what both models say at every offset.
+
+    `report(done, planned)` is called after each request.
+    """
+    pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+    longest = max(most_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
+    target, _ = pair.runners(settings.batch_size + 1, longest)
+    draft = _draft_runner(pair, slot_length(longest, settings.max_new_tokens, max_draft))
+    recorder = Recorder(target, draft, max_draft)
+    conversations = [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts]
+    header = _header(settings, dataset, pair, (target, draft), max_draft)
+    done = offsets = failed = 0
+    planned = sum(len(prompt.turns) for prompt in dataset.prompts)
+    with TraceWriter(path, header) as writer:
+
+        def keep(answered: RequestRecord) -> None:
+            nonlocal done, offsets, failed
+            if answered.finish_reason == "error":
+                failed += 1
+            else:
+                writer.append(recorder.trace(answered))
+                done, offsets = done + 1, offsets + len(answered.output_ids)
+            report(done + failed, planned)
+
+        lane = Lane(
+            name="recording",
+            engine=live_engine(
+                Autoregressive(),
+                target,
+                target,
+                sampler=Sampler(),
+                seed=settings.seed,
+                eos_ids=pair.eos_ids,
+                batch_size=settings.batch_size,
+            ),
+            script=Script(conversations, {}),
+            decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
+            sinks=[keep],
+        )
+        while not lane.done:
+            for _ in lane.turn(settings.batch_size):
+                pass
+    return Recorded(path, done, offsets, failed, machine_wording.warnings(header.run))
+
+
+def _draft_runner(pair: Pair, length: int) -> Runner:
+    """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
+    runner = Runner(make_executor(pair.draft.model, 1, length, pair.vocabulary))
+    runner.masked = pair.masked
+    return runner
+
+
+def _header(
+    settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
+) -> TraceHeader:
+    prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
+    watch, before = Watch(probe_here(), pair.target.model.device), effort()
+    steps = measure_steps(*runners, prefix, max_draft)
+    statistics_s = measure_statistics(pair.vocabulary, str(pair.draft.model.device))
+    machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
+    config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
+    run = {
+        "dataset": dataset.describe(),
+        "prompts": [prompt.fingerprint for prompt in dataset.prompts],
+        "models": pair.describe(provenance.hash_model),
+        "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
+        **provenance.collect(settings.argv),
+        "machine": machine,
+    }
+    return TraceHeader(max_draft, steps.draft_s, steps.verify_s, run, statistics_s, runners[0].capacity)
+
+
+def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:
+    """The first prompt of less than `room` tokens."""
+    requests = (Conversation(prompt, pair.tokenizer, 1).next_request() for prompt in dataset.prompts)
+    fitting = (request.prompt_ids for request in requests if request and 0 < len(request.prompt_ids) < room)
+    if prompt := next(fitting, None):
+        return prompt
+    raise SkitError(f"no prompt of {dataset.name} fits the context, which has room for {room - 1} tokens of prompt")

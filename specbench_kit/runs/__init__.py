@@ -1,0 +1,1 @@
+"""What every run leaves: its folder, who may write to it, where its numbers come from, how it is taken up again."""

@@ -1,0 +1,279 @@
+"""Runs side by side: rows, paired statistics, and what their intervals show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_builders import failed_record, make_run
+from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
+
+from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.summary import summarise
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
+from specbench_kit.reports import comparison_wording as wording
+
+
+def compared(paths, **options):
+    runs, problems = load_runs(paths)
+    return compare(runs, problems=problems, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(comparison):
+    return comparison.runs[0].path.parent
+
+
+def test_every_method_has_a_row_below_one_baseline(comparison):
+    assert [one.label for one in comparison.series] == ["autoregressive", *sorted(DRAFTS)]
+    assert [one.is_derived for one in comparison.series] == [True] + [False] * len(DRAFTS)
+    assert len(comparison.runs) == len(DRAFTS)
+    assert comparison.overall["autoregressive"]["tokens_per_verify"] == 1
+
+
+def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
+    run = load_runs([folder])[0][0]
+    alone = summarise(run.records, run.baseline, makespan_s=max(r.finished_s for r in run.records))["overall"]
+    row = comparison.overall[run.method]
+    for name in (
+        "speedup",
+        "tokens_per_verify",
+        "acceptance_rate",
+        "draft_efficiency",
+        "wdt",
+        "throughput",
+        "win_share",
+    ):
+        assert row[name] == pytest.approx(alone[name]), name
+    for name in ("ttft", "tpot", "itl", "acceptance_at", "phase_seconds"):
+        assert row[name] == alone[name]
+    assert row["intervals"]["tokens_per_verify"] == alone["intervals"]["tokens_per_verify"]
+    (low, high), (inner_low, inner_high) = row["intervals"]["speedup"], alone["intervals"]["speedup"]
+    assert low < inner_low < inner_high < high  # all rows of a table hold together
+
+
+def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
+    write_methods(tmp_path, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
+    found = compared([tmp_path])
+    assert found.overall["oracle"]["speedup"] > found.overall["wisp"]["speedup"]
+    assert found.reference == "wisp"
+    assert found.overall["oracle"]["verdict"] == FASTER
+    assert found.overall["fixed-k:k=3"]["verdict"] == SLOWER
+    assert found.overall["oracle"]["headroom"] == pytest.approx(1)
+    assert 0 < found.overall["wisp"]["headroom"] < 1
+
+
+def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_path):
+    write_methods(tmp_path, requests=3, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8)})
+    found = compared([tmp_path])
+    assert found.overall["oracle"]["speedup_verdict"] == TOO_FEW
+    assert "headroom" not in found.overall["wisp"]
+    assert "fastest_share" not in found.overall["oracle"]
+
+
+def test_another_reference_can_be_named_by_spec_or_by_method(folder):
+    assert compared([folder], against="threshold").reference == "threshold"
+    assert compared([folder], against="fixed-k").reference == "fixed-k:k=3"
+    with pytest.raises(SkitError, match="no run of 'specinfer' to compare with; there are autoregressive, fixed-k:k=3"):
+        compared([folder], against="specinfer")
+
+
+def test_shares_of_prompts_won_add_up(comparison):
+    shares = [row["fastest_share"] for label, row in comparison.overall.items() if label != "autoregressive"]
+    assert sum(shares) == pytest.approx(1)
+    best = comparison.overall[comparison.reference]
+    assert "relative_speed" not in best
+    for label, row in comparison.overall.items():
+        if label not in ("autoregressive", comparison.reference):
+            assert row["relative_speed"] == pytest.approx(row["speedup"] / best["speedup"])
+
+
+def test_equal_times_are_no_win(tmp_path):
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    for method in ("threshold", "wisp"):
+        write_run(tmp_path, method, records, in_turn(plain(records)))
+    found = compared([tmp_path])
+    (other,) = {"threshold", "wisp"} - {found.reference}
+    row = found.overall[other]
+    assert row["verdict"] == NO_DIFFERENCE
+    assert row["win_share_against"] == 0.5
+    assert f"no difference from `{other}` is shown" in wording.headline(found)
+
+
+def test_a_difference_inside_its_interval_is_called_none(tmp_path):
+    rng = np.random.default_rng(1)
+    records = in_turn(records_of(4, 0.7, 30, 24))
+    noisy = [replace(r, e2e_s=r.e2e_s * rng.normal(1.002, 0.1)) for r in records]
+    for method, side in (("threshold", records), ("wisp", noisy)):
+        write_run(tmp_path, method, side, in_turn(plain(records)))
+    found = compared([tmp_path], against="threshold")
+    low, high = found.overall["wisp"]["intervals"]["relative_speed"]
+    assert low < 1 < high
+    assert found.overall["wisp"]["verdict"] == NO_DIFFERENCE
+
+
+def test_verdicts_need_six_prompts():
+    assert verdict(1.2, [1.1, 1.3], 6) == FASTER
+    assert verdict(0.8, [0.7, 0.9], 6) == SLOWER
+    assert verdict(1.0, [0.9, 1.1], 6) == NO_DIFFERENCE
+    assert verdict(1.05, [1.0, 1.1], 6) == NO_DIFFERENCE
+    assert verdict(1.2, [1.1, 1.3], 5) == TOO_FEW
+    assert verdict(None, None, 100) == TOO_FEW
+
+
+def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
+    records = in_turn(records_of(4, 0.7, 3, 24))
+    write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    found = compared([tmp_path])
+    assert found.overall["wisp"]["speedup_verdict"] == TOO_FEW
+    assert wording.speedup_cell(found.overall["wisp"]).endswith(" ≈")
+    assert wording.headline(found).endswith("x the speed of autoregressive decoding, too few prompts to tell.")
+
+
+def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):
+    old, new = (in_turn(records_of(4, 0.7, 12, 24, slower=slower)) for slower in (1.0, 1.25))
+    paths = [write_run(tmp_path / name, "wisp", side, in_turn(plain(old))) for name, side in (("a", old), ("b", new))]
+    found = compared(paths)
+    assert [one.label for one in found.series] == ["autoregressive", "wisp #1", "wisp #2"]
+    assert found.reference == "wisp #1"
+    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.25)
+    assert found.overall["wisp #2"]["verdict"] == SLOWER
+
+
+def test_baselines_of_different_runs_have_a_row_each(tmp_path):
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    for method, slower in (("threshold", 1.0), ("wisp", 1.5)):
+        baseline = [replace(r, e2e_s=r.e2e_s * slower) for r in in_turn(plain(records))]
+        write_run(tmp_path, method, records, baseline)
+    labels = [one.label for one in compared([tmp_path]).series]
+    assert labels == ["autoregressive of threshold", "autoregressive of wisp", "threshold", "wisp"]
+
+
+def test_a_run_of_the_baseline_itself_is_the_baseline(tmp_path):
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    write_run(tmp_path, "autoregressive", in_turn(plain(records)))
+    write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    found = compared([tmp_path])
+    assert [(one.label, one.is_derived) for one in found.series] == [("autoregressive", False), ("wisp", False)]
+
+
+def test_categories_share_the_runs_time(comparison):
+    parts = [part for part in comparison.parts if part.kind == "category"]
+    assert [part.name for part in parts] == ["chat", "code", "maths"]
+    for label, row in comparison.overall.items():
+        assert sum(part.rows[label]["tokens"] for part in parts) == row["tokens"]
+        assert all("throughput" not in part.rows[label] for part in parts)
+
+
+def test_several_datasets_make_one_table_and_one_each(tmp_path):
+    for number, name in enumerate(("gsm8k", "mt-bench"), 1):
+        dataset = make_run()["dataset"] | {"name": name, "digest": str(number) * 64}
+        write_methods(tmp_path, requests=6 * number, dataset=dataset)
+    found = compared([tmp_path])
+    assert [(part.kind, part.name) for part in found.parts[:3]] == [
+        ("overall", "all requests"),
+        ("dataset", "gsm8k"),
+        ("dataset", "mt-bench"),
+    ]
+    for label, row in found.overall.items():
+        whole, small, large = row, found.parts[1].rows[label], found.parts[2].rows[label]
+        assert (whole["finished"], small["finished"], large["finished"]) == (18, 6, 12)
+        assert whole["makespan_s"] == pytest.approx(small["makespan_s"] + large["makespan_s"])
+    assert found.overall["wisp"]["speedup_units"] == 18
+
+
+def test_repeats_are_drawn_with_their_prompt(tmp_path):
+    write_methods(tmp_path, requests=8, repeats=3)
+    row = compared([tmp_path]).overall["wisp"]
+    assert (row["finished"], row["speedup_units"], row["repeats"]) == (24, 8, 3)
+    assert len(row["speedup_by_repeat"]) == 3
+    assert min(row["speedup_by_repeat"]) <= row["speedup"] <= max(row["speedup_by_repeat"])
+    assert row["repeat_spread"] > 0
+    assert row["lossless"] == {"compared": 24, "identical": 24, "ties": 0, "errors": 0}
+
+
+def test_a_machine_that_drifts_between_repeats_is_warned_of(tmp_path):
+    records = records_of(4, 0.7, 8, 24)
+    slower = records_of(4, 0.7, 8, 24, slower=1.2)
+    both = in_turn([*records, *(replace(r, repeat=1) for r in slower)])
+    write_run(tmp_path, "wisp", both, in_turn(plain(both)))
+    found = compared([tmp_path])
+    assert found.overall["wisp"]["repeat_spread"] == pytest.approx(0.2 / 1.1)
+    assert (
+        "UNSTEADY MACHINE: repeats of the same requests differ by up to 18.2% of their mean time."
+        in wording.cautions(found)
+    )
+
+
+def test_repeating_everything_narrows_no_interval(tmp_path):
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    again = [replace(r, repeat=1) for r in records]
+    once = write_run(tmp_path / "once", "wisp", records, in_turn(plain(records)))
+    twice = write_run(tmp_path / "twice", "wisp", [*records, *again], in_turn(plain([*records, *again])))
+    bounds = [compared([path]).overall["wisp"]["intervals"]["speedup"] for path in (once, twice)]
+    assert bounds[0] == pytest.approx(bounds[1])
+
+
+def test_pooled_and_per_request_averages_differ_where_lengths_do(tmp_path):
+    short, long = records_of(4, 0.9, 6, 8), records_of(4, 0.3, 6, 60)
+    records = in_turn([*short, *(replace(r, request_id=f"long{r.request_id}") for r in long)])
+    write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    row = compared([tmp_path]).overall["wisp"]
+    own = [len(r.output_ids) / len(r.rounds) for r in records]
+    assert row["tokens_per_verify_request_mean"] == pytest.approx(np.mean(own))
+    assert row["tokens_per_verify"] < row["tokens_per_verify_request_mean"]
+    assert row["speedup"] < row["speedup_request_mean"]
+    rates = [np.mean([len(r.output_ids) / r.e2e_s for r in side]) for side in (records, plain(records))]
+    assert row["speedup_of_mean_rates"] == pytest.approx(rates[0] / rates[1])
+
+
+def test_outputs_are_compared_with_the_baselines(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    baseline = in_turn(plain(records))
+    records[0] = replace(records[0], output_ids=[1, *records[0].output_ids[1:]])
+    records[1] = replace(records[1], output_ids=[1, *records[1].output_ids[1:]])
+    records[2] = replace(records[2], output_ids=[None] * 24)
+    path = write_run(tmp_path, "wisp", records, baseline)
+    run = load_runs([path])[0][0]
+    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "verdict": "tie"}]}
+    row = compare([run]).overall["wisp"]
+    assert row["lossless"] == {"compared": 7, "identical": 5, "ties": 1, "errors": 1}
+    assert wording.lossless_cell(row) == "5/7, 1 tied, 1 WRONG"
+
+
+def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
+    records = [one for repeat in (0, 1) for one in records_of(4, 0.7, 8, 24, repeat=repeat)]
+    baseline = plain(records)
+    for at in (0, 8):
+        records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
+    run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
+    run.summary["lossless"] = {"divergences": [{"request_id": "q0", "repeat": 0, "verdict": "tie"}]}
+    row = compare([run]).overall["wisp"]
+    assert row["lossless"] == {"compared": 16, "identical": 14, "ties": 1, "errors": 1}
+
+
+def test_sampled_outputs_are_not_compared(tmp_path):
+    write_methods(tmp_path, config=make_run()["config"] | {"temperature": 0.8})
+    assert compared([tmp_path]).overall["wisp"]["lossless"] is None
+
+
+def test_failed_requests_count_nowhere_else(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    baseline = in_turn(plain(records))
+    write_run(tmp_path, "wisp", [*records[:-1], failed_record("q7")], baseline)
+    row = compared([tmp_path]).overall["wisp"]
+    assert (row["finished"], row["failed"], row["speedup_units"]) == (7, 1, 7)
+
+
+def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
+    records = records_of(4, 0.7, 8, 24)
+    unknown = {"drafted": None, "submitted": None, "draft_s": None, "verify_s": None, "end_s": None}
+    records = [replace(r, rounds=[replace(one, **unknown) for one in r.rounds]) for r in records]
+    write_run(tmp_path, "eagle of another tool", in_turn(records))
+    row = compared([tmp_path]).overall["eagle of another tool"]
+    assert row["tokens_per_verify"] > 1
+    assert row["acceptance_at"][0] > 0
+    for name in ("acceptance_rate", "draft_efficiency", "wdt", "server_tokens_per_busy_second", "submitted"):
+        assert row[name] is None, name
+    assert row["phase_seconds"]["verify"] is None

@@ -1,0 +1,124 @@
+"""Records and run descriptions for the report tests."""
+
+from typing import Any
+
+import numpy as np
+
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.metrics.summary import summarise
+
+
+def make_round(
+    drafted: int = 0, submitted: int | None = None, accepted: int = 0, committed: int | None = None, **seconds: float
+) -> RoundRecord:
+    """A round; by default all that was drafted is sent, and accepted + 1 tokens are committed."""
+    times = dict.fromkeys(
+        ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s"), 0.0
+    )
+    return RoundRecord(
+        drafted=drafted,
+        submitted=drafted if submitted is None else submitted,
+        accepted=accepted,
+        committed=accepted + 1 if committed is None else committed,
+        **(times | seconds),
+    )
+
+
+def make_record(request_id: str, *rounds: RoundRecord, category: str = "chat", **fields: Any) -> RequestRecord:
+    """A finished request whose times follow from its rounds."""
+    tokens = sum(r.committed for r in rounds)
+    record = RequestRecord(request_id, category, [1, 2], list(range(10, 10 + tokens)), rounds=list(rounds))
+    if rounds:
+        record.ttft_s, record.e2e_s = rounds[0].end_s, rounds[-1].end_s
+    if tokens > 1:
+        record.tpot_s = (rounds[-1].end_s - rounds[0].end_s) / (tokens - 1)
+    for name, value in fields.items():
+        setattr(record, name, value)
+    return record
+
+
+def failed_record(request_id: str, error: str = "the prompt is too long", **fields: Any) -> RequestRecord:
+    return make_record(request_id, finish_reason="error", error=error, **fields)
+
+
+def simulate_chain(requests: int, rounds: int, draft: int, alpha: float, seed: int = 0) -> list[RequestRecord]:
+    """Requests decoded with chains of `draft` tokens, each accepted with probability `alpha` independently."""
+    accepted = np.random.default_rng(seed).geometric(1 - alpha, size=(requests, rounds)) - 1
+    seconds = {"draft_s": 0.002 * draft, "policy_s": 0.0005, "verify_s": 0.015, "commit_s": 0.001}
+    step_s = sum(seconds.values())
+    return [
+        make_record(
+            f"q{i}",
+            *(
+                make_round(draft, accepted=min(int(a), draft), end_s=step_s * (r + 1), **seconds)
+                for r, a in enumerate(row)
+            ),
+            category=("chat", "code", "maths")[i % 3],
+            text=f"Answer {i}",
+        )
+        for i, row in enumerate(accepted)
+    ]
+
+
+def autoregressive_like(records: list[RequestRecord], verify_s: float = 0.015) -> list[RequestRecord]:
+    """The same outputs decoded one token per round."""
+    return [
+        make_record(
+            record.request_id,
+            *(make_round(verify_s=verify_s, end_s=verify_s * (i + 1)) for i in range(len(record.output_ids))),
+            category=record.category,
+        )
+        for record in records
+    ]
+
+
+def make_run(**fields: Any) -> dict[str, Any]:
+    """The content of a run.json."""
+    return {
+        "method": "fixed-k:k=4",
+        "dataset": {
+            "name": "gsm8k",
+            "source": "hub",
+            "location": "openai/gsm8k main test",
+            "digest": "d1" * 32,
+            "total": 1319,
+            "count": 30,
+        },
+        "models": {
+            "target": {"name": "bundled-target", "hash": "ab" * 32, "parameters": 5_050_000},
+            "draft": {"name": "bundled-draft", "hash": "cd" * 32, "parameters": 812_000},
+        },
+        "config": {
+            "max_new_tokens": 128,
+            "batch_size": 1,
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "seed": 7,
+            "device": "cpu",
+            "dtype": "float32",
+        },
+        "time_kind": "measured",
+        "hardware": {"cpu": "Some CPU", "physical_cores": 8, "torch_threads": 4, "gpu": None, "memory_gb": 31.9},
+        "versions": {"python": "3.11.9", "torch": "2.13.0"},
+        "argv": ["skit", "bench", "--method", "fixed-k:k=4", "--out", "my results"],
+        "git_commit": "0123456789abcdef",
+        "git_dirty": False,
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "requests": 30,
+        **fields,
+    }
+
+
+def summary_of(
+    records: list[RequestRecord],
+    baseline: list[RequestRecord] | None = None,
+    lossless: dict[str, Any] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """The content of a summary.json."""
+    metrics = summarise(records, baseline, makespan_s=2.0, baseline_makespan_s=4.0 if baseline else None)
+    failed = metrics["overall"]["failed"]
+    requests = {"planned": len(records), "finished": len(records) - failed, "failed": failed}
+    summary = {"method": "fixed-k:k=4", "partial": False, "requests": requests, **metrics, "lossless": lossless}
+    return summary | fields
