@@ -29,19 +29,18 @@ class BatchSums(NamedTuple):
     requests: int = 0
     longest: int = 0
 
-    def plus(self, row: Row) -> "BatchSums":
-        """With one request more."""
-        new, cached = row
+    def plus(self, *rows: Row) -> "BatchSums":
+        """With these requests more."""
         linear, interactions, pairs, all_cached, kept, requests, longest = self
-        return BatchSums(
-            linear + new,
-            interactions + new * (cached + new),
-            pairs + new * cached + new * (new - 1) // 2,
-            all_cached + cached,
-            kept + kept_logits(row),
-            requests + 1,
-            new if new > longest else longest,
-        )
+        for new, cached in rows:
+            linear += new
+            interactions += new * (cached + new)
+            pairs += new * cached + new * (new - 1) // 2
+            all_cached += cached
+            kept += new if cached else 1  # as kept_logits, whose call would take as long as all the rest
+            if new > longest:
+                longest = new
+        return BatchSums(linear, interactions, pairs, all_cached, kept, requests + len(rows), longest)
 
 
 NOTHING = BatchSums()
@@ -49,10 +48,7 @@ NOTHING = BatchSums()
 
 def sums_of(rows: Iterable[Row]) -> BatchSums:
     """Of a whole batch."""
-    sums = NOTHING
-    for row in rows:
-        sums = sums.plus(row)
-    return sums
+    return NOTHING.plus(*rows)
 
 
 class LatencyModel(Protocol):

@@ -53,7 +53,7 @@ class Growing:
         self._due_s = inf
         self._room = limits.kv_tokens
         self._most = limits.requests
-        self._estimator = estimator
+        self._estimator, self._additive, self._idle_s = estimator, estimator.additive, estimator.idle_s
 
     def fits(self, request: Waiting) -> bool:
         """Whether there is room for one more, and memory."""
@@ -97,16 +97,15 @@ class Growing:
         self.seconds = seconds
         self.requests.append(request)
         self._room -= request.new + request.cached
-        if not self._estimator.additive:
+        if not self._additive:
             self._sums = self._sums.plus((request.new, request.cached))
             self._error_s += request.error_s
 
     def _with(self, request: Waiting) -> float:
-        estimator = self._estimator
-        if estimator.additive:
-            return self.seconds + request.alone_s - estimator.idle_s
+        if self._additive:
+            return self.seconds + request.alone_s - self._idle_s
         sums = self._sums.plus((request.new, request.cached))
-        return estimator.of_sums(sums) + self._error_s + request.error_s
+        return self._estimator.of_sums(sums) + self._error_s + request.error_s
 
 
 class Queue(ABC):
