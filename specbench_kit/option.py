@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding", "Deployment", "Output"
+"""Panels that several commands have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

@@ -1,18 +1,20 @@
 """Commands whose options are the fields of settings, where each is declared once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import wraps
 from inspect import Parameter, signature
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
+from specbench_kit.errors import SkitError
 from specbench_kit.option import Option
 
 Command = Callable[..., None]
+Given = Mapping[str, Any]
+"""Options that were given, by the names of their fields."""
 
 
 def options_of(*settings: type) -> Callable[[Command], Command]:
@@ -26,7 +28,9 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
         @wraps(command)
         def run(**values: Any) -> None:
             found = {name: values.pop(name) for name in declared}
-            given = {name: _read(*declared[name][1:], value) for name, value in found.items() if value is not None}
+            given = {
+                name: _read(name, *declared[name][1:], value) for name, value in found.items() if value is not None
+            }
             command(given, **values)
 
         own = list(signature(command).parameters.values())[1:]
@@ -34,6 +38,12 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
         return run
 
     return decorate
+
+
+def part(settings: type, given: Given) -> dict[str, Any]:
+    """Those of the options that are fields of a dataclass."""
+    known = {field.name for field in fields(settings)}
+    return {name: value for name, value in given.items() if name in known}
 
 
 def options(settings: type) -> Iterator[tuple[Field[Any], Any, Option]]:
@@ -80,9 +90,11 @@ def _given(kind: Any, option: Option) -> Any:
     return inner
 
 
-def _read(kind: Any, option: Option, value: Any) -> Any:
+def _read(name: str, kind: Any, option: Option, value: Any) -> Any:
     if option.parse is not None:
         return option.parse(value)
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise SkitError(f"--{name} must be {' or '.join(get_args(kind))}, not '{value}'")
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.options import parse_devices
 from specbench_kit.serving.seeds import estimate, over_seeds
-from specbench_kit.serving.settings import Settings, parse_devices
+from specbench_kit.serving.settings import Settings
 from specbench_kit.serving.sweep import guards, knee
 
 RECORDING = RecordSettings(methods=("autoregressive",))
