@@ -37,8 +37,10 @@ class Registry(Generic[T]):
         """The entry called `name`; an unknown name is an error that lists the known ones."""
         entries = self.all()
         if name not in entries:
-            near = get_close_matches(name, entries, n=1)
-            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            kinds = [entry for entry in entries if entry.startswith(f"{name}-")]
+            near = kinds or get_close_matches(name, entries, n=1)
+            quoted = " or ".join(f"'{entry}'" for entry in near)
+            hint = f" (did you mean {quoted}?)" if near else ""
             raise SkitError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(entries)}")
         return entries[name]
 

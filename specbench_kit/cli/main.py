@@ -19,6 +19,7 @@ from specbench_kit.cli import (
     sweep,
     train_predictor,
 )
+from specbench_kit.cli.config_file import configurable
 from specbench_kit.errors import SkitError
 
 INTERRUPTED = 130
@@ -31,20 +32,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("bench")(bench.bench)
-app.command("rerun")(rerun.rerun)
-app.command("report")(report.report)
-app.command("compare")(compare.compare)
-app.command("import")(interchange.import_run)
-app.command("export")(interchange.export_run)
-app.command("record")(record.record)
-app.command("train-predictor")(train_predictor.train_predictor)
-app.command("profile-verifier")(profile_verifier.profile_verifier)
-app.command("profile-drafter")(profile_drafter.profile_drafter)
-app.command("sweep")(sweep.sweep)
-app.command("simulate")(simulate.simulate)
-app.command("capacity")(capacity.capacity)
-app.command("list")(listing.list_entries)
+app.command("bench")(configurable(bench.bench))
+app.command("rerun")(configurable(rerun.rerun))
+app.command("report")(configurable(report.report))
+app.command("compare")(configurable(compare.compare))
+app.command("import")(configurable(interchange.import_run))
+app.command("export")(configurable(interchange.export_run))
+app.command("record")(configurable(record.record))
+app.command("train-predictor")(configurable(train_predictor.train_predictor))
+app.command("profile-verifier")(configurable(profile_verifier.profile_verifier))
+app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
+app.command("sweep")(configurable(sweep.sweep))
+app.command("simulate")(configurable(simulate.simulate))
+app.command("capacity")(configurable(capacity.capacity))
+app.command("list")(configurable(listing.list_entries))
 
 
 def main() -> None:

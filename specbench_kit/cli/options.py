@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding", "Deployment", "Output"
+from specbench_kit.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN
 
 DatasetOption = Annotated[
     str, typer.Option("--dataset", help="A name from `skit list datasets`, or a .jsonl file.", rich_help_panel=RUN)

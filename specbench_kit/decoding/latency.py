@@ -1,22 +1,74 @@
 """How long a forward takes, from what it has to compute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 Row = tuple[int, int]
 """One request's part of a forward: new tokens, and tokens in KV before them."""
 
 
+def kept_logits(row: Row) -> int:
+    """How many rows of logits are wanted: every new token's, and of a prompt only the last one's."""
+    new, cached = row
+    return new if cached else 1
+
+
+class BatchSums(NamedTuple):
+    """What a forward has to compute, summed over its requests.
+
+    `linear` counts new tokens, `interactions` new x (cached + new), `pairs` each new token with every one before it,
+    `cached` tokens in KV, `kept` rows of logits. `longest` is the most new tokens that any request has.
+    """
+
+    linear: int = 0
+    interactions: int = 0
+    pairs: int = 0
+    cached: int = 0
+    kept: int = 0
+    requests: int = 0
+    longest: int = 0
+
+    def plus(self, *rows: Row) -> "BatchSums":
+        """With these requests more."""
+        linear, interactions, pairs, all_cached, kept, requests, longest = self
+        for new, cached in rows:
+            linear += new
+            interactions += new * (cached + new)
+            pairs += new * cached + new * (new - 1) // 2
+            all_cached += cached
+            kept += new if cached else 1  # as kept_logits, whose call would take as long as all the rest
+            if new > longest:
+                longest = new
+        return BatchSums(linear, interactions, pairs, all_cached, kept, requests + len(rows), longest)
+
+
+NOTHING = BatchSums()
+
+
+def sums_of(rows: Iterable[Row]) -> BatchSums:
+    """Of a whole batch."""
+    return NOTHING.plus(*rows)
+
+
 class LatencyModel(Protocol):
-    """Predicts the seconds of one forward."""
+    """Predicts the seconds of one forward from the sums of its batch.
+
+    `additive`: each request adds its own seconds to those of an empty batch, whatever else is in it.
+    """
+
+    additive: ClassVar[bool] = False
+
+    def of_sums(self, sums: BatchSums) -> float:
+        """Seconds of a batch with these sums."""
 
     def seconds(self, rows: Sequence[Row]) -> float:
-        """Of a batch."""
+        """Seconds of a batch with these rows."""
+        return self.of_sums(sums_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
-class InteractionModel:
+class InteractionModel(LatencyModel):
     """a * new + b_compute * interactions + b_read * cached + c, summed over the batch (WISP Eq. 18 and 19).
 
     Seconds per new token, per pair of a new token and a token that it may attend to in full blocks of
@@ -27,16 +79,15 @@ class InteractionModel:
     b_compute_s: float
     b_read_s: float
     c_s: float
+    additive: ClassVar[bool] = True
 
-    def seconds(self, rows: Sequence[Row]) -> float:
-        total = self.c_s
-        for new, cached in rows:
-            total += self.a_s * new + self.b_compute_s * (new * (cached + new)) + self.b_read_s * cached
-        return total
+    def of_sums(self, sums: BatchSums) -> float:
+        requests_s = self.a_s * sums.linear + self.b_compute_s * sums.interactions + self.b_read_s * sums.cached
+        return self.c_s + requests_s
 
 
 @dataclass(frozen=True, slots=True)
-class ContextModel:
+class ContextModel(LatencyModel):
     """alpha * context + gamma * new + delta, summed over the batch (AdaSpec).
 
     The context of a new token is what stands before it: the cached tokens and the new ones to its left.
@@ -45,19 +96,17 @@ class ContextModel:
     alpha_s: float
     gamma_s: float
     delta_s: float
+    additive: ClassVar[bool] = True
 
-    def seconds(self, rows: Sequence[Row]) -> float:
-        total = self.delta_s
-        for new, cached in rows:
-            total += self.alpha_s * (new * cached + new * (new - 1) / 2) + self.gamma_s * new
-        return total
+    def of_sums(self, sums: BatchSums) -> float:
+        return self.delta_s + (self.alpha_s * sums.pairs + self.gamma_s * sums.linear)
 
 
 @dataclass(frozen=True, slots=True)
-class TableModel:
+class TableModel(LatencyModel):
     """Seconds by the largest number of new tokens in the batch, from 1 on; the last one goes for all above."""
 
     by_new_tokens_s: tuple[float, ...]
 
-    def seconds(self, rows: Sequence[Row]) -> float:
-        return self.by_new_tokens_s[min(max(new for new, _ in rows), len(self.by_new_tokens_s)) - 1]
+    def of_sums(self, sums: BatchSums) -> float:
+        return self.by_new_tokens_s[max(1, min(sums.longest, len(self.by_new_tokens_s))) - 1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
-from specbench_kit.decoding.latency import LatencyModel, Row
+from specbench_kit.decoding.latency import LatencyModel, Row, sums_of
 
 TOKEN_BYTES = 4
 """Of one token id on the link."""
@@ -49,8 +49,8 @@ class Endpoint:
 
     def pass_s(self, rows: Sequence[Row]) -> float:
         """Seconds of one forward, through all stages one after the other."""
-        hand_overs_s = self.hand_over.per_pass * self.hand_over.seconds(sum(new for new, _ in rows))
-        return self.latency.seconds(rows) + hand_overs_s
+        sums = sums_of(rows)
+        return self.latency.of_sums(sums) + self.hand_over.per_pass * self.hand_over.seconds(sums.linear)
 
 
 @dataclass(frozen=True, slots=True)

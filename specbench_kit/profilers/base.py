@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel, Row
+from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel, Row, sums_of
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 
@@ -27,10 +27,10 @@ SOURCES: tuple[Source, ...] = ("measured", "published", "roofline")
 
 def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
     """What each coefficient of a form is multiplied by for a batch."""
-    new = sum(n for n, _ in rows)
+    sums = sums_of(rows)
     if form == "context":
-        return sum(n * cached + n * (n - 1) / 2 for n, cached in rows), new, 1
-    return new, sum(n * (cached + n) for n, cached in rows), sum(cached for _, cached in rows), 1
+        return sums.pairs, sums.linear, 1
+    return sums.linear, sums.interactions, sums.cached, 1
 
 
 @dataclass(frozen=True, slots=True)

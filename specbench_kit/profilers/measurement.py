@@ -9,14 +9,14 @@ from statistics import median
 import torch
 
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.decoding.latency import InteractionModel, kept_logits
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.fit import non_negative
 from specbench_kit.profilers.samples import Samples
-from specbench_kit.profilers.workload import FACTORS, Configuration, kept_logits
+from specbench_kit.profilers.workload import FACTORS, Configuration
 from specbench_kit.runs.provenance import hardware
 
 WARM_UPS, RUNS = 10, 3

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
-from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.latency import BatchSums, LatencyModel, Row, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
 from specbench_kit.profilers.devices import BYTES, Device, known_device
-from specbench_kit.profilers.workload import Configuration, kept_logits
+from specbench_kit.profilers.workload import Configuration
 
 TOLERANCE = 0.05
 """By which a prediction may fall short of the limit."""
@@ -20,12 +20,13 @@ DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(LatencyModel):
     """What a device needs at least for a model's forwards; as a latency model, its data-sheet estimate."""
 
     device: Device
     architecture: Architecture
     dtype: str
+    additive: ClassVar[bool] = True
 
     @property
     def weight_bytes(self) -> int:
@@ -43,28 +44,25 @@ class Roofline:
         """A multiplication and an addition with each weight, the output layer included."""
         return 2 * (self.architecture.layer_parameters + self.architecture.head_parameters) / self._peak
 
-    def compute_s(self, rows: Sequence[Row]) -> float:
-        """All operations at peak."""
+    def compute_s(self, sums: BatchSums) -> float:
+        """All operations at peak; a token attends to itself too."""
         shapes = self.architecture
-        flops = 0
-        for new, cached in rows:
-            flops += 2 * (shapes.layer_parameters * new + shapes.head_parameters * kept_logits((new, cached)))
-            flops += shapes.attention_flops * (new * cached + new * (new + 1) // 2)
-        return flops / self._peak
+        flops = 2 * (shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.kept)
+        return (flops + shapes.attention_flops * (sums.pairs + sums.linear)) / self._peak
 
-    def traffic_s(self, rows: Sequence[Row]) -> float:
+    def traffic_s(self, sums: BatchSums) -> float:
         """Weights, and the KV that is read and written, at full bandwidth."""
-        tokens = sum(new + cached for new, cached in rows)
-        return self.per_forward_s + tokens * self._kv_s
+        return self.per_forward_s + (sums.linear + sums.cached) * self._kv_s
 
     def floor_s(self, rows: Sequence[Row]) -> float:
         """Seconds that no implementation undercuts."""
-        return max(self.compute_s(rows), self.traffic_s(rows))
+        sums = sums_of(rows)
+        return max(self.compute_s(sums), self.traffic_s(sums))
 
-    def seconds(self, rows: Sequence[Row]) -> float:
+    def of_sums(self, sums: BatchSums) -> float:
         """Estimate: compute and traffic one after the other, and gaps between kernels."""
         gaps_s = self.architecture.layers * LAUNCHES_PER_LAYER * LAUNCH_S
-        return gaps_s + self.compute_s(rows) + self.traffic_s(rows)
+        return gaps_s + self.compute_s(sums) + self.traffic_s(sums)
 
     def bounds(self, form: Form) -> dict[str, float]:
         """The least that each coefficient can be where the others are at theirs.

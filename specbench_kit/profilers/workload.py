@@ -57,12 +57,6 @@ class Configuration:
         return replace(self, rows=rows)
 
 
-def kept_logits(row: Row) -> int:
-    """How many of a request's new tokens have their logits computed: one of a prompt, all of a verification."""
-    new, cached = row
-    return new if cached else 1
-
-
 @cache
 def verification(seed: int = 0) -> tuple[Configuration, ...]:
     """WISP's workload: 123 configurations to fit on, 50 drawn with another seed to test on.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from specbench_kit.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.building import Builder
-from specbench_kit.serving.metrics import Objective, violations
+from specbench_kit.serving.metrics import violations
+from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import in_turn
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.seeds import estimate
@@ -30,24 +31,6 @@ FEWEST_TURNS = 5
 FEWEST_RESPONSES = 100
 FIRST_TRY = 16
 HELD = AXES[1:]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a run is held against; `most` devices are tried, and `resolution` is the share that may be left open."""
-
-    epsilon: float = 0.05
-    most: int = 4096
-    resolution: float = 0.01
-    objective: Objective = "speed"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < 1:
-            raise SkitError(f"--epsilon is a share of responses from 0 to below 1, not {self.epsilon:g}")
-        if self.most < 1:
-            raise SkitError(f"--most must be at least 1 device, not {self.most}")
-        if not 0 <= self.resolution < 1:
-            raise SkitError(f"--resolution is a share from 0 to below 1, not {self.resolution:g}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
 from random import Random
-from typing import TYPE_CHECKING
 
-from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel
+from specbench_kit.decoding.latency import NOTHING, BatchSums, LatencyModel, sums_of
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
-
-if TYPE_CHECKING:
-    from specbench_kit.serving.schedulers.base import Waiting
+from specbench_kit.serving.waiting import Waiting
 
 REMEMBERED = 1 << 16
 """Sizes of requests whose time is kept."""
-ADDITIVE = (InteractionModel, ContextModel)
-"""Models in which each request adds its own time to that of an empty batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +42,32 @@ class Estimator:
     def __init__(self, model: LatencyModel, error: EstimatorError = RIGHT, seed: int = 0) -> None:
         self._model, self._error = error.model or model, error
         self._random = Random(f"{seed}/estimator")
-        self._additive = isinstance(self._model, ADDITIVE)
-        self.idle_s = self._model.seconds(()) * error.factor if self._additive else 0.0
+        self.additive = self._model.additive
+        self.idle_s = error.factor * self._model.of_sums(NOTHING) if self.additive else 0.0
         """Of a batch without requests."""
         self._alone_s = lru_cache(REMEMBERED)(self._of_one)
 
-    def judge(self, request: "Waiting") -> None:
+    def judge(self, request: Waiting) -> None:
         """Note how long a request takes by itself."""
-        seconds = self._alone_s(request.new, request.cached)
+        request.alone_s = seconds = self._alone_s(request.new, request.cached)
         if self._error.noise:
             noise = exp(self._error.noise * self._random.gauss(0, 1))
-            seconds = self.idle_s + (seconds - self.idle_s) * noise
-        request.alone_s = seconds
+            request.alone_s = self.idle_s + (seconds - self.idle_s) * noise
+            request.error_s = request.alone_s - seconds
+
+    def of_sums(self, sums: BatchSums) -> float:
+        """Of a batch with these sums, as far as its requests are judged rightly."""
+        return self._error.factor * self._model.of_sums(sums)
+
+    def of_batch(self, batch: Sequence[Waiting]) -> float:
+        """Of judged requests together."""
+        if self.additive:
+            return self.idle_s + sum(request.alone_s - self.idle_s for request in batch)
+        misjudged_s = sum(request.error_s for request in batch)
+        return self.of_sums(sums_of((one.new, one.cached) for one in batch)) + misjudged_s
 
     def _of_one(self, new: int, cached: int) -> float:
-        return self._error.factor * self._model.seconds(((new, cached),))
-
-    def of_batch(self, batch: "Sequence[Waiting]") -> float:
-        """Of judged requests together."""
-        if self._additive:
-            return self.idle_s + sum(request.alone_s - self.idle_s for request in batch)
-        return self._error.factor * self._model.seconds([(one.new, one.cached) for one in batch])
-
-    def with_one_more(self, batch: "Sequence[Waiting]", seconds: float, request: "Waiting") -> float:
-        """Of a batch that takes `seconds`, with a judged request more."""
-        if self._additive:
-            return seconds + request.alone_s - self.idle_s
-        return self.of_batch([*batch, request])
+        return self.of_sums(NOTHING.plus((new, cached)))
 
 
 def of_another_device(profile: Profile, served: Profile) -> EstimatorError:

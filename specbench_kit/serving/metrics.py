@@ -1,15 +1,15 @@
 """Figures of merit of one simulation."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
 
-Objective = Literal["speed", "tpot"]
 """What a promised speed is held against: tokens over the whole response, or time per token after the first."""
 Fields = dict[str, Any]
 Mask = NDArray[np.bool_]

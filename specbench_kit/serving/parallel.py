@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.options import Backend
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 
 T = TypeVar("T")
-Backend = Literal["processes", "ray"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 Report = Callable[[int, int], None]
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench_kit.bench.settings import Settings as RecordSettings
@@ -11,18 +10,13 @@ from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.serving.metrics import Objective
-from specbench_kit.serving.parallel import Backend
+from specbench_kit.serving.options import OWN, RECORD, Simulated
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds
 from specbench_kit.serving.systems.base import System, systems
 from specbench_kit.sweeps.axes import with_options
 
-OWN = "own"
-"""Stands for a system's own scheduler or method."""
-RECORD = "record"
-"""Acceptance: a trace that is recorded first."""
 MOST_POINTS = 2000
 T = TypeVar("T")
 
@@ -75,43 +69,10 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Lists of one entry count for every series, longer ones name one entry for each.
+class Settings(Simulated):
+    """Checked when made; `recording` says how the trace is made where one has to be recorded first."""
 
-    `seeds` simulations of every point, from `seed` on. `kv_tokens` is the room for KV: a number, `unlimited`, or
-    `auto` for what the verifier's device and model leave.
-    """
-
-    system: tuple[str, ...] = ("wisp",)
-    scheduler: tuple[str, ...] = (OWN,)
-    method: tuple[str, ...] = (OWN,)
-    acceptance: tuple[str, ...] = (RECORD,)
-    deployment: tuple[str, ...] = ("wisp",)
-    label: tuple[str, ...] = ()
-    replaced: tuple[str, ...] = ()
-    devices: tuple[int, ...] = (16,)
-    slo: tuple[str, ...] = ("2",)
-    slo_scale: tuple[float, ...] = (1.0,)
-    objective: Objective = "speed"
-    arrivals: str = "closed"
-    arrivals_scale: float = 1.0
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    kv_tokens: str = "auto"
-    max_batch: int = 64
-    estimator_factor: tuple[float, ...] = (1.0,)
-    estimator_noise: tuple[float, ...] = (0.0,)
-    estimator_profile: str | None = None
-    guard_s: tuple[float, ...] = ()
-    duration_s: float = 300.0
-    warmup_s: float = 30.0
-    seed: int = 0
-    seeds: int = 3
-    jobs: int = -1
-    backend: Backend = "processes"
     recording: RecordSettings
-    max_draft: int = 8
-    out: Path = Path("results")
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -166,34 +127,6 @@ class Settings:
             point = Point(series, devices, slo, scale, factor, noise, guard_s)
             parse_scheduler(point.scheduler)
             yield point
-
-
-def parse_devices(text: str) -> tuple[int, ...]:
-    """`20`, `10,20,40`, or `10:100:30` for 10, 40, 70 and 100."""
-    try:
-        return tuple(number for part in text.split(",") for number in _devices(part))
-    except ValueError:
-        raise SkitError(
-            f"--devices takes numbers such as 20, 10,20,40 or from:to:step such as 10:100:10, not '{text}'"
-        ) from None
-
-
-def parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    """Numbers with commas between them."""
-    try:
-        return tuple(map(float, text.split(",")))
-    except ValueError:
-        raise SkitError(f"{option} takes numbers with commas between them, not '{text}'") from None
-
-
-def _devices(part: str) -> Sequence[int]:
-    first, *rest = map(int, part.split(":"))
-    if not rest:
-        return (first,)
-    last, step = rest if len(rest) == 2 else (rest[0], 1)
-    if step < 1 or last < first or len(rest) > 2:
-        raise ValueError
-    return range(first, last + 1, step)
 
 
 def _spread(name: str, values: tuple[T, ...], count: int) -> tuple[T, ...]:

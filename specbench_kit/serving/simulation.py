@@ -13,8 +13,9 @@ from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.memory import Residents
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.base import Decision, Waiting
+from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.timing import CoLocated, DraftTime, Execution, Verification
+from specbench_kit.serving.waiting import Waiting
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:

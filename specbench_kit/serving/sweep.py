@@ -8,7 +8,8 @@ from typing import Any
 from specbench_kit.csv_text import csv_text
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.building import Builder
-from specbench_kit.serving.metrics import Objective, figures
+from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.options import Objective
 from specbench_kit.serving.parallel import in_turn, measured
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario

@@ -184,7 +184,7 @@ def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
 def test_the_printed_algorithm_livelocks_and_says_so(tmp_path: Path) -> None:
     load = ["--devices", 260, "--slo", "4", "--duration", 150, "--warm-up", 5, "--jobs", 1, "--seeds", 1]
     longer = [*ODDS[:3], 500, *ODDS[4:]]
-    _, summary, said = simulated(*longer, "--scheduler", "wisp:late_lane=false", *load, "--out", tmp_path)
+    _, summary, said = simulated(*longer, "--scheduler", "wisp-paper", *load, "--out", tmp_path)
     assert summary["rows"][0]["figures"]["server"]["refusals"]["mean"] > 0
     assert "LIVELOCK: wisp at 260 devices" in said
 
@@ -218,7 +218,11 @@ c_s = 0.01
         (["--kv-tokens", "much"], "--kv-tokens takes a number of tokens, auto or unlimited, not 'much'"),
         (["--system", "wisps"], "unknown system 'wisps' (did you mean 'wisp'?)"),
         (["--scheduler", "lifo"], "unknown scheduler 'lifo'"),
-        (["--scheduler", "wisp:guard=1"], "wisp: unknown option 'guard'; known: guard_s, late_lane"),
+        (["--scheduler", "wisp"], "unknown scheduler 'wisp' (did you mean 'wisp-paper' or 'wisp-promise'?)"),
+        (
+            ["--scheduler", "wisp-paper:guard=1"],
+            "wisp-paper: unknown option 'guard'; known: guard_s, late_lane, amortise",
+        ),
         (["--preset", "wisp-table-9"], "unknown preset 'wisp-table-9'"),
         (["--deployment", "local"], "choose a --deployment from skit list deployments"),
         (["--deployment", "nowhere"], "unknown deployment 'nowhere'"),

@@ -23,7 +23,7 @@ from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.assembly import environment
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import ContextModel, LatencyModel, Row, TableModel
+from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, Row, TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
@@ -131,11 +131,14 @@ def throughput(chances: Sequence[Sequence[float]], lengths: Sequence[int], draft
 
 
 @dataclass
-class Asked:
+class Asked(LatencyModel):
     """A latency model that remembers what it was asked."""
 
     model: LatencyModel
     rows: list[list[Row]] = field(default_factory=list)
+
+    def of_sums(self, sums: BatchSums) -> float:
+        return self.model.of_sums(sums)
 
     def seconds(self, rows: Sequence[Row]) -> float:
         if list(rows) not in self.rows:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.fit import Observation, fit
@@ -22,19 +23,19 @@ ROOFLINE = Roofline(Device("d", "D", 1e3, 8.0, {"float16": 16.0}), Architecture(
 
 def test_compute_counts_weights_wanted_logits_and_pairs() -> None:
     # 3 new after 5: 3 x 288 + 3 x 40 weights, 3 x 5 + 6 pairs. A prompt of 3: one row of logits, 6 pairs.
-    assert ROOFLINE.compute_s([(3, 5)]) == pytest.approx((2 * (3 * 288 + 3 * 40) + 32 * (15 + 6)) / 16)
-    assert ROOFLINE.compute_s([(3, 0)]) == pytest.approx((2 * (3 * 288 + 1 * 40) + 32 * 6) / 16)
-    both = ROOFLINE.compute_s([(3, 5)]) + ROOFLINE.compute_s([(3, 0)])
-    assert ROOFLINE.compute_s([(3, 5), (3, 0)]) == pytest.approx(both)
+    assert ROOFLINE.compute_s(sums_of([(3, 5)])) == pytest.approx((2 * (3 * 288 + 3 * 40) + 32 * (15 + 6)) / 16)
+    assert ROOFLINE.compute_s(sums_of([(3, 0)])) == pytest.approx((2 * (3 * 288 + 1 * 40) + 32 * 6) / 16)
+    both = ROOFLINE.compute_s(sums_of([(3, 5)])) + ROOFLINE.compute_s(sums_of([(3, 0)]))
+    assert ROOFLINE.compute_s(sums_of([(3, 5), (3, 0)])) == pytest.approx(both)
 
 
 def test_traffic_counts_weights_once_and_kv_that_is_read_and_written() -> None:
-    assert ROOFLINE.traffic_s([(3, 5), (1, 2)]) == pytest.approx((2 * (288 + 40) + 16 * (3 + 5 + 1 + 2)) / 8)
+    assert ROOFLINE.traffic_s(sums_of([(3, 5), (1, 2)])) == pytest.approx((2 * (288 + 40) + 16 * (3 + 5 + 1 + 2)) / 8)
 
 
 def test_an_estimate_adds_compute_traffic_and_the_gaps_between_kernels() -> None:
     rows = [(3, 5)]
-    compute_s, traffic_s = ROOFLINE.compute_s(rows), ROOFLINE.traffic_s(rows)
+    compute_s, traffic_s = ROOFLINE.compute_s(sums_of(rows)), ROOFLINE.traffic_s(sums_of(rows))
     assert ROOFLINE.seconds(rows) - compute_s - traffic_s == pytest.approx(2 * 10 * 2.5e-6)
     assert ROOFLINE.floor_s(rows) == max(compute_s, traffic_s)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench_kit.decoding.latency import ContextModel, InteractionModel
+from specbench_kit.decoding.latency import ContextModel, InteractionModel, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, MODELS, Form, features
 from specbench_kit.profilers.devices import find_device
@@ -23,9 +23,9 @@ def test_the_floor_of_qwen3_32b_on_an_a100() -> None:
 
 
 def test_attention_counts_what_a_token_can_see() -> None:
-    pairs = (A100.compute_s([(2, 10)]) - A100.compute_s([(2, 9)])) / (4 * 64 * 64 * 128 / 312e12)
+    pairs = (A100.compute_s(sums_of([(2, 10)])) - A100.compute_s(sums_of([(2, 9)]))) / (4 * 64 * 64 * 128 / 312e12)
     assert pairs == pytest.approx(2)
-    cached = A100.traffic_s([(1, 11)]) - A100.traffic_s([(1, 10)])
+    cached = A100.traffic_s(sums_of([(1, 11)])) - A100.traffic_s(sums_of([(1, 10)]))
     assert cached == pytest.approx(2 * 64 * 8 * 128 * 2 / 2039e9)
 
 

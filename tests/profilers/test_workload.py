@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from specbench_kit.profilers.workload import Configuration, kept_logits, steps, verification
+from specbench_kit.decoding.latency import kept_logits
+from specbench_kit.profilers.workload import Configuration, steps, verification
 
 
 def test_the_workload_has_wisps_173_configurations() -> None:

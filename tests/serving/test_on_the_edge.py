@@ -21,8 +21,8 @@ from specbench_kit.serving.schedulers.base import Limits, Waiting, parse_schedul
         ("static:size=0", "static: size must be at least 1, not 0"),
         ("static:timeout_s=-1", "static: timeout_s must not be negative, but is -1.0"),
         ("static:groups=0", "static: groups must be at least 1, not 0"),
-        ("wisp:guard_s=-1", "wisp: guard_s must not be negative, but is -1.0"),
-        ("wisp:amortise=-1", "wisp: amortise must not be negative, but is -1.0"),
+        ("wisp-promise:guard_s=-1", "wisp-promise: guard_s must not be negative, but is -1.0"),
+        ("wisp-promise:amortise=-1", "wisp-promise: amortise must not be negative, but is -1.0"),
     ],
 )
 def test_options_beyond_their_bounds_are_refused(spec: str, message: str) -> None:
@@ -38,7 +38,7 @@ def test_options_beyond_their_bounds_are_refused(spec: str, message: str) -> Non
         "knapsack:window=1",
         "prefill-first:prompt_tokens=1",
         "static:size=1,timeout_s=0,groups=1",
-        "wisp:guard_s=0,amortise=0",
+        "wisp-promise:guard_s=0,amortise=0",
     ],
 )
 def test_options_at_their_bounds_are_taken(spec: str) -> None:

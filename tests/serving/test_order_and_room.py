@@ -70,7 +70,7 @@ def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
 
 def test_utility_is_by_the_time_that_a_request_adds() -> None:
     """1 token for 10 ms more goes before 4 for 100 ms more, although alone they would take 110 and 200 ms."""
-    queue = asked("wisp:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], Limits(1))
+    queue = asked("wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], Limits(1))
     assert (clients(queue), clients(queue)) == ([1], [0])
 
 
@@ -108,7 +108,7 @@ def figures_of(throughput: float, rate: float | None) -> dict[str, Any]:
 
 def test_series_are_held_against_the_first_seed_by_seed() -> None:
     """Seeds far apart that all differ by 0.1 differ by just that; one without a rate on either side is left out."""
-    series = [Series(name, "wisp", "wisp", "wisp", None, "wisp") for name in ("first", "second")]
+    series = [Series(name, "wisp", "wisp-promise", "wisp", None, "wisp") for name in ("first", "second")]
     rates = {"first": [0.1, 0.5, None, 0.3], "second": [0.2, 0.6, 0.9, 0.4]}
     rows = [
         Row(Point(one, 16, "2"), {}, [figures_of(10.0 * (n + 1) * factor, rate) for n, rate in enumerate(rates[name])])

@@ -6,8 +6,9 @@ import pytest
 
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.options import parse_devices
 from specbench_kit.serving.seeds import estimate, over_seeds
-from specbench_kit.serving.settings import Settings, parse_devices
+from specbench_kit.serving.settings import Settings
 from specbench_kit.serving.sweep import guards, knee
 
 RECORDING = RecordSettings(methods=("autoregressive",))
@@ -28,14 +29,14 @@ def test_one_entry_counts_for_all_and_several_for_one_each() -> None:
 
 def test_labels_tell_rows_of_one_system_apart() -> None:
     found = settings(system=("wisp",), scheduler=("fcfs", "own")).series()
-    assert [one.label for one in found] == ["wisp, fcfs", "wisp, wisp"]
+    assert [one.label for one in found] == ["wisp, fcfs", "wisp, wisp-promise"]
 
 
 def test_the_grid_keeps_guard_times_to_schedulers_that_have_one() -> None:
     chosen = settings(system=("wisp", "sled"), guard_s=(0.05, 0.2), estimator_factor=(1.0, 0.5))
     points = chosen.points()
     assert len(points) == 2 * 2 + 2
-    assert {point.scheduler for point in points} == {"wisp:guard_s=0.05", "wisp:guard_s=0.2", "static"}
+    assert {point.scheduler for point in points} == {"wisp-promise:guard_s=0.05", "wisp-promise:guard_s=0.2", "static"}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from specbench_kit.traces.trace import TraceHeader
 SYSTEMS = list(systems.all())
 TIGHT = KvCapacity(700, 4096)
 """Room for six of the scenes' sessions."""
-WORK_CONSERVING = ("fcfs", "edf", "wisp", "knapsack:window=6", "prefill-first")
+WORK_CONSERVING = ("fcfs", "edf", "wisp-promise", "wisp-paper:late_lane=true", "knapsack:window=6", "prefill-first")
 
 
 def replayed(method: str, deployment: Deployment, requests: int = 4) -> list[RequestRecord]:
@@ -190,7 +190,7 @@ def keep(_scene: Scenario, result: Result) -> Result:
 
 
 def test_paired_seeds_give_every_scheduler_the_same_drafts() -> None:
-    results = [simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp")]
+    results = [simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp-promise")]
     for client in range(12):
         accepted = [one.rounds["accepted"][one.rounds["client"] == client] for one in results]
         common = min(map(len, accepted)) - 1
@@ -205,7 +205,7 @@ def test_a_session_that_does_not_fit_comes_back_cold() -> None:
     assert (rounds["new"] + rounds["cached"] >= 60).all()
 
 
-@pytest.mark.parametrize("scheduler", ["fcfs", "wisp"])
+@pytest.mark.parametrize("scheduler", ["fcfs", "wisp-promise"])
 def test_more_sessions_than_memory_holds_do_not_wear_it_out(scheduler: str) -> None:
     """Eight times as many devices as fit: sessions wait their turn, and few of them are computed twice."""
     few, many = (simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1")) for n in (6, 48))

@@ -62,5 +62,7 @@ def test_it_runs_beside_the_others(tmp_path: Path) -> None:
     program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert {"fcfs", "static", "edf", "wisp", "knapsack", "prefill-first", "lifo"} <= set(found["known"])
+    assert {"fcfs", "static", "edf", "wisp-paper", "wisp-promise", "knapsack", "prefill-first", "lifo"} <= set(
+        found["known"]
+    )
     assert found["largest"] == 2

@@ -12,8 +12,8 @@ FIGURE_7 = presets.register("wisp-figure-7")(
         source=f"{SOURCE}, Figure 7",
         options={
             "system": ("wisp",),
-            "scheduler": ("fcfs", "wisp"),
-            "label": ("fcfs", "wisp"),
+            "scheduler": ("fcfs", "wisp-promise"),
+            "label": ("fcfs", "wisp-promise"),
             "acceptance": (STOPPING,),
             "devices": DEVICES,
             "slo": ("1:0.25,2:0.25,3:0.25,4:0.25",),
@@ -23,7 +23,7 @@ FIGURE_7 = presets.register("wisp-figure-7")(
         assumed=tuple(one for one in ASSUMED if one.name != "epsilon"),
         published=[
             Published(name, "figures.overall.violation_rate", None, {"devices": devices})
-            for name in ("fcfs", "wisp")
+            for name in ("fcfs", "wisp-promise")
             for devices in DEVICES
         ],
         reading="The figure's numbers are not at hand; its shape is flat up to a knee and steep beyond it.",

@@ -14,7 +14,7 @@ VIOLATIONS_BY_CLASS = presets.register("wisp-violations")(
         source=f"{SOURCE}, the table of violations by class",
         options={
             "system": ("wisp",),
-            "scheduler": ("wisp", "fcfs"),
+            "scheduler": ("wisp-promise", "fcfs"),
             "label": ("wisp", "fcfs"),
             "acceptance": (STOPPING,),
             "devices": (DEVICES,),

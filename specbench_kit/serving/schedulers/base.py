@@ -4,40 +4,24 @@ A queue sees requests, the clock's time and an estimator, so that a live server 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from typing import ClassVar, NamedTuple
 
+from specbench_kit.decoding.latency import NOTHING
 from specbench_kit.registry import Registry
 from specbench_kit.serving.estimator import Estimator
+from specbench_kit.serving.waiting import Waiting
 from specbench_kit.specs import parse_spec
 
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A round that waits for its verification.
-
-    `new` tokens are to be computed after `cached` ones that the server holds in KV; `expected_tokens` is what the
-    round is expected to commit. `deadline_s` is the round's own; `promised_s` adds what the response is ahead of its
-    promise, or takes off what it is behind: an answer that is later leaves it behind. The server notes in `alone_s`
-    how long it is expected to take by itself; a queue marks with `taken` what it has handed out.
-    """
-
-    client: int
-    new: int
-    cached: int
-    arrived_s: float
-    deadline_s: float
-    expected_tokens: float
-    promised_s: float
-    alone_s: float = 0.0
-    taken: bool = False
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens in KV while it is verified."""
-        return self.new + self.cached
+Due = Callable[[Waiting], float]
+by_round: Due = attrgetter("deadline_s")
+"""When a round has to be verified for its own tokens to come in time."""
+by_promise: Due = attrgetter("promised_s")
+"""When it has to be verified for the whole response to keep its promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +40,45 @@ class Decision(NamedTuple):
 
 
 class Growing:
-    """A batch that is put together: its expected seconds, its KV, and the earliest promise in it.
+    """A batch that is put together: its expected seconds, its KV, and when the first request in it is due.
 
-    Up to `free_s` it may grow whatever was promised.
+    Up to `free_s` it may grow whatever is due.
     """
 
-    def __init__(self, estimator: Estimator, limits: Limits, free_s: float = 0.0) -> None:
+    def __init__(self, estimator: Estimator, limits: Limits, due: Due = by_promise, free_s: float = 0.0) -> None:
         self.requests: list[Waiting] = []
         self.seconds = estimator.idle_s
-        self._free_s = free_s
-        self._promised_s = inf
+        self._sums, self._error_s = NOTHING, 0.0
+        self._due, self._free_s = due, free_s
+        self._due_s = inf
         self._room = limits.kv_tokens
         self._most = limits.requests
-        self._estimator = estimator
+        self._estimator, self._additive, self._idle_s = estimator, estimator.additive, estimator.idle_s
 
     def fits(self, request: Waiting) -> bool:
         """Whether there is room for one more, and memory."""
         return len(self.requests) < self._most and request.new + request.cached <= self._room
 
     def take(self, request: Waiting, now_s: float) -> bool:
-        """Take it in if it fits and every promise is kept with it; whether it was."""
+        """Take it in if it fits and all are in time with it; whether it was."""
         if len(self.requests) >= self._most or request.new + request.cached > self._room:
             return False
-        seconds, promised_s = self._with(request), min(self._promised_s, request.promised_s)
-        if seconds > self._free_s and now_s + seconds > promised_s:
+        seconds, due_s = self._with(request), min(self._due_s, self._due(request))
+        if seconds > self._free_s and now_s + seconds > due_s:
             return False
-        self._promised_s = promised_s
+        self._due_s = due_s
         self._hold(request, seconds)
         return True
 
     def leaves_time(self, request: Waiting, now_s: float) -> bool:
-        """Whether the promises in the batch are still kept with it."""
+        """Whether those in the batch are still in time with it."""
         seconds = self._with(request)
-        return seconds <= self._free_s or now_s + seconds <= self._promised_s
+        return seconds <= self._free_s or now_s + seconds <= self._due_s
 
     def add(self, request: Waiting, *, binding: bool = True) -> None:
-        """Take it in; the promise of one that is late anyway is not `binding`."""
-        if binding and request.promised_s < self._promised_s:
-            self._promised_s = request.promised_s
+        """Take it in; one that is late anyway is not `binding`."""
+        if binding:
+            self._due_s = min(self._due_s, self._due(request))
         self._hold(request, self._with(request))
 
     def copy(self) -> "Growing":
@@ -112,9 +97,15 @@ class Growing:
         self.seconds = seconds
         self.requests.append(request)
         self._room -= request.new + request.cached
+        if not self._additive:
+            self._sums = self._sums.plus((request.new, request.cached))
+            self._error_s += request.error_s
 
     def _with(self, request: Waiting) -> float:
-        return self._estimator.with_one_more(self.requests, self.seconds, request)
+        if self._additive:
+            return self.seconds + request.alone_s - self._idle_s
+        sums = self._sums.plus((request.new, request.cached))
+        return self._estimator.of_sums(sums) + self._error_s + request.error_s
 
 
 class Queue(ABC):
@@ -139,9 +130,9 @@ class Queue(ABC):
     def next_batch(self, now_s: float) -> Decision:
         """What the free server starts now."""
 
-    def growing(self) -> Growing:
+    def growing(self, due: Due = by_promise, free_s: float = 0.0) -> Growing:
         """An empty batch."""
-        return Growing(self.estimator, self.limits)
+        return Growing(self.estimator, self.limits, due, free_s)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ Worth = tuple[int, float, float]
 @schedulers.register("knapsack")
 @dataclass(frozen=True)
 class Knapsack(Scheduler):
-    """Of the batches in which every deadline is met, the one with the most critical requests, as `wisp` counts them.
+    """Of the batches in which every promise is kept, the one with the most critical requests.
 
-    Among those, the one with the most expected tokens, then the shortest. Late requests fill the room that is left.
-    Of a queue longer than `window` only the earliest deadlines that can still be met are weighed.
+    A request is critical as in `wisp-promise`. Among those, the one with the most expected tokens, then the shortest.
+    Late requests fill the room that is left. Of a queue longer than `window` only the earliest promises that can still
+    be kept are weighed.
     """
 
     guard_s: float = 0.5

@@ -5,13 +5,18 @@ from specbench_kit.serving.systems.base import System, systems
 SOURCE = "WISP, Li et al. 2025"
 
 WISP = systems.register("wisp")(
-    System("wisp drafting on the edge, prefix cache, Algorithm 1", method="wisp", scheduler="wisp", source=SOURCE)
+    System(
+        "wisp drafting on the edge, prefix cache, Algorithm 1 by promise",
+        method="wisp",
+        scheduler="wisp-promise",
+        source=SOURCE,
+    )
 )
 DRAFTING = systems.register("wisp-drafting")(
     System("only wisp's drafting", method="wisp", scheduler="fcfs", prefix_cache=False, source=SOURCE)
 )
 SCHEDULER = systems.register("wisp-scheduler")(
-    System("only wisp's Algorithm 1", method="fixed-k", scheduler="wisp", prefix_cache=False, source=SOURCE)
+    System("only Algorithm 1 by promise", method="fixed-k", scheduler="wisp-promise", prefix_cache=False, source=SOURCE)
 )
 CACHE = systems.register("wisp-cache")(
     System("only the prefix cache", method="fixed-k", scheduler="fcfs", source=SOURCE)

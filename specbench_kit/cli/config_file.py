@@ -1,0 +1,82 @@
+"""`--config options.toml`: options of a command from a file; the command line goes before it."""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specbench_kit.cli.declared import Command, with_signature
+from specbench_kit.errors import SkitError
+
+NEVER = ("config", "help")
+
+
+def configurable(command: Command) -> Command:
+    """The command with an option --config."""
+
+    @wraps(command)
+    def run(*, config: Path | None = None, **values: Any) -> None:
+        del config  # read when it was met, before all other options
+        command(**values)
+
+    asked = typer.Option(
+        help="A TOML file of options by their names, as in batch_size = 8; the command line goes before it.",
+        callback=_take,
+        is_eager=True,
+    )
+    option = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, asked])
+    with_signature(run, [*signature(command).parameters.values(), option])
+    return run
+
+
+def _take(context: typer.Context, path: Path | None) -> Path | None:
+    if path is not None and not context.resilient_parsing:
+        context.default_map = read_options(path, {_name(one): one for one in context.command.params})
+    return path
+
+
+def read_options(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file by the parameters that they are for; `known` are those of the command by option."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SkitError(f"{path}: not a TOML file: {error}") from None
+    options = {name: one for name, one in known.items() if name not in NEVER}
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("-", "_")
+        if name not in options:
+            raise SkitError(f"{path}: unknown option '{key}'{_hint(name, options)}")
+        values[options[name].name] = _checked(f"{path}: {key}", value, options[name])
+    return values
+
+
+def _name(parameter: Any) -> str:
+    """An option's long name, or an argument's own."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return (max(flags, key=len)[2:] if flags else str(parameter.name)).replace("-", "_")
+
+
+def _hint(name: str, options: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, options, n=1)
+    return f" (did you mean '{near[0]}'?)" if near else f"; known: {', '.join(sorted(options))}"
+
+
+def _checked(where: str, value: Any, parameter: Any) -> Any:
+    """A list for an option that takes several, else one value; yes and no for a switch alone."""
+    several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and not several:
+        raise SkitError(f"{where} takes one value, not a list")
+    switch = getattr(parameter, "is_flag", False)
+    for one in values:
+        if isinstance(one, dict | list):
+            raise SkitError(f"{where} must be a text, a number, true or false")
+        if isinstance(one, bool) is not switch:
+            raise SkitError(f"{where} must be {'true or false' if switch else 'a text or a number'}, not {one!r}")
+    return values if several else value

@@ -1,0 +1,109 @@
+"""Commands whose options are the fields of settings, where each is declared once."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import wraps
+from inspect import Parameter, signature
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from specbench_kit.errors import SkitError
+from specbench_kit.option import Option
+
+Command = Callable[..., None]
+Given = Mapping[str, Any]
+"""Options that were given, by the names of their fields."""
+
+
+def options_of(*settings: type) -> Callable[[Command], Command]:
+    """Decorator: a command takes the options of these dataclasses besides its own.
+
+    It gets those that were given in its first argument, by the fields' names and with their types.
+    """
+    declared = {field.name: (field, kind, option) for one in settings for field, kind, option in options(one)}
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(**values: Any) -> None:
+            found = {name: values.pop(name) for name in declared}
+            given = {
+                name: _read(name, *declared[name][1:], value) for name, value in found.items() if value is not None
+            }
+            command(given, **values)
+
+        own = list(signature(command).parameters.values())[1:]
+        with_signature(run, [*(_parameter(*one) for one in declared.values()), *own])
+        return run
+
+    return decorate
+
+
+def part(settings: type, given: Given) -> dict[str, Any]:
+    """Those of the options that are fields of a dataclass."""
+    known = {field.name for field in fields(settings)}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def options(settings: type) -> Iterator[tuple[Field[Any], Any, Option]]:
+    """The fields of a dataclass that can be given from outside, with their types."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        if get_origin(hints[field.name]) is Annotated:
+            kind, *more = get_args(hints[field.name])
+            yield from ((field, kind, one) for one in more if isinstance(one, Option))
+
+
+def with_signature(command: Command, parameters: list[Parameter]) -> None:
+    """Let a command be taken to have these parameters, all of them by name."""
+    named = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
+    command.__signature__ = signature(command).replace(parameters=named)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in named}
+
+
+def _parameter(field: Field[Any], kind: Any, option: Option) -> Parameter:
+    """Nothing is its default, so that what is given is known; what the field's default is, the help says."""
+    flag = f"--{(option.flag or field.name).replace('_', '-')}"
+    two_way = kind is bool and field.default is True
+    required = field.default is MISSING and field.default_factory is MISSING
+    asked = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if two_way else flag,
+        help=option.help,
+        show_default=option.default or _words(field.default, flag),
+        rich_help_panel=option.panel or None,
+    )
+    given = _given(kind, option)
+    annotation = Annotated[given if required else given | None, asked]  # type: ignore[valid-type]
+    return Parameter(
+        field.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if required else None, annotation=annotation
+    )
+
+
+def _given(kind: Any, option: Option) -> Any:
+    """What the command line holds for a field."""
+    (inner,) = (one for one in get_args(kind) if one is not NoneType) if NoneType in get_args(kind) else (kind,)
+    if option.parse is not None or get_origin(inner) is Literal:
+        return str
+    if get_origin(inner) is tuple:
+        return list[get_args(inner)[0]]  # type: ignore[misc]
+    return inner
+
+
+def _read(name: str, kind: Any, option: Option, value: Any) -> Any:
+    if option.parse is not None:
+        return option.parse(value)
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise SkitError(f"--{name} must be {' or '.join(get_args(kind))}, not '{value}'")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _words(default: Any, flag: str) -> str | bool:
+    """A default as it would be given; False where there is none to tell."""
+    if isinstance(default, tuple):
+        return ",".join(str(_words(one, flag)) for one in default) or False
+    if default is None or default is MISSING or default is False or default == "":
+        return False
+    if default is True:
+        return flag[2:]
+    return f"{default:g}" if isinstance(default, float) else str(default)

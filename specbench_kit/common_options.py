@@ -1,0 +1,19 @@
+"""Options that several commands share, by what they are called everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.option import DECODING, MODELS, OUTPUT, RUN, Option
+
+DrawnDataset = Annotated[str, Option("A name from `skit list datasets`, or a .jsonl file.", RUN, flag="dataset")]
+DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
+Sample = Annotated[bool, Option("Whether a bundled sample may stand in for the dataset.", RUN)]
+Target = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
+Draft = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
+TorchDevice = Annotated[str, Option("auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
+Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
+MaxNewTokens = Annotated[int, Option("Longest output.", DECODING)]
+BatchSize = Annotated[int, Option("Requests decoded together.", DECODING)]
+Seed = Annotated[int, Option("Seed of prompts drawn and tokens sampled.", DECODING)]
+Out = Annotated[Path, Option("Folder that run directories are made in.", OUTPUT)]
+Force = Annotated[bool, Option("Save what was timed on a disturbed machine all the same.", OUTPUT)]
