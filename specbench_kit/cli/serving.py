@@ -281,7 +281,7 @@ def _load(settings: "Settings", given: Mapping[str, Any], console: "Console") ->
 
 
 def _print(console: "Console", outcome: "Outcome", as_json: bool) -> None:
-    from specbench_kit.reports.serving_terminal import print_serving
+    from specbench_kit.reports.serving.terminal import print_serving
 
     print_serving(console, outcome.run, outcome.summary)
     tell_report(console, outcome.folder, outcome.summary, as_json)

@@ -13,9 +13,9 @@ from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.document import write_reports
-from specbench_kit.reports.tables import latex, to_csv, to_latex
-from specbench_kit.reports.timeline import write_pictures
+from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.tables import latex, to_csv, to_latex
+from specbench_kit.reports.timeline.timeline import write_pictures
 
 FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
 

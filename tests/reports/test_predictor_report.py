@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
-from specbench_kit.reports import predictor_wording as wording
-from specbench_kit.reports.predictor_plots import write_plots
-from specbench_kit.reports.predictor_report import render
+from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.plots import write_plots
+from specbench_kit.reports.predictor.report import render
 from specbench_kit.training.examples import split_by_prompt
 from specbench_kit.training.experiment import Experiment, train
 from specbench_kit.training.offsets import read_offsets

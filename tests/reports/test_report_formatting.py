@@ -1,6 +1,6 @@
 import pytest
 
-from specbench_kit.reports import formatting as f
+from specbench_kit.reports.writing import formatting as f
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specbench_kit.reports.comparison_plots import pictures
-from specbench_kit.reports.drawing import draw
-from specbench_kit.reports.html import inline, inline_svg, page
-from specbench_kit.reports.markup import code, fence, folded, table, warning
+from specbench_kit.reports.comparison.plots import pictures
+from specbench_kit.reports.writing.drawing import draw
+from specbench_kit.reports.writing.html import inline, inline_svg, page
+from specbench_kit.reports.writing.markup import code, fence, folded, table, warning
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 

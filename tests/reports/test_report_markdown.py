@@ -5,7 +5,7 @@ from report_builders import autoregressive_like, failed_record, make_run, simula
 
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS
-from specbench_kit.reports.markdown import render
+from specbench_kit.reports.run.markdown import render
 
 
 @pytest.fixture

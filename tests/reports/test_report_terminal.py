@@ -5,7 +5,8 @@ from report_builders import autoregressive_like, make_run, simulate_chain, summa
 from rich.console import Console
 
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
-from specbench_kit.reports.terminal import print_comparison, print_summary
+from specbench_kit.reports.comparison.terminal import print_comparison
+from specbench_kit.reports.run.terminal import print_summary
 
 
 @pytest.fixture

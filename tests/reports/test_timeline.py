@@ -23,7 +23,7 @@ from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
-from specbench_kit.reports.timeline import chrome_trace, write_pictures
+from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 
 SPECEDGE = "specedge:depth=3,budget=8,beams=4,branch=4,proactive_depth=8"
 SHARED = replace(DEPLOYMENT, placement="server")

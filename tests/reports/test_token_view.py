@@ -20,7 +20,7 @@ from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import Details, RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports.token_view import pages, render_index, render_page, token_text, visible
+from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
 
 SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
 VOID = ("meta", "wbr", "br")
