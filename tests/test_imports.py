@@ -15,8 +15,6 @@ import specbench_kit
 
 ROOT = Path(specbench_kit.__file__).parent
 STILL_BACK = {
-    ("profilers", "reports"),
-    ("reports", "sweeps"),
     ("serving.schedulers", "serving"),
 }
 """Folders that import one that stands above them. Take out what no longer does; add none."""
@@ -99,6 +97,17 @@ def test_decoding_knows_nobody_above_it() -> None:
     house, graph = {"decoding", "decoding.pipeline", "decoding.processes"}, folders(ROOT)
     for folder in house:
         assert graph[folder] <= house | {"models", "models.executors", "errors", "plain_text"}
+
+
+def test_reports_know_nobody_whose_runs_they_render() -> None:
+    runs, graph = {"bench", "interchange", "serving", "sweeps", "traces", "training"}, folders(ROOT)
+    for folder in graph:
+        if folder.partition(".")[0] in {"metrics", "reports", "runs"}:
+            assert {name.partition(".")[0] for name in graph[folder]} & runs == set()
+
+
+def test_metrics_know_no_report() -> None:
+    assert {name for name in folders(ROOT)["metrics"] if name.startswith("reports")} == set()
 
 
 @pytest.mark.parametrize(("listed", "graph"), [(STILL_BACK, folders(ROOT)), (STILL_ROUND, imports(ROOT))])

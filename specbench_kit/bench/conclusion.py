@@ -13,8 +13,8 @@ from specbench_kit.metrics.pipeline import summarise_pipeline
 from specbench_kit.metrics.run_data import Run
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
-from specbench_kit.reports import markdown
-from specbench_kit.reports.document import ALL, write_reports
+from specbench_kit.reports.comparison.document import ALL, write_reports
+from specbench_kit.reports.run import markdown
 from specbench_kit.runs.directory import KEPT, RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 

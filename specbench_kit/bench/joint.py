@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.document import write_reports
+from specbench_kit.reports.comparison.document import write_reports
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.folder import unused_folder
 

@@ -60,8 +60,8 @@ def _run_derived(settings: Settings, place: Place, card: Device, parts: Sequence
 
 def _finish(settings: Settings, finished: Finished) -> Outcome:
     """Judge, save and report; the summary comes last, since a folder without one can be gone on with."""
-    from specbench_kit.reports.profile_plots import write_plots
-    from specbench_kit.reports.profile_report import render
+    from specbench_kit.reports.profile.plots import write_plots
+    from specbench_kit.reports.profile.report import render
 
     folder, run, policy = finished.folder, finished.run, finished.policy
     profiles = [complete(result, run, policy) for result in finished.results]

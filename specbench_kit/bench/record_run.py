@@ -20,7 +20,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
-from specbench_kit.reports import machine_wording
+from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.trace import TraceHeader, TraceWriter

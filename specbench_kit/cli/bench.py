@@ -252,7 +252,8 @@ def _progress() -> AbstractContextManager[Report]:
 def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
     """Print the result; several runs get one more folder, which is returned, with a report on all of them."""
     from specbench_kit.bench.joint import report_jointly
-    from specbench_kit.reports.terminal import print_comparison, print_summary
+    from specbench_kit.reports.comparison.terminal import print_comparison
+    from specbench_kit.reports.run.terminal import print_summary
 
     directories = [conclusion.directory for conclusion in conclusions]
     joint = report_jointly(out, directories)

@@ -39,7 +39,7 @@ def compare(
     from specbench_kit.cli.common import say
     from specbench_kit.cli.report import as_document, load_comparison, read_formats, write
     from specbench_kit.metrics.condition import Condition, doubts, require_whole, violations
-    from specbench_kit.reports.terminal import print_comparison
+    from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [Condition.parse(text) for text in fail_if or ()]
     wanted = read_formats(formats)

@@ -34,7 +34,7 @@ def import_run(
 
     from specbench_kit.cli.common import say
     from specbench_kit.interchange.importing import Names, import_file
-    from specbench_kit.reports.terminal import print_summary
+    from specbench_kit.reports.run.terminal import print_summary
 
     console = Console(stderr=as_json)
     names = Names(method, dataset, target, draft)

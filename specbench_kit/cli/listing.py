@@ -79,7 +79,7 @@ def _predictors() -> list[Entry]:
 
 
 def _profiles() -> list[Entry]:
-    from specbench_kit.profilers.listing import entries
+    from specbench_kit.reports.profile.listing import entries
 
     return entries()
 

@@ -8,8 +8,8 @@ from specbench_kit.cli.common import not_saved, say, tell_report
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.settings import Settings
-from specbench_kit.reports.profile_terminal import print_profiles
-from specbench_kit.reports.profile_wording import analytic_line
+from specbench_kit.reports.profile.terminal import print_profiles
+from specbench_kit.reports.writing.profiles import analytic_line
 
 
 def profile(settings: Settings, as_json: bool) -> None:

@@ -45,7 +45,7 @@ def report(
     """Report on one run, or put several in one report."""
     from rich.console import Console
 
-    from specbench_kit.reports.terminal import print_comparison
+    from specbench_kit.reports.comparison.terminal import print_comparison
 
     wanted = read_formats(formats)
     console = Console(stderr=as_json)
@@ -67,7 +67,7 @@ def load_comparison(paths: list[Path], against: str | None, force: bool) -> "Com
 
 def read_formats(formats: str) -> list[str]:
     """The formats of `--format`; an unknown one is an error before anything is read."""
-    from specbench_kit.reports.document import require_formats
+    from specbench_kit.reports.comparison.document import require_formats
 
     found = [name.strip() for name in formats.split(",") if name.strip()]
     require_formats(found)
@@ -77,7 +77,7 @@ def read_formats(formats: str) -> list[str]:
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str]) -> None:
     """Write the report and say where its pages are."""
     from specbench_kit.cli.common import say
-    from specbench_kit.reports.document import write_reports
+    from specbench_kit.reports.comparison.document import write_reports
 
     written = write_reports(comparison, folder, formats)
     pages = [path for path in written if path.parent == folder]

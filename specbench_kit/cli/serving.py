@@ -87,7 +87,7 @@ def _load(settings: "Settings", asked: Recorded, console: "Console") -> "LoadedD
 
 
 def _print(console: "Console", outcome: "Outcome", as_json: bool) -> None:
-    from specbench_kit.reports.serving_terminal import print_serving
+    from specbench_kit.reports.serving.terminal import print_serving
 
     print_serving(console, outcome.run, outcome.summary)
     tell_report(console, outcome.folder, outcome.summary, as_json)

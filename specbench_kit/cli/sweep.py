@@ -109,6 +109,6 @@ def _run(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
 
 
 def _print_outcome(console: "Console", outcome: "Outcome") -> None:
-    from specbench_kit.reports.sweep_terminal import print_sweep
+    from specbench_kit.reports.sweep.terminal import print_sweep
 
     print_sweep(console, outcome.run, outcome.summary)

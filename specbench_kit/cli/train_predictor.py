@@ -128,7 +128,7 @@ def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
 
 
 def _print_outcome(console: "Console", outcome: "Outcome") -> None:
-    from specbench_kit.reports.predictor_terminal import print_training
+    from specbench_kit.reports.predictor.terminal import print_training
 
     print_training(console, outcome.run, outcome.summary)
     for family, folder in outcome.saved.items():

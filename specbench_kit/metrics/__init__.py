@@ -1,1 +1,1 @@
-"""What the numbers of a run mean: units of resampling, intervals of ratios, and what they show."""
+"""What the numbers of a run mean: their vocabulary, how they are computed, and what they show side by side."""

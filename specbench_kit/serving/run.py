@@ -97,7 +97,7 @@ class Run:
         return lambda done, planned: self.report(step, done, planned)
 
     def _finish(self, command: str, folder: Path, builder: Builder, summary: Fields) -> Outcome:
-        from specbench_kit.reports.serving_document import write_reports
+        from specbench_kit.reports.serving.document import write_reports
 
         if self.chosen:
             summary["published"] = beside(self.chosen.preset, [*summary["rows"], *summary.get("against_first", ())])
@@ -160,7 +160,7 @@ def _file_name(point: Point, seed: int, settings: Settings) -> str:
 def _write_timeline(folder: Path, point: Point, result: Result, window: Window) -> None:
     import json
 
-    from specbench_kit.reports.timeline import chrome_trace
+    from specbench_kit.reports.timeline.timeline import chrome_trace
 
     about = {"series": point.series.label, "devices": point.devices, "slo": point.slo, "time": "modelled"}
     trace = chrome_trace(timeline(result, *window), about)

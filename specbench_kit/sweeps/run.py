@@ -60,8 +60,8 @@ def _folder(settings: Settings, points: Sequence[Point], digest: str) -> Path:
 
 
 def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence[Point], rows: list[Row]) -> Outcome:
-    from specbench_kit.reports.sweep_plots import write_plots
-    from specbench_kit.reports.sweep_report import render
+    from specbench_kit.reports.sweep.plots import write_plots
+    from specbench_kit.reports.sweep.report import render
 
     axes = settings.axes()
     run, summary = _describe(settings, trace, points), summarise(rows, axes)

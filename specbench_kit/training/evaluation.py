@@ -12,7 +12,7 @@ from specbench_kit.metrics.cost import per_makespan
 from specbench_kit.metrics.latency import PHASES, wasted_time
 from specbench_kit.metrics.rounds import Group
 from specbench_kit.predictors import scoring
-from specbench_kit.reports.predictor_plots import Judged
+from specbench_kit.reports.predictor.plots import Judged
 from specbench_kit.training.contenders import Contender, Kind
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.pairing import Get, Paired, Sums

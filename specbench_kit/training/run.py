@@ -89,8 +89,8 @@ def _dataset_of(trace: TraceFile) -> Fields:
 
 def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experiment, failed: int) -> Outcome:
     """Numbers, plots, report and predictors; `failed` requests did not fit the context and are not in the trace."""
-    from specbench_kit.reports.predictor_plots import write_plots
-    from specbench_kit.reports.predictor_report import render
+    from specbench_kit.reports.predictor.plots import write_plots
+    from specbench_kit.reports.predictor.report import render
 
     run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}

@@ -262,7 +262,7 @@ def test_force_without_resume_means_nothing(command: list[str], tmp_path: Path) 
 def test_a_full_disk_while_reporting_keeps_everything(
     command: list[str], whole: Path, cut_short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench_kit.reports import document
+    from specbench_kit.reports.comparison import document
 
     def full(_path: Path, _content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

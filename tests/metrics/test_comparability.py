@@ -12,9 +12,9 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports import comparison_wording as wording
-from specbench_kit.reports.comparison_markdown import render
-from specbench_kit.reports.tables import to_csv
+from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.comparison.markdown import render
+from specbench_kit.reports.comparison.tables import to_csv
 
 BASE = make_run()
 

@@ -12,7 +12,7 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
-from specbench_kit.reports import comparison_wording as wording
+from specbench_kit.reports.comparison import wording
 
 
 def compared(paths, **options):

@@ -8,7 +8,7 @@ from report_builders import autoregressive_like, make_record, make_round, make_r
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise, summarise_run
 from specbench_kit.metrics.vocabulary import OVERLAP
-from specbench_kit.reports.markdown import render
+from specbench_kit.reports.run.markdown import render
 
 NO_PRICE = {"price_per_hour": 0.0}
 

@@ -12,10 +12,10 @@ from specbench_kit.metrics.condition import Condition, violations
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
-from specbench_kit.reports import comparison_wording as wording
-from specbench_kit.reports.comparison_markdown import render
-from specbench_kit.reports.formatting import interval
-from specbench_kit.reports.tables import to_csv, to_latex
+from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.comparison.markdown import render
+from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.writing.formatting import interval
 
 
 def slowed(records, factor):

@@ -13,9 +13,9 @@ from specbench_kit.errors import SkitError
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.listing import entries
 from specbench_kit.profilers.loading import BUNDLED, data_folder, everything, find_measured, load, read, save
 from specbench_kit.profilers.measurement import hardware_text
+from specbench_kit.reports.profile.listing import entries
 
 HERE = hardware_text(torch.device("cpu"))
 MINE = Profile(

@@ -30,7 +30,7 @@ from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers import loading as profiles
-from specbench_kit.reports.document import write_reports
+from specbench_kit.reports.comparison.document import write_reports
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.slo import parse_slo

@@ -14,10 +14,10 @@ from run_builders import in_turn, plain, records_of, write_run
 from specbench_kit.csv_text import csv_text
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.document import write_reports
-from specbench_kit.reports.markup import document
-from specbench_kit.reports.safe_svg import safe_svg
-from specbench_kit.reports.terminal import print_comparison
+from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.terminal import print_comparison
+from specbench_kit.reports.writing.markup import document
+from specbench_kit.reports.writing.safe_svg import safe_svg
 
 TAG = "<script>alert(1)</script>"
 LINKS = "[b](https://else.where) ![](https://else.where/a.png)"

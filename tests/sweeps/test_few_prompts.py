@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.reports.sweep_wording import headline
+from specbench_kit.reports.sweep.wording import headline
 from specbench_kit.sweeps.axes import Axis
 from specbench_kit.sweeps.grid import Row
 from specbench_kit.sweeps.summary import summarise

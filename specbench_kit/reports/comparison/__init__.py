@@ -1,0 +1,1 @@
+"""The report of runs side by side."""

@@ -1,0 +1,255 @@
+"""The figures of a comparison, drawn once for PNG, SVG and the HTML page."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.latency import inter_token_gaps
+from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.reports.comparison.scene import (
+    Scene,
+    curve,
+    filled,
+    height,
+    legend,
+    legend_in,
+    name_rows,
+    short,
+    styles_of,
+)
+from specbench_kit.reports.comparison.wording import UNDECIDED
+from specbench_kit.reports.timeline.timeline import OTHER, STYLES
+from specbench_kit.reports.writing.drawing import Picture, logarithmic
+from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEAST_SHARE = 0.01
+"""Of a method's rounds that have a length which is shown."""
+QUANTILES = 201
+PHASE_STYLES = {**STYLES, "link": (COLOURS[5], "--"), "queue": ("white", "||")}
+
+
+def pictures(comparison: Comparison) -> Iterator[Picture]:
+    """Every figure that has something to show."""
+    drafting = [label for label, row in comparison.overall.items() if row["submitted"] or row["accepted"]]
+    bounds = [one.label for one in comparison.series if one.is_bound]
+    scene = Scene(comparison, styles_of(comparison), drafting, bounds)
+    for make in (_speedup, _pareto, _acceptance, _lengths, _wasted, _phases, _gaps):
+        picture = make(scene)
+        if picture is not None:
+            yield picture
+
+
+def _speedup(scene: Scene) -> Picture | None:
+    labels = [label for label, row in scene.rows.items() if row.get("speedup") is not None]
+    if not labels:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for place, label in enumerate(labels):
+            _interval(axes, place, scene.rows[label], scene.styles[label])
+        axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
+        name_rows(axes, labels)
+        axes.set_xlabel("speedup over autoregressive decoding")
+
+    note = (
+        "Points are ratios of summed times over the same prompts, bars 95% intervals over prompts that hold together."
+    )
+    if len(labels) > 1:
+        note += f" Hollow: no difference from {scene.comparison.reference} is shown."
+    title = "Speedup by method, with 95% intervals"
+    return Picture("speedup", title, note, height(labels), draw)
+
+
+def _interval(axes: "Axes", place: int, row: Metrics, style: Style) -> None:
+    bounds = row["intervals"].get("speedup") or [row["speedup"]] * 2
+    axes.plot(bounds, [place, place], color=style.colour, linewidth=2)
+    face = "none" if row.get("verdict") in UNDECIDED else style.colour
+    axes.plot(
+        [row["speedup"]],
+        [place],
+        linestyle="none",
+        marker=style.marker,
+        markersize=7,
+        markerfacecolor=face,
+        markeredgecolor=style.colour,
+    )
+
+
+def _pareto(scene: Scene) -> Picture | None:
+    """Speed against cost where there are prices, else against the verifier's busy time."""
+    priced = {label: 1e6 / row["cost_efficiency"] for label, row in scene.rows.items() if row.get("cost_efficiency")}
+    loads = {
+        label: 1e3 / row["server_tokens_per_busy_second"]
+        for label, row in scene.rows.items()
+        if row.get("server_tokens_per_busy_second")
+    }
+    costs = priced or loads
+    speeds = {label: scene.rows[label].get("throughput") for label in costs}
+    points = {label: (costs[label], speed) for label, speed in speeds.items() if speed}
+    if len(points) < 2:
+        return None
+    price = "price of a million tokens ($)"
+    load = "server load (verifying ms per token)"
+
+    def draw(axes: "Axes") -> None:
+        for label, point in points.items():
+            style = scene.styles[label]
+            axes.plot(
+                *point, linestyle="none", marker=style.marker, color=style.colour, markersize=8, label=short(label)
+            )
+        front = _front([point for label, point in points.items() if label not in scene.bounds])
+        axes.plot(*zip(*front, strict=True), color=GREY, linewidth=1, linestyle="--", zorder=0)
+        axes.set(xlabel=price if priced else load, ylabel="committed tokens per second")
+        legend(axes)
+
+    what = "price" if priced else "server load"
+    note = f"Up and to the left is better. Dashed: those that no other beats in both speed and {what}, bounds aside."
+    return Picture("pareto", f"Speed against {what}", note, 2.9 + legend_in(points), draw)
+
+
+def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points that no other beats in both, cheapest first."""
+    best, front = float("-inf"), []
+    for cost, speed in sorted(points, key=lambda point: (point[0], -point[1])):
+        if speed > best:
+            best = speed
+            front.append((cost, speed))
+    return front
+
+
+def _acceptance(scene: Scene) -> Picture | None:
+    rates = {label: scene.rows[label]["acceptance_at"] for label in scene.speculating}
+    rates = {label: found[: 1 + sum(1 for rate in found if rate)] for label, found in rates.items() if any(found)}
+    if not rates:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for label, found in rates.items():
+            curve(axes, scene.styles[label], range(1, len(found) + 1), [100 * rate for rate in found], label)
+        axes.set(xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)")
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="x", integer=True)
+        legend(axes)
+
+    note = "Share of all rounds in which the target accepted the draft up to this position at least."
+    return Picture("acceptance_by_position", "Acceptance by position", note, 2.8 + legend_in(rates), draw)
+
+
+def _lengths(scene: Scene) -> Picture | None:
+    curves = {label: _accepted_by_length(scene.group(label)) for label in scene.speculating}
+    curves = {label: curve for label, curve in curves.items() if len(curve[0])}
+    if not curves:
+        return None
+    longest = max(float(lengths.max()) for lengths, *_ in curves.values())
+    deepest = max(float(accepted.max()) for _, accepted, _ in curves.values())
+
+    def draw(axes: "Axes") -> None:
+        for label, (lengths, accepted, rounds) in curves.items():
+            style = scene.styles[label]
+            axes.plot(lengths, accepted, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
+            sizes = 12 + 110 * rounds / rounds.sum()
+            axes.scatter(lengths, accepted, sizes, color=style.colour, marker=style.marker, label=short(label))
+        ends = [0, min(longest, deepest * 1.1)]
+        axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="all accepted")
+        axes.set(xlabel="tokens sent in a round", ylabel="mean tokens accepted")
+        legend(axes)
+
+    note = (
+        "Marks grow with the share of rounds of that length; lengths of less than 1% of rounds are left out. "
+        "Of a tree, all nodes that were sent count."
+    )
+    return Picture("draft_length", "Draft length against accepted length", note, 2.9 + legend_in([*curves, ""]), draw)
+
+
+def _accepted_by_length(group: Group) -> tuple[Any, Any, Any]:
+    """Lengths sent, mean accepted and number of rounds of each; a pipeline's rounds have no length."""
+    rounds = group.rounds
+    chosen = (rounds["steps"] == 0) & np.isfinite(rounds["submitted"]) & (rounds["submitted"] > 0)
+    sent = rounds["submitted"][chosen].astype(np.int64)
+    number = np.bincount(sent)
+    lengths = np.flatnonzero(number >= max(1.0, LEAST_SHARE * number.sum()))
+    accepted = np.bincount(sent, weights=rounds["accepted"][chosen])[lengths] / number[lengths]
+    return lengths, accepted, number[lengths]
+
+
+def _wasted(scene: Scene) -> Picture | None:
+    labels = [label for label in scene.speculating if _knows_waste(scene.rows[label])]
+    if not labels:
+        return None
+    parts = {label: _drafting_ms(scene.rows[label]) for label in labels}
+    looks = {"accepted": ("", 1.0), "sent and rejected": ("//", 0.45), "drafted and not sent": ("", 0.12)}
+
+    def draw(axes: "Axes") -> None:
+        for place, label in enumerate(labels):
+            left = 0.0
+            for width, (hatch, alpha) in zip(parts[label], looks.values(), strict=True):
+                axes.barh(place, width, 0.62, left, **filled(scene.styles[label].colour, hatch, alpha))
+                left += width
+        for name, (hatch, alpha) in looks.items():
+            axes.barh([0], [0], label=name, **filled(GREY, hatch, alpha))
+        name_rows(axes, labels)
+        axes.set_xlabel("ms of drafting per committed token")
+        legend(axes)
+
+    note = (
+        "Wasted drafting time (WDT) is all but the first part; each token counts with its round's mean drafting time."
+    )
+    return Picture("wasted_drafting", "What drafting time went into", note, height(labels) + 0.5, draw)
+
+
+def _knows_waste(row: Metrics) -> bool:
+    return row["wdt_share"] is not None and row["wdt_paper"] is not None
+
+
+def _drafting_ms(row: Metrics) -> tuple[float, float, float]:
+    scale = 1e3 / (row["tokens"] or 1)
+    rejected = row["wdt_paper"] * scale
+    unsent = max(0.0, (row["wdt"] - row["wdt_paper"]) * scale)
+    return row["phase_seconds"]["draft"] * scale - rejected - unsent, rejected, unsent
+
+
+def _phases(scene: Scene) -> Picture | None:
+    seconds = {label: row["phase_seconds"] for label, row in scene.rows.items() if row["tokens"]}
+    names = [name for name in next(iter(seconds.values()), {}) if any(found[name] for found in seconds.values())]
+    if not names:
+        return None
+    labels = list(seconds)
+
+    def draw(axes: "Axes") -> None:
+        left = np.zeros(len(labels))
+        for name in names:
+            widths = np.array([1e3 * (seconds[one][name] or 0) / scene.rows[one]["tokens"] for one in labels])
+            face, hatch = PHASE_STYLES.get(name, OTHER)
+            look: dict[str, Any] = {"facecolor": face, "hatch": hatch, "edgecolor": BLACK, "linewidth": 0.4}
+            axes.barh(range(len(labels)), widths, 0.62, left, label=name, **look)
+            left += widths
+        name_rows(axes, labels)
+        axes.set_xlabel("busy ms per committed token")
+        legend(axes)
+
+    note = "Busy time of each phase over all requests; phases of different devices may overlap."
+    return Picture("phases", "Where the time goes", note, height(labels) + 0.3 + legend_in(names), draw)
+
+
+def _gaps(scene: Scene) -> Picture | None:
+    gaps = {label: inter_token_gaps(scene.group(label).rounds) for label in scene.rows}
+    gaps = {label: found[found > 0] for label, found in gaps.items()}
+    shares = np.linspace(0, 1, QUANTILES)
+    curves = {label: np.quantile(found, shares) * 1e3 for label, found in gaps.items() if len(found)}
+    if not curves:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for label, values in curves.items():
+            curve(axes, scene.styles[label], values, 100 * shares, label, marked=False)
+        logarithmic(axes, "x", (1, 2, 5))
+        axes.set(xlabel="inter-token latency (ms)", ylabel="gaps at most this long (%)")
+        legend(axes)
+
+    note = "A round's tokens arrive together; each counts with its share of the wait for them."
+    return Picture("itl", "Inter-token latency (ITL)", note, 2.8 + legend_in(curves), draw)

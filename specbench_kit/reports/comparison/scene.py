@@ -1,0 +1,87 @@
+"""What the figures of a comparison share: what they are drawn from, and how rows look."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.reports.writing.drawing import plain
+from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW_IN = 0.34
+LABEL_CHARACTERS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every figure is drawn from: rows in their order, and the style of each."""
+
+    comparison: Comparison
+    styles: Mapping[str, Style]
+    speculating: Sequence[str]
+    bounds: Sequence[str]
+
+    @property
+    def rows(self) -> Mapping[str, Metrics]:
+        """Metrics over all requests."""
+        return self.comparison.overall
+
+    def group(self, label: str) -> Group:
+        """The requests of a row."""
+        return self.comparison.groups[label]
+
+
+def styles_of(comparison: Comparison) -> dict[str, Style]:
+    """The style of every row: the baseline's, the bounds' and one colour for each other method."""
+    special = {one.label: BASELINE_STYLE for one in comparison.series if one.is_baseline}
+    special |= {one.label: BOUND_STYLE for one in comparison.series if one.is_bound}
+    others = method_styles({one.label: one.spec for one in comparison.series if one.label not in special})
+    return {one.label: (special | others)[one.label] for one in comparison.series}
+
+
+def short(label: str) -> str:
+    """A label in lines that fit beside an axis."""
+    return plain(fill(label, LABEL_CHARACTERS, break_on_hyphens=True))
+
+
+def height(labels: Sequence[str]) -> float:
+    """Inches that a row for each label takes, with the axis."""
+    lines = sum(1 + short(label).count("\n") * 0.5 for label in labels)
+    return 0.8 + ROW_IN * lines
+
+
+def name_rows(axes: "Axes", labels: Sequence[str]) -> None:
+    """Labels from the top down."""
+    axes.set_yticks(range(len(labels)), [short(label) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def legend(axes: "Axes") -> None:
+    """Below the axes, which get a grid."""
+    figure: Any = axes.figure
+    axes.grid(alpha=0.3)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
+
+
+def legend_in(labels: Mapping[str, Any] | Sequence[str]) -> float:
+    """Inches that a legend of these labels takes."""
+    return 0.2 * -(-len(labels) // 2) + 0.12 * sum(short(label).count("\n") for label in labels) / 2
+
+
+def curve(axes: "Axes", style: Style, x: Any, y: Any, label: str, marked: bool = True) -> None:
+    """One row's line."""
+    marker = style.marker if marked else None
+    axes.plot(x, y, color=style.colour, linestyle=style.line, label=short(label), marker=marker, markersize=5)
+
+
+def filled(colour: str, hatch: str, alpha: float) -> dict[str, Any]:
+    """A bar of this colour; a hatch and how full it is tell parts apart."""
+    from matplotlib.colors import to_rgba
+
+    return {"facecolor": to_rgba(colour, alpha), "hatch": hatch, "edgecolor": colour, "linewidth": 0.6}

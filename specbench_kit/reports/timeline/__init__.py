@@ -1,0 +1,1 @@
+"""One run moment by moment: who was busy when, and where each token came from."""

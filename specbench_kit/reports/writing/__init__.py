@@ -1,0 +1,1 @@
+"""What every kind of report is written with: documents, tables, figures, numbers and shared sentences."""

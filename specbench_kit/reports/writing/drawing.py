@@ -1,0 +1,109 @@
+"""How figures are drawn and written."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from specbench_kit.errors import SkitError
+from specbench_kit.reports.writing.palette import GREY
+from specbench_kit.runs.folder import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_IN = 4.8
+"""Small enough to be read on a phone, and in one column of a paper."""
+TITLE_IN, LINE_IN = 0.26, 0.12
+PNG_DPI = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure to be drawn: `title` says what was measured, `note` how it is to be read."""
+
+    name: str
+    title: str
+    note: str
+    height_in: float
+    draw: Callable[["Axes"], None]
+
+
+def draw(picture: Picture, where: str, formats: Sequence[str]) -> dict[str, bytes]:
+    """The figure's content by file suffix; `where` says on what it was measured."""
+    import matplotlib
+
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": picture.name,
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "axes.titlesize": 9,
+    }
+    with matplotlib.rc_context(settings):
+        place = fill(where, 84)
+        head_in = TITLE_IN + LINE_IN * (1 + place.count("\n"))
+        height_in = picture.height_in + head_in
+        figure = new_figure((WIDTH_IN, height_in))
+        figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head_in / height_in))
+        axes = figure.subplots()
+        picture.draw(axes)
+        centred: dict[str, Any] = {"ha": "center", "va": "top"}
+        figure.text(0.5, 1 - 0.06 / height_in, picture.title, fontsize=10, fontweight="bold", **centred)
+        figure.text(0.5, 1 - TITLE_IN / height_in, plain(place), fontsize=7, color=GREY, **centred)
+        axes.spines[["top", "right"]].set_visible(False)
+        settle(figure)
+        return {suffix: rendered(figure, suffix, PNG_DPI if suffix == "png" else None) for suffix in formats}
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib takes for no formula."""
+    return text.replace("$", r"\$")
+
+
+@contextmanager
+def plot(
+    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, formats: Sequence[str] = ("png",)
+) -> Iterator[Any]:
+    """Axes of a figure that is written when the context is left."""
+    figure = new_figure(size)
+    yield figure.subplots(rows, columns)
+    try:
+        for suffix in formats:
+            replace_file(path.with_suffix(f".{suffix}"), rendered(figure, suffix))
+    except OSError as error:
+        raise SkitError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def new_figure(size: tuple[float, float]) -> Any:
+    """An empty figure, in inches."""
+    import matplotlib.figure
+
+    return matplotlib.figure.Figure(figsize=size, dpi=130, layout="constrained")
+
+
+def settle(figure: Any) -> None:
+    """Lay the figure out once for all formats, so that none depends on which were written before it."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
+    """The figure as a file's content, without a date, so that the same figure gives the same file."""
+    content = BytesIO()
+    undated = {"Date": None} if suffix == "svg" else None
+    figure.savefig(content, format=suffix, metadata=undated, dpi=dpi or "figure")
+    return content.getvalue()
+
+
+def logarithmic(axes: "Axes", name: str, marks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:
+    """A scale marked by plain numbers: `marks` times every power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=marks))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())

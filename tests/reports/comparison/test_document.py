@@ -1,0 +1,185 @@
+"""Reports as files: every format of one run and of several, the same each time."""
+
+import csv
+import re
+from io import StringIO
+
+import pytest
+from PIL import Image
+from report_builders import make_run
+from run_builders import in_turn, plain, records_of, write_methods, write_run
+
+from specbench_kit.decoding.timeline import Span, Timeline
+from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.tables import latex, to_csv, to_latex
+from specbench_kit.reports.timeline.timeline import write_pictures
+
+FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
+
+
+@pytest.fixture(scope="module")
+def report(comparison, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return folder, write_reports(comparison, folder)
+
+
+@pytest.fixture
+def run(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    return write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+
+
+def test_every_format_is_written_and_listed(report):
+    folder, written = report
+    pages = {"report.md", "report.html", "report.csv", "report.tex"}
+    plots = {f"plots/{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
+    assert {path.relative_to(folder).as_posix() for path in written} == pages | plots
+    assert all(path.stat().st_size for path in written)
+
+
+def test_only_what_is_asked_for_is_written(comparison, tmp_path):
+    assert [path.name for path in write_reports(comparison, tmp_path / "a", ["csv"])] == ["report.csv"]
+    assert [path.name for path in write_reports(comparison, tmp_path / "b", ["html"])] == ["report.html"]
+    assert not (tmp_path / "b" / "plots").exists()
+    assert (tmp_path / "b" / "report.html").read_text().count("<figure") == len(FIGURES)
+    with pytest.raises(SkitError, match="unknown report format 'pdf'; known: md, html, csv, latex, png, svg"):
+        write_reports(comparison, tmp_path, ["md", "pdf"])
+
+
+def test_markdown_alone_points_to_no_picture(comparison, tmp_path):
+    write_reports(comparison, tmp_path, ["md", "html"])
+    assert "![" not in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "report.html").read_text().count("<figure") == len(FIGURES)
+
+
+def test_the_same_runs_give_the_same_files(comparison, report, tmp_path):
+    folder, _ = report
+    for path in write_reports(comparison, tmp_path):
+        assert path.read_bytes() == (folder / path.relative_to(tmp_path)).read_bytes(), path
+
+
+def test_the_markdown_has_one_table_of_all_methods(comparison, report):
+    text = (report[0] / "report.md").read_text()
+    assert text.startswith("# 4 methods on gsm8k\n")
+    results = re.search(r"## Results \(12 requests\)\n\n(.*?)\n\n", text, re.DOTALL)[1].splitlines()
+    assert results[0] == (
+        "| method | speedup (95%) | throughput | tokens / verify | acceptance | draft efficiency | WDT | TTFT | TPOT | "
+        "ITL p50 | ITL p95 | ITL p99 | lossless |"
+    )
+    assert [line.split("`")[1] for line in results[2:]] == list(comparison.overall)
+    for title in (f"## Against `{comparison.reference}`", "## By category", "## Pooled and per request", "## Figures"):
+        assert title in text
+    for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
+        assert (report[0] / name).exists()
+
+
+def text_of(path):
+    """What a file says, without tags and line breaks."""
+    return " ".join(re.sub(r"<[^>]*>", " ", path.read_text()).split())
+
+
+def test_every_figure_says_what_was_measured_on_what(report):
+    for name in FIGURES:
+        text = text_of(report[0] / "plots" / f"{name}.svg")
+        assert "gsm8k; 12 requests; bundled-target + bundled-draft; greedy; batch size 1" in text
+        assert "measured time" in text
+        with Image.open(report[0] / "plots" / f"{name}.png") as picture:
+            assert picture.width == 960
+    assert (report[0] / "report.html").read_text().count("<figcaption>") == len(FIGURES)
+
+
+def test_modelled_time_is_said_everywhere(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    for record in records:
+        record.time_kind = "modelled"
+    write_run(tmp_path, "wisp", records, time_kind="modelled")
+    write_run(tmp_path, "threshold", records, time_kind="modelled")
+    found = compare(load_runs([tmp_path])[0])
+    write_reports(found, tmp_path / "report")
+    for name in ("report.md", "report.html", "report.tex", "plots/itl.svg"):
+        assert "modelled time" in text_of(tmp_path / "report" / name), name
+    assert "MODELLED TIME" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_forced_comparison_is_marked_on_every_output(tmp_path):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    config = make_run()["config"] | {"max_new_tokens": 9}
+    write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
+    write_reports(compare(load_runs([tmp_path])[0], force=True), tmp_path / "report")
+    for name in ("report.md", "report.html", "report.tex", *(f"plots/{name}.svg" for name in FIGURES)):
+        assert "FORCED: these runs differ" in text_of(tmp_path / "report" / name), name
+    rows = csv.DictReader((tmp_path / "report" / "report.csv").open())
+    assert {row["forced"] for row in rows} == {"True"}
+
+
+def test_one_run_keeps_its_own_report_and_gets_figures(run):
+    write_reports(compare(load_runs([run])[0]), run, decode=lambda ids: f"prompt of {len(ids)}")
+    text = (run / "report.md").read_text()
+    assert text.startswith("# `wisp` on gsm8k\n")
+    for title in ("Losslessness", "Results", "Latency (measured)", "By category", "Pooled and per request", "Figures"):
+        assert f"## {title}" in text
+    assert "prompt of 2" in text
+    assert "<summary>Provenance</summary>" in text
+    assert "no difference from" not in text
+    assert (run / "report.html").read_text().count("<figure") == len(FIGURES)
+
+
+def test_what_could_not_be_read_is_said_in_the_report(run):
+    file = run / "requests.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    write_reports(compare(load_runs([run])[0]), run, ["md", "html"])
+    for name in ("report.md", "report.html"):
+        assert "requests.jsonl:8: the last line was cut short: left out." in (run / name).read_text()
+
+
+def test_recorded_timelines_are_shown_in_a_joint_report_too(tmp_path):
+    paths = write_methods(tmp_path, drafts={"wisp": (4, 0.8), "threshold": (4, 0.7)})
+    timeline = Timeline()
+    for number in range(3):
+        timeline.add(Span("requests/q0", f"round {number + 1} (+3)", number, number + 1, ("q0",)))
+        timeline.add(Span("server", "verify", number, number + 0.5, ("q0",)))
+    write_pictures(paths[0] / "plots", timeline, "wisp, measured time")
+    write_reports(compare(load_runs(paths)[0]), tmp_path / "joint")
+    name = f"timeline-{paths[0].name}"
+    assert (tmp_path / "joint" / "plots" / f"{name}.svg").exists()
+    assert f"plots/{name}.png" in (tmp_path / "joint" / "report.md").read_text()
+    assert f'<figure class="{name.lower()}">' in (tmp_path / "joint" / "report.html").read_text()
+    write_reports(compare(load_runs(paths[:1])[0]), paths[0])
+    assert "plots/timeline.png" in (paths[0] / "report.md").read_text()
+    assert '<figure class="timeline">' in (paths[0] / "report.html").read_text()
+
+
+def test_csv_has_a_line_per_table_and_method(comparison):
+    rows = list(csv.DictReader(StringIO(to_csv(comparison))))
+    assert len(rows) == sum(len(part.rows) for part in comparison.parts)
+    assert rows[0]["time_kind"] == "measured"
+    assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
+    for row in rows[: len(comparison.overall)]:
+        found = comparison.overall[row["method"]]
+        assert float(row["tokens_per_verify"]) == pytest.approx(found["tokens_per_verify"])
+        assert (row["speedup"] == "") is (found.get("speedup") is None)
+        if row["speedup"]:
+            assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
+
+
+def test_latex_is_a_table_of_booktabs_with_nothing_unescaped(comparison):
+    text = to_latex(comparison)
+    for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\usepackage{booktabs}"):
+        assert text.count(command) == 1
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 1 + len(comparison.overall)
+    assert len({line.count(" & ") for line in rows}) == 1
+    assert not re.search(r"(?<!\\)[%#]", text.partition("\n")[2])
+    assert latex("a_b & 50% ~ {x} ^ \\ # $ ≈ µ") == (
+        r"a\_b \& 50\% \textasciitilde{} \{x\} \textasciicircum{} \textbackslash{} \# \$ $\approx$ $\mu$"
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(comparison, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SkitError, match="cannot write the report in"):
+        write_reports(comparison, tmp_path / "file" / "below", ["csv"])

@@ -1,0 +1,112 @@
+"""The report and plots of a training run."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
+
+from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.plots import write_plots
+from specbench_kit.reports.predictor.report import render
+from specbench_kit.training.examples import split_by_prompt
+from specbench_kit.training.experiment import Experiment, train
+from specbench_kit.training.offsets import read_offsets
+from specbench_kit.training.settings import Settings
+from specbench_kit.training.summary import summarise
+from specbench_kit.training.timing import Timing
+
+RUN: dict[str, Any] = {
+    "dataset": {"name": "made", "source": "local", "location": "made.jsonl", "count": 25, "total": 25},
+    "models": {"target": {"name": "big", "hash": "a" * 64}, "draft": {"name": "small", "hash": "b" * 64}},
+    "config": {"seed": 0},
+    "requests": {"recorded": 25, "failed": 0},
+    "time_kind": "modelled",
+    "argv": ["skit", "train-predictor"],
+}
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25)))
+    settings = Settings(families=("logistic", "xgboost"), trials=2)
+    return train(settings, split_by_prompt(offsets, 0), Timing(DRAFT_S, VERIFY_S, 1e-4), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def summary(experiment: Experiment) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(summarise(experiment), allow_nan=False))
+    return found
+
+
+@pytest.fixture(scope="module")
+def report(summary: dict[str, Any]) -> str:
+    return render(RUN, summary)
+
+
+def section(report: str, title: str) -> str:
+    (found,) = re.findall(rf"^## {re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", report, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[str, Any]) -> None:
+    for title in ("Is a predictor worth it?", "What it does to decoding"):
+        rows = [line for line in section(report, title).splitlines() if line.startswith("| ")]
+        assert len(rows) == 2 + len(summary["decoding"])
+    worth = section(report, "Is a predictor worth it?")
+    for name, found in summary["decoding"].items():
+        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, found['kind'])} |")]
+        assert f"{100 * found['regret']['value']:.1f}%" in row
+
+
+def test_the_published_confusion_stands_beside_ours_with_what_follows_from_it(report: str) -> None:
+    text = section(report, "Accepted or rejected?")
+    assert "| *WISP's MLP, published* | – | – | 75.1% | 80.1% | 57.5% | 42.5% | 68.8% | – |" in text
+    assert "| *WISP's MLP, published* | 92 | 68 | 112 | 451 |" in text
+
+
+def test_tables_are_well_formed(report: str) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", report + "\n", re.MULTILINE)
+    assert len(tables) >= 9
+    for found in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in found.splitlines()}) == 1
+
+
+def test_a_verdict_follows_its_interval(summary: dict[str, Any]) -> None:
+    def sentence(value: float, interval: list[float] | None) -> str:
+        return wording.classifier_adds(
+            {**summary, "classifier_over_feature": {"value": value, "interval": interval}}
+        ).partition("`")[0]
+
+    assert sentence(1.1, [1.02, 1.2]) == "What the classifier adds: speed. "
+    assert sentence(1.1, [0.9, 1.2]) == "What the classifier adds: no speed that these prompts can show. "
+    assert sentence(0.9, [0.8, 0.99]) == "What the classifier adds: nothing; it costs speed. "
+    assert sentence(0.9, None) == "What the classifier adds: too few prompts to tell. "
+
+
+def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> None:
+    sample = {**RUN, "dataset": {**RUN["dataset"], "source": "sample"}}
+    text = render(sample, summary)
+    assert "FEW PROMPTS: everything was judged on 5 prompts" in text
+    assert "SAMPLE DATA" in text
+    assert "SAMPLE DATA" not in render(RUN, summary)
+    assert "FAILED REQUESTS: 2 did not fit" in render({**RUN, "requests": {"recorded": 23, "failed": 2}}, summary)
+
+
+def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> None:
+    nothing = {"value": None, "interval": None}
+    decoding = {name: {**found, "gap_closed": nothing} for name, found in summary["decoding"].items()}
+    text = render(RUN, {**summary, "decoding": decoding})
+    assert "there is no gap to close" in text
+
+
+def test_plots_are_pictures(experiment: Experiment, summary: dict[str, Any], tmp_path: Path, report: str) -> None:
+    write_plots(tmp_path / "plots", summary, experiment.evaluation.judged(), "made")
+    written = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert written == sorted(re.findall(r"\(plots/(\w+\.png)\)", report))
+    for name in written:
+        content = (tmp_path / "plots" / name).read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 10_000

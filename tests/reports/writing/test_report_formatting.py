@@ -1,0 +1,29 @@
+import pytest
+
+from specbench_kit.reports.writing import formatting as f
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0.00"), (0.012345, "0.0123"), (2.0, "2.00"), (41.27, "41.3"), (12345.6, "12,346")]
+)
+def test_three_significant_digits_without_exponent(value, text):
+    assert f.significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 s"), (2.5e-5, "25.0 µs"), (0.00859, "8.59 ms"), (0.6, "600 ms"), (29.44, "29.4 s"), (7200.0, "7,200 s")],
+)
+def test_durations_come_in_the_unit_that_suits_them(value, text):
+    assert f.seconds(value) == text
+
+
+def test_what_has_no_value_is_a_dash():
+    shows = (f.significant, f.count, f.seconds, f.share, f.rate, f.times, f.interval)
+    assert {show(None) for show in shows} == {f.ABSENT}
+
+
+def test_long_texts_keep_the_end_that_matters():
+    assert f.shorten_head("abcdef", 3) == "…def"
+    assert f.shorten_tail("abcdef", 3) == "abc…"
+    assert f.shorten_head("abc", 3) == f.shorten_tail("abc", 3) == "abc"
