@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.options import MODELS, OUTPUT
 from specbench_kit.cli.profile_verifier import BudgetOption, NameOption, ResumeOption, RunsOption
+from specbench_kit.option import MODELS, OUTPUT
 
 MODEL_HELP = "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-0.6b, or a .toml file."
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.options import MODELS, OUTPUT, RUN
+from specbench_kit.option import MODELS, OUTPUT, RUN
 
 BudgetOption = Annotated[
     float, typer.Option("--budget", help="Seconds that measuring may take; lengths shrink to fit.", rich_help_panel=RUN)

@@ -8,7 +8,7 @@ import typer
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, tell_report
-from specbench_kit.cli.options import DECODING, DEPLOYMENT, RUN
+from specbench_kit.option import DECODING, DEPLOYMENT, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ import typer
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, not_saved, say, tell_report
-from specbench_kit.cli.options import DECODING, OUTPUT, RUN
+from specbench_kit.option import DECODING, DEPLOYMENT, OUTPUT, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ def train_predictor(
         typer.Option(
             help="Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
             "recorded the trace.",
-            rich_help_panel=options.DEPLOYMENT,
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = "local",
     name: Annotated[
