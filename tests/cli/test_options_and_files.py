@@ -35,7 +35,7 @@ class Walk:
 
 @pytest.fixture
 def walk() -> typer.Typer:
-    made = typer.Typer(rich_markup_mode=None)
+    made = typer.Typer(rich_markup_mode=None, add_completion=False)
 
     @options_of(Walk)
     def go(given: Given, loud: bool = False) -> None:
@@ -65,7 +65,8 @@ def test_command_line_and_file_say_the_same_as_keywords(walk: typer.Typer, tmp_p
     line = "--where hill --steps 3 --pace fast --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
     file = write(
         tmp_path,
-        'where = "hill"\nsteps = 3\npace = "fast"\nback = false\ndog = ["a", "b"]\ndays = "2:6:2"\nrain = 1.5\nloud = true',
+        'where = "hill"\nsteps = 3\npace = "fast"\nback = false\ndog = ["a", "b"]\n'
+        'days = "2:6:2"\nrain = 1.5\nloud = true',
     )
     assert told(walk, *line.split()) == told(walk, "--config", file) == f"{asked} True"
 
