@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.option import DECODING, MODELS, OUTPUT, RUN, Option
+from specbench_kit.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
 
 DrawnDataset = Annotated[str, Option("A name from `skit list datasets`, or a .jsonl file.", RUN, flag="dataset")]
 DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
@@ -15,5 +15,15 @@ Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
 MaxNewTokens = Annotated[int, Option("Longest output.", DECODING)]
 BatchSize = Annotated[int, Option("Requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed of prompts drawn and tokens sampled.", DECODING)]
+Limit = Annotated[int | None, Option("Number of prompts, drawn by --seed; all if left out.", RUN)]
+Resume = Annotated[bool, Option("Go on with the newest unfinished run of these settings.", OUTPUT)]
+TimeOf = Annotated[
+    str,
+    Option(
+        "Whose time: a name from `skit list deployments`, or a .toml file. 'local' is measured.",
+        DEPLOYMENT,
+        flag="deployment",
+    ),
+]
 Out = Annotated[Path, Option("Folder that run directories are made in.", OUTPUT)]
 Force = Annotated[bool, Option("Save what was timed on a disturbed machine all the same.", OUTPUT)]

@@ -3,10 +3,23 @@
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from specbench_kit.common_options import (
+    BatchSize,
+    Draft,
+    Dtype,
+    Limit,
+    MaxNewTokens,
+    Out,
+    Resume,
+    Seed,
+    Target,
+    TorchDevice,
+)
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
+from specbench_kit.option import DECODING, OUTPUT, RUN, Option
 
 RECORDED_TOGETHER = 8
 """Requests that the target answers in one batch where a trace is recorded on the way."""
@@ -23,28 +36,61 @@ class Settings:
     Without a deployment, time is this machine's, or in a replay that of the machine that recorded the trace.
     """
 
-    methods: tuple[str, ...]
-    target: str = "bundled"
-    draft: str = "bundled"
-    device: str = "auto"
-    dtype: str = "auto"
-    max_new_tokens: int = 128
-    batch_size: int = 1
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    limit: int | None = None
-    repeats: int = 1
-    baseline: bool = True
-    out: Path = Path("results")
-    resume: bool = False
-    force: bool = False
-    timeline: bool = False
-    token_view: bool = False
-    exclude_seen: bool = False
+    methods: Annotated[
+        tuple[str, ...],
+        Option(
+            "name or name:key=value,...; may be given several times. 'all' is every method that can run here.",
+            RUN,
+            flag="method",
+        ),
+    ]
+    target: Target = "bundled"
+    draft: Draft = "bundled"
+    device: TorchDevice = "auto"
+    dtype: Dtype = "auto"
+    max_new_tokens: MaxNewTokens = 128
+    batch_size: BatchSize = 1
+    temperature: Annotated[float, Option("0 is greedy.", DECODING)] = 0.0
+    top_p: Annotated[float, Option("Nucleus; 1 keeps everything.", DECODING)] = 1.0
+    top_k: Annotated[int, Option("0 keeps everything.", DECODING)] = 0
+    seed: Seed = 0
+    limit: Limit = None
+    repeats: Annotated[int, Option("Times that every request is asked, with the same seeds.", RUN)] = 1
+    baseline: Annotated[bool, Option("Decode the autoregressive baseline too.", RUN)] = True
+    out: Out = Path("results")
+    resume: Resume = False
+    force: Annotated[
+        bool,
+        Option("With --resume: go on under another commit, library version or machine; the report says so.", OUTPUT),
+    ] = False
+    timeline: Annotated[
+        bool,
+        Option(
+            "Write what each resource did when, while this command decoded: a trace for Perfetto or Chrome, and a "
+            "picture.",
+            OUTPUT,
+        ),
+    ] = False
+    token_view: Annotated[
+        bool, Option("Write an HTML page per request, of the first 100: where each token came from.", OUTPUT)
+    ] = False
+    exclude_seen: Annotated[
+        bool,
+        Option(
+            "Leave out prompts that a method's predictor was trained on. Those of the part of a dataset that is "
+            "reserved for training are left out in any case.",
+            RUN,
+        ),
+    ] = False
     deployment: Deployment | None = None
-    launch: Launch = "virtual"
+    launch: Annotated[
+        Launch,
+        Option(
+            "Where the stages of a pipeline run: virtual, all in this process, or processes, one for each. Under "
+            "torchrun they are its processes.",
+            RUN,
+        ),
+    ] = "virtual"
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -5,16 +5,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench_kit.bench.settings import Launch, Settings
+from specbench_kit.bench.settings import Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
-from specbench_kit.cli.options import DECODING, DEPLOYMENT, OUTPUT, RUN
+from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.decoding.processes.place import by_torchrun
 from specbench_kit.errors import SkitError
+from specbench_kit.option import DEPLOYMENT, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,36 +27,15 @@ if TYPE_CHECKING:
 Report = Callable[["Progress"], None]
 
 
+@options_of(Settings)
 def bench(
-    method: Annotated[
-        list[str],
-        typer.Option(
-            help="name or name:key=value,...; may be given several times. 'all' is every method that can run here.",
-            rich_help_panel=RUN,
-        ),
-    ],
+    given: Given,
     dataset: options.DatasetsOption = None,
-    limit: options.LimitOption = None,
-    repeats: Annotated[
-        int,
-        typer.Option(help="Times that every request is asked, with the same seeds.", rich_help_panel=RUN),
-    ] = 1,
-    baseline: Annotated[bool, typer.Option(help="Decode the autoregressive baseline too.", rich_help_panel=RUN)] = True,
     replay: Annotated[
         Path | None, typer.Option(help="A trace of `skit record` to run on, without models.", rich_help_panel=RUN)
     ] = None,
     data_dir: options.DataDirOption = None,
     sample: options.SampleOption = True,
-    target: options.TargetOption = "bundled",
-    draft: options.DraftOption = "bundled",
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    max_new_tokens: options.MaxNewTokensOption = 128,
-    batch_size: options.BatchSizeOption = 1,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=DECODING)] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus; 1 keeps everything.", rich_help_panel=DECODING)] = 1.0,
-    top_k: Annotated[int, typer.Option(help="0 keeps everything.", rich_help_panel=DECODING)] = 0,
-    seed: options.SeedOption = 0,
     deployment: options.DeploymentOption = "local",
     replaced: Annotated[
         list[str] | None,
@@ -65,55 +45,6 @@ def bench(
             rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
-    launch: Annotated[
-        str,
-        typer.Option(
-            help="Where the stages of a pipeline run: virtual, all in this process, or processes, one for each. Under "
-            "torchrun they are its processes.",
-            rich_help_panel=RUN,
-        ),
-    ] = "virtual",
-    out: options.OutOption = Path("results"),
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Go on with the newest unfinished run of these settings.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="With --resume: go on under another commit, library version or machine; the report says so.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    timeline: Annotated[
-        bool,
-        typer.Option(
-            "--timeline",
-            help="Write what each resource did when, while this command decoded: a trace for Perfetto or Chrome, and "
-            "a picture.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    token_view: Annotated[
-        bool,
-        typer.Option(
-            "--token-view",
-            help="Write an HTML page per request, of the first 100: where each token came from.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    exclude_seen: Annotated[
-        bool,
-        typer.Option(
-            "--exclude-seen",
-            help="Leave out prompts that a method's predictor was trained on. Those of the part of a dataset that is "
-            "reserved for training are left out in any case.",
-            rich_help_panel=RUN,
-        ),
-    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Decode a dataset with one or more methods, check losslessness, and write a report."""
@@ -125,33 +56,11 @@ def bench(
     if place is not None and place.rank:
         from specbench_kit.decoding.processes.worker import serve
 
-        serve(place, device)
+        serve(place, given.get("device", "auto"))
         return
-    settings = Settings(
-        methods=tuple(method),
-        target=target,
-        draft=draft,
-        device=device,
-        dtype=dtype,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        seed=seed,
-        limit=limit,
-        repeats=repeats,
-        baseline=baseline,
-        out=out,
-        resume=resume,
-        force=force,
-        timeline=timeline,
-        token_view=token_view,
-        exclude_seen=exclude_seen,
-        deployment=load(deployment, replaced or ()),
-        launch=cast(Launch, "processes" if place is not None else launch),
-        argv=("skit", *sys.argv[1:]),
-    )
+    launch = {} if place is None else {"launch": "processes"}
+    placed = load(deployment, replaced or ())
+    settings = Settings(**{**given, **launch}, deployment=placed, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     problem = None
     if replay is not None:

@@ -70,7 +70,7 @@ def _parameter(field: Field[Any], kind: Any, option: Option) -> Parameter:
     asked = typer.Option(
         f"{flag}/--no-{flag[2:]}" if two_way else flag,
         help=option.help,
-        show_default=option.default or _words(field.default, flag),
+        show_default=_words(field.default, flag),
         rich_help_panel=option.panel or None,
     )
     given = _given(kind, option)

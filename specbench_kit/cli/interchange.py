@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.options import MODELS, OUTPUT, RUN
+from specbench_kit.option import MODELS, OUTPUT, RUN
 
 FormatOption = Annotated[str, typer.Option("--format", help="A name from `skit list formats`.")]
 

@@ -1,60 +1,60 @@
 """`skit record`: write a trace that chain methods can be replayed on."""
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from specbench_kit import common_options as common
 from specbench_kit.bench.settings import Settings
-from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
+from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.errors import SkitError
+from specbench_kit.option import DECODING, OUTPUT, Option
 
 
-def record(
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.", rich_help_panel=options.OUTPUT)] = Path(
-        "results/trace.parquet"
-    ),
-    max_draft: Annotated[
-        int, typer.Option(help="Draft tokens recorded at every offset.", rich_help_panel=options.DECODING)
-    ] = 8,
-    dataset: options.DatasetOption = "gsm8k",
-    limit: options.LimitOption = None,
-    data_dir: options.DataDirOption = None,
-    sample: options.SampleOption = True,
-    target: options.TargetOption = "bundled",
-    draft: options.DraftOption = "bundled",
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    max_new_tokens: options.MaxNewTokensOption = 128,
-    batch_size: options.BatchSizeOption = 8,
-    seed: options.SeedOption = 0,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What is recorded, and where to."""
+
+    out: Annotated[Path, Option("The Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
+    max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", DECODING)] = 8
+    dataset: common.DrawnDataset = "gsm8k"
+    limit: common.Limit = None
+    data_dir: common.DataDir = None
+    sample: common.Sample = True
+    target: common.Target = "bundled"
+    draft: common.Draft = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 128
+    batch_size: common.BatchSize = 8
+    seed: common.Seed = 0
+
+    def __post_init__(self) -> None:
+        if self.max_draft < 1:
+            raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
+
+    def settings(self) -> Settings:
+        """Of the decoding that is recorded."""
+        shared = {name: value for name, value in part(Settings, asdict(self)).items() if name != "out"}
+        return Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+
+
+@options_of(Recording)
+def record(given: Given) -> None:
     """Record a trace: the target's greedy answers and, at every offset, what the draft model would propose."""
     from rich.console import Console
 
-    settings = Settings(
-        methods=("autoregressive",),
-        target=target,
-        draft=draft,
-        device=device,
-        dtype=dtype,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        seed=seed,
-        limit=limit,
-        argv=("skit", *sys.argv[1:]),
-    )
-    if max_draft < 1:
-        raise SkitError(f"--max-draft must be at least 1, not {max_draft}")
+    asked = Recording(**given)
+    settings = asked.settings()
     console = Console()
-    loaded = load_dataset(dataset, data_dir, sample, settings, console)
+    loaded = load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
     from specbench_kit.bench import record_run
     from specbench_kit.cli.progress import counting_bar
 
     with counting_bar("recording") as report:
-        done = record_run.record(settings, loaded, out, max_draft, report)
+        done = record_run.record(settings, loaded, asked.out, asked.max_draft, report)
     for line in done.warnings:
         say(console, line, style="bold red")
     failed = f"; {done.failed} did not fit the context" if done.failed else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.options import MODELS, RUN
+from specbench_kit.option import MODELS, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,14 +1,15 @@
 """`skit train-predictor`: rejection predictors for a pair of models, and what they are worth."""
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, not_saved, say, tell_report
-from specbench_kit.cli.options import DECODING, OUTPUT, RUN
+from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.option import DECODING, DEPLOYMENT, OUTPUT, RUN, Option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,62 +19,62 @@ if TYPE_CHECKING:
     from specbench_kit.training.settings import Settings
 
 TRAINING = "Training"
-LIMIT = 200
-"""Prompts that take a few minutes on two cores."""
 
 
-def train_predictor(
-    dataset: options.DatasetOption = "gsm8k",
-    limit: Annotated[int | None, typer.Option(help="Number of prompts, drawn by --seed.", rich_help_panel=RUN)] = LIMIT,
-    data_dir: options.DataDirOption = None,
-    sample: options.SampleOption = True,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="A trace of `skit record` to train on, instead of recording.", rich_help_panel=RUN),
-    ] = None,
-    target: options.TargetOption = "bundled",
-    draft: options.DraftOption = "bundled",
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    max_new_tokens: options.MaxNewTokensOption = 128,
-    max_draft: Annotated[
-        int | None, typer.Option(help="Longest draft; 8, or what the trace holds.", rich_help_panel=DECODING)
-    ] = None,
-    families: Annotated[
-        str, typer.Option(help="Predictor families, separated by commas.", rich_help_panel=TRAINING)
-    ] = "all",
-    features: Annotated[
-        str,
-        typer.Option(help="Features, separated by commas; draft_position may be added.", rich_help_panel=TRAINING),
-    ] = "confidence,entropy,margin,logit_std",
-    trials: Annotated[int, typer.Option(help="Hyper-parameter trials per family.", rich_help_panel=TRAINING)] = 12,
-    operating_point: Annotated[
-        str,
-        typer.Option(help="What thresholds aim at: throughput, fpr=RATE or balanced.", rich_help_panel=TRAINING),
-    ] = "throughput",
-    seed: Annotated[
-        int, typer.Option(help="Seed of prompts drawn, their split, and training.", rich_help_panel=TRAINING)
-    ] = 0,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained on what: 200 prompts take a few minutes on two cores."""
+
+    dataset: common.DrawnDataset = "gsm8k"
+    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed.", RUN)] = 200
+    data_dir: common.DataDir = None
+    sample: common.Sample = True
+    trace: Annotated[Path | None, Option("A trace of `skit record` to train on, instead of recording.", RUN)] = None
+    target: common.Target = "bundled"
+    draft: common.Draft = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 128
+    max_draft: Annotated[int | None, Option("Longest draft; 8, or what the trace holds.", DECODING)] = None
+    families: Annotated[str, Option("Predictor families, separated by commas.", TRAINING)] = "all"
+    features: Annotated[str, Option("Features, separated by commas; draft_position may be added.", TRAINING)] = (
+        "confidence,entropy,margin,logit_std"
+    )
+    trials: Annotated[int, Option("Hyper-parameter trials per family.", TRAINING)] = 12
+    operating_point: Annotated[str, Option("What thresholds aim at: throughput, fpr=RATE or balanced.", TRAINING)] = (
+        "throughput"
+    )
+    seed: Annotated[int, Option("Seed of prompts drawn, their split, and training.", TRAINING)] = 0
     deployment: Annotated[
         str,
-        typer.Option(
-            help="Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
+        Option(
+            "Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
             "recorded the trace.",
-            rich_help_panel=options.DEPLOYMENT,
+            DEPLOYMENT,
         ),
-    ] = "local",
-    name: Annotated[
-        str | None,
-        typer.Option(help="Save as NAME-FAMILY, beside those that are named after the pair.", rich_help_panel=OUTPUT),
-    ] = None,
-    save_to: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the recommended predictor; no other is saved.", rich_help_panel=OUTPUT),
-    ] = None,
-    force: options.ForceSaveOption = False,
-    out: options.OutOption = Path("results"),
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = "local"
+    name: Annotated[str | None, Option("Save as NAME-FAMILY, beside those that are named after the pair.", OUTPUT)] = (
+        None
+    )
+    save_to: Annotated[Path | None, Option("Folder for the recommended predictor; no other is saved.", OUTPUT)] = None
+    force: common.Force = False
+    out: common.Out = Path("results")
+
+    def settings(self) -> "Settings":
+        """Of the training."""
+        from specbench_kit.deployments.loading import load
+        from specbench_kit.training.settings import Settings, parse_families, parse_features
+
+        read = {
+            "families": parse_families(self.families),
+            "features": parse_features(self.features),
+            "deployment": load(self.deployment),
+        }
+        return Settings(**{**part(Settings, asdict(self)), **read}, argv=("skit", *sys.argv[1:]))
+
+
+@options_of(Training)
+def train_predictor(given: Given, as_json: options.JsonOption = False) -> None:
     """Train rejection predictors for `--method wisp` and report whether they are worth it.
 
     Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
@@ -81,42 +82,18 @@ def train_predictor(
     """
     from rich.console import Console
 
-    from specbench_kit.deployments.loading import load
-    from specbench_kit.training.settings import Settings, parse_families, parse_features
-
-    settings = Settings(
-        target=target,
-        draft=draft,
-        device=device,
-        dtype=dtype,
-        max_new_tokens=max_new_tokens,
-        limit=limit,
-        trace=trace,
-        max_draft=max_draft,
-        families=parse_families(families),
-        features=parse_features(features),
-        trials=trials,
-        seed=seed,
-        operating_point=operating_point,
-        deployment=load(deployment),
-        out=out,
-        name=name,
-        save_to=save_to,
-        force=force,
-        argv=("skit", *sys.argv[1:]),
-    )
+    asked = Training(**given)
+    settings = asked.settings()
     console = Console(stderr=as_json)
-    outcome = _train(settings, None if trace else _load(settings, dataset, data_dir, sample, console))
+    outcome = _train(settings, None if asked.trace else _load(settings, asked, console))
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
     if outcome.doubts:
         raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
 
 
-def _load(
-    settings: "Settings", dataset: str, data_dir: Path | None, sample: bool, console: "Console"
-) -> "LoadedDataset":
-    return load_dataset(dataset, data_dir, sample, settings.recording(), console, to_train=True)
+def _load(settings: "Settings", asked: Training, console: "Console") -> "LoadedDataset":
+    return load_dataset(asked.dataset, asked.data_dir, asked.sample, settings.recording(), console, to_train=True)
 
 
 def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":

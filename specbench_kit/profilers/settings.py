@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from specbench_kit.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
 from specbench_kit.errors import SkitError
+from specbench_kit.option import OUTPUT, RUN, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +22,16 @@ class Settings:
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
-    device: str = "auto"
-    dtype: str = "auto"
+    device: TorchDevice = "auto"
+    dtype: Dtype = "auto"
     budget_s: float = 420.0
-    runs: int = 3
-    seed: int = 0
-    resume: bool = False
-    out: Path = Path("results")
-    name: str | None = None
+    runs: Annotated[int, Option("Times that the workload is gone through.", RUN)] = 3
+    seed: Seed = 0
+    resume: Resume = False
+    out: Out = Path("results")
+    name: Annotated[str | None, Option("What the profile is called.", OUTPUT)] = None
     save_to: Path | None = None
-    force: bool = False
+    force: Force = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

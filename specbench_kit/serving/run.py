@@ -14,6 +14,7 @@ from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving import capacity, sweep
 from specbench_kit.serving.building import Builder
 from specbench_kit.serving.events import timeline, write_events
+from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import backend
 from specbench_kit.serving.presets.base import Preset, beside
 from specbench_kit.serving.presets.base import describe as describe_preset
@@ -72,7 +73,7 @@ class Run:
             rows = sweep.simulate_grid(self.settings, builder, keeps, sink, self._told("simulating"))
         return self._finish("simulate", folder, builder, sweep.summarise(rows))
 
-    def capacity(self, rule: capacity.Rule) -> Outcome:
+    def capacity(self, rule: Rule) -> Outcome:
         """The most devices of every series under every SLO."""
         folder, builder = self._begin("capacity", asdict(rule))
         with backend(self.settings.backend):

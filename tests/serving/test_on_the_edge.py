@@ -8,7 +8,8 @@ from test_order_and_room import asked, clients, waiting
 
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.metrics import figures, violations
-from specbench_kit.serving.schedulers.base import Limits, Waiting, parse_scheduler
+from specbench_kit.serving.schedulers.base import Limits, parse_scheduler
+from specbench_kit.serving.waiting import Waiting
 
 
 @pytest.mark.parametrize(

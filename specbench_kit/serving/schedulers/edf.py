@@ -5,7 +5,8 @@ from heapq import heappop, heappush
 from itertools import count
 
 from specbench_kit.serving.estimator import Estimator
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, Waiting, schedulers
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.waiting import Waiting
 
 
 @schedulers.register("edf")

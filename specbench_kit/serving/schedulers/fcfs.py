@@ -4,7 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from specbench_kit.serving.estimator import Estimator
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, Waiting, schedulers
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.waiting import Waiting
 
 
 @schedulers.register("fcfs")

@@ -6,7 +6,8 @@ from math import inf
 
 from specbench_kit.methods.base import require
 from specbench_kit.serving.estimator import Estimator
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, Waiting, schedulers
+from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.waiting import Waiting
 
 
 @schedulers.register("static")

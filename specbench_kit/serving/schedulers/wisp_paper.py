@@ -10,10 +10,10 @@ from specbench_kit.serving.schedulers.base import (
     Limits,
     Queue,
     Scheduler,
-    Waiting,
     by_round,
     schedulers,
 )
+from specbench_kit.serving.waiting import Waiting
 
 
 @schedulers.register("wisp-paper")

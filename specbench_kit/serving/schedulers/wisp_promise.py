@@ -12,11 +12,11 @@ from specbench_kit.serving.schedulers.base import (
     Limits,
     Queue,
     Scheduler,
-    Waiting,
     by_promise,
     schedulers,
 )
 from specbench_kit.serving.timely import Timely
+from specbench_kit.serving.waiting import Waiting
 
 
 @schedulers.register("wisp-promise")

@@ -1,0 +1,137 @@
+"""Options declared once: as fields of settings they are options of a command, keys of a file, and keywords."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from specbench_kit.cli.config_file import configurable
+from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.cli.main import app
+from specbench_kit.errors import SkitError
+from specbench_kit.option import RUN, Option
+from specbench_kit.serving.options import Served, Simulated, parse_devices
+
+RUNNER = CliRunner()
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk with everything that an option can be."""
+
+    where: Annotated[str, Option("Where to.", RUN)]
+    steps: Annotated[int, Option("How many.", RUN)] = 7
+    pace: Annotated[Literal["slow", "fast"], Option("How fast.", RUN)] = "slow"
+    back: Annotated[bool, Option("Whether to come back.", RUN)] = True
+    dogs: Annotated[tuple[str, ...], Option("Who comes along.", RUN, flag="dog")] = ()
+    days: Annotated[tuple[int, ...], Option("On which days.", RUN, parse=parse_devices)] = (1, 3)
+    rain_mm: Annotated[float | None, Option("How much.", RUN, flag="rain")] = None
+    inner: int = 0
+
+
+@pytest.fixture
+def walk() -> typer.Typer:
+    made = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @options_of(Walk)
+    def go(given: Given, loud: bool = False) -> None:
+        """Go for a walk."""
+        print(Walk(**given), loud)
+
+    made.command()(configurable(go))
+    return made
+
+
+def told(walk: typer.Typer, *arguments: str) -> str:
+    return RUNNER.invoke(walk, list(arguments), catch_exceptions=False).output.strip()
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "options.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_is_left_out_has_the_fields_default(walk: typer.Typer) -> None:
+    assert told(walk, "--where", "home") == f"{Walk('home')} False"
+
+
+def test_command_line_and_file_say_the_same_as_keywords(walk: typer.Typer, tmp_path: Path) -> None:
+    asked = Walk("hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5)
+    line = "--where hill --steps 3 --pace fast --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
+    file = write(
+        tmp_path,
+        'where = "hill"\nsteps = 3\npace = "fast"\nback = false\ndog = ["a", "b"]\n'
+        'days = "2:6:2"\nrain = 1.5\nloud = true',
+    )
+    assert told(walk, *line.split()) == told(walk, "--config", file) == f"{asked} True"
+
+
+def test_the_command_line_goes_before_the_file(walk: typer.Typer, tmp_path: Path) -> None:
+    file = write(tmp_path, 'where = "hill"\nsteps = 3\ndog = ["a", "b"]\nback = false')
+    for arguments in (
+        ["--config", file, "--steps", "5", "--dog", "c"],
+        ["--dog", "c", "--steps", "5", "--config", file],
+    ):
+        assert told(walk, *arguments) == f"{Walk('hill', 5, back=False, dogs=('c',))} False"
+
+
+def test_help_tells_defaults_and_every_choice(walk: typer.Typer) -> None:
+    found = told(walk, "--help")
+    assert all(text in found for text in ("--no-back", "--dog", "--rain", "(7)", "(slow)", "(1,3)", "--config"))
+    assert "inner" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepps = 3", "unknown option 'stepps' (did you mean 'steps'?)"),
+        ("zzz = 3", "unknown option 'zzz'; known: back, days, dog, loud, pace, rain, steps, where"),
+        ("inner = 3", "unknown option 'inner'"),
+        ("steps = [3]", "steps takes one value, not a list"),
+        ("steps = true", "steps must be a text or a number, not True"),
+        ("back = 1", "back must be true or false, not 1"),
+        ("[steps]\nmany = 3", "steps must be a text, a number, true or false"),
+        ("steps = ", "not a TOML file"),
+        ('where = "x"\npace = "idle"', "--pace must be slow or fast, not 'idle'"),
+    ],
+)
+def test_a_bad_file_is_one_line(walk: typer.Typer, tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SkitError) as refused:
+        told(walk, "--config", write(tmp_path, text))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_command_takes_a_file(tmp_path: Path) -> None:
+    """A key that none of them knows is refused by each, so each has read it."""
+    file = write(tmp_path, "no_such_option = 1")
+    names = [command.name for command in app.registered_commands]
+    assert len(names) > 10
+    for name in names:
+        with pytest.raises(SkitError, match="unknown option 'no_such_option'"):
+            RUNNER.invoke(app, [str(name), "--config", file], catch_exceptions=False)
+
+
+def test_a_simulation_from_a_file_is_that_of_the_command_line(tmp_path: Path) -> None:
+    line = "--acceptance iid:alpha=0.8,length=4 --devices 4,8 --duration 10 --warm-up 1 --seeds 1 --jobs 1"
+    lengths = "--prompt-tokens 50 --output-tokens 20 --system sled --system wisp"
+    file = write(
+        tmp_path,
+        'acceptance = ["iid:alpha=0.8,length=4"]\ndevices = "4,8"\nduration = 10\nwarm-up = 1\nseeds = 1\njobs = 1\n'
+        'prompt_tokens = 50\noutput_tokens = 20\nsystem = ["sled", "wisp"]\nout = "elsewhere"\n',
+    )
+    rows = []
+    for arguments in ([*line.split(), *lengths.split()], ["--config", file]):
+        done = RUNNER.invoke(app, ["simulate", *arguments, "--out", str(tmp_path), "--json"], catch_exceptions=False)
+        rows.append(json.loads(done.stdout.splitlines()[-1])["summary"]["rows"])
+    assert rows[0] == rows[1]
+    assert [(row["series"], row["devices"]) for row in rows[0]] == [(n, d) for n in ("sled", "wisp") for d in (4, 8)]
+
+
+def test_settings_are_keywords_in_python() -> None:
+    assert (Simulated(devices=(3,)).devices, Served(system=("sled",)).seeds) == ((3,), 3)
