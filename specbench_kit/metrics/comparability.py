@@ -151,6 +151,11 @@ def _version(package: str) -> Callable[[Run], str]:
     return lambda run: _said((run.fields.get("versions") or {}).get(package))
 
 
+def _uncommitted(run: Run) -> str:
+    dirty = run.fields.get("git_dirty")
+    return ("no", "yes")[dirty] if isinstance(dirty, bool) else NOT_STATED
+
+
 def _said(value: object) -> str:
     return NOT_STATED if value is None else str(value)
 
@@ -176,13 +181,12 @@ NOTABLE: dict[str, Callable[[Run], str]] = {
     "threads": _hardware("torch_threads"),
     "git commit": lambda run: _said(run.fields.get("git_commit"))[:12],
 }
-DIRTY = {True: "yes", False: "no", None: NOT_STATED}
 CORES = {"physical_cores": "cores", "usable_cpus": "usable"}
 CONDITIONS: dict[str, Callable[[Run], str]] = {
     "version of specbench-kit": _version("specbench_kit"),
     "version of torch": _version("torch"),
     "version of transformers": _version("transformers"),
-    "uncommitted changes": lambda run: DIRTY[run.fields.get("git_dirty")],
+    "uncommitted changes": _uncommitted,
     "operating system": _on_machine(lambda run: _said(run.fields.get("platform"))),
     "cores": _on_machine(_cores),
     "memory in GB": _on_machine(lambda run: _said((run.fields.get("hardware") or {}).get("memory_gb"))),

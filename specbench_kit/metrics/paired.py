@@ -110,17 +110,16 @@ def arms(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Arr
 
 
 def _shares(seconds: Seconds, units: Units, size: int) -> Array:
-    if not seconds:
-        return np.zeros(size)
-    sums = _sums(seconds, list(seconds), units)
-    return np.pad(sums / sums.sum(), (0, size - len(sums)))
+    sums = _sums(seconds, list(seconds), units) if seconds else np.zeros(0)
+    return np.pad(sums / (sums.sum() or 1.0), (0, size - len(sums)))
 
 
 def freedom(sides: Sequence[Seconds], units: Units) -> float:
     """Degrees of freedom of their ratios: how many units of one size would share the seconds as evenly, less one."""
     size = 1 + max(units.values())
     weight: Array = np.mean([_shares(one, units, size) for one in sides], axis=0)
-    return max(1.0, 1 / float((weight**2).sum()) - 1)
+    concentration = float((weight**2).sum())
+    return max(1.0, 1 / concentration - 1) if concentration else 1.0
 
 
 def request_mean(side: Side) -> float | None:
@@ -131,12 +130,14 @@ def request_mean(side: Side) -> float | None:
 
 def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     """By label, the share of prompts on which no other is faster; a tie is shared. Of those that all have."""
+    if len(sides) < 2:
+        return {}
     raw = not all(side.baseline for side in sides.values())
     shared = set.intersection(
         *(set(side.own) if raw else set(side.own) & set(side.baseline) for side in sides.values())
     )
     names = sorted({name for name, _ in shared})
-    if not names or len(sides) < 2:
+    if not names:
         return {}
     units, keys = {name: place for place, name in enumerate(names)}, sorted(shared)
     times = [

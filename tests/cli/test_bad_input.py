@@ -118,7 +118,7 @@ def test_tokenizers_that_differ_are_refused(tiny: TinyPair, prompts: Path) -> No
     (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
     line = error_line(skit_here(*bench(prompts, "--target", tiny.target, "--draft", draft)))
     assert line == (
-        f"the tokenizers of target '{tiny.target}' and draft '{draft}' differ: "
+        f"the tokenizers of target '{tiny.target}' and draft '{draft}' differ in more than added tokens: "
         "speculative decoding needs two models with one vocabulary"
     )
 

@@ -30,6 +30,8 @@ from specbench_kit.models.runner import Append
 
 VOCABULARY = 4096
 """That of the bundled tokenizer, which the saved models share."""
+PADDED = {"vocab_size": VOCABULARY + 32}
+"""Of models whose class of tokenizer adds a token of its own."""
 TOKENS = 20
 WINDOW = 7
 LENGTHS = [1, 30, 6, 17, 70]
@@ -67,14 +69,14 @@ ARCHITECTURES = {
     "llama, heads of 6": Architecture("Llama", {"head_dim": 6}),
     "mistral": Architecture("Mistral", {"sliding_window": WINDOW}),
     "mistral, no window": Architecture("Mistral", {"sliding_window": None, "head_dim": 12}),
-    "qwen2": Architecture("Qwen2", {}),
+    "qwen2": Architecture("Qwen2", PADDED),
     "qwen2, mixed": Architecture(
-        "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+        "Qwen2", PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     ),
     "qwen2, all sliding": Architecture(
-        "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0}
+        "Qwen2", PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0}
     ),
-    "qwen3, heads of 24": Architecture("Qwen3", {"head_dim": 24}),
+    "qwen3, heads of 24": Architecture("Qwen3", PADDED | {"head_dim": 24}),
     "gemma, heads of 20": Architecture("Gemma", {"head_dim": 20}),
     "gemma2": Architecture("Gemma2", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}),
     "gemma3": Architecture(

@@ -187,8 +187,9 @@ def _head_dim(model: Any) -> int:
 
 def _stored(model: Any) -> torch.dtype:
     """The narrowest type that holds every weight as it is: loading widens a checkpoint in bf16 or fp16."""
-    if model.dtype != torch.float32:
-        return model.dtype
+    loaded: torch.dtype = model.dtype
+    if loaded != torch.float32:
+        return loaded
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
     for dtype in (torch.bfloat16, torch.float16):
         if all(torch.equal(weight, weight.to(dtype).float()) for weight in matrices):
@@ -257,4 +258,4 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
 def _found(decoder: int | None) -> int:
     if not decoder:
         raise SkitError("the model and its KV do not fit into memory: lower --batch-size")
-    return decoder
+    return int(decoder)
