@@ -1,4 +1,4 @@
-"""Imports point one way: no circle of modules, and none of folders but those that are still to be opened.
+"""Imports point one way: no circle of modules, and none of folders.
 
 Imports for type checking and inside functions count: they say as much about who knows whom.
 """
@@ -9,17 +9,9 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import specbench_kit
 
 ROOT = Path(specbench_kit.__file__).parent
-STILL_BACK = {
-    ("serving.schedulers", "serving"),
-}
-"""Folders that import one that stands above them. Take out what no longer does; add none."""
-STILL_ROUND: set[tuple[str, str]] = set()
-"""The same of modules."""
 Graph = dict[str, set[str]]
 
 
@@ -80,17 +72,12 @@ def circle(graph: Graph) -> list[str]:
     return []
 
 
-def without(graph: Graph, edges: Iterable[tuple[str, str]]) -> Graph:
-    """The graph less some imports."""
-    return {name: {target for target in targets if (name, target) not in edges} for name, targets in graph.items()}
-
-
 def test_no_circle_of_modules() -> None:
-    assert circle(without(imports(ROOT), STILL_ROUND)) == []
+    assert circle(imports(ROOT)) == []
 
 
 def test_no_circle_of_folders() -> None:
-    assert circle(without(folders(ROOT), STILL_BACK)) == []
+    assert circle(folders(ROOT)) == []
 
 
 def test_decoding_knows_nobody_above_it() -> None:
@@ -110,11 +97,6 @@ def test_metrics_know_no_report() -> None:
     assert {name for name in folders(ROOT)["metrics"] if name.startswith("reports")} == set()
 
 
-@pytest.mark.parametrize(("listed", "graph"), [(STILL_BACK, folders(ROOT)), (STILL_ROUND, imports(ROOT))])
-def test_what_is_opened_leaves_the_list(listed: set[tuple[str, str]], graph: Graph) -> None:
-    assert {(name, target) for name, target in listed if target not in graph[name]} == set()
-
-
 def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
     package = tmp_path / "house"
     for name, text in {
@@ -127,4 +109,3 @@ def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
         package.mkdir(exist_ok=True)
         (package / f"{name}.py").write_text(text)
     assert set(circle(imports(package))) == {"house.a", "house.b", "house.c"}
-    assert circle(without(imports(package), [("house.c", "house.a")])) == []

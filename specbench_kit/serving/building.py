@@ -14,9 +14,9 @@ from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
-from specbench_kit.serving.estimator import EstimatorError, of_another_device
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
 from specbench_kit.serving.settings import Point, Series, Settings
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.sources import acceptance, of_trace

@@ -7,9 +7,9 @@ from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Round
 from specbench_kit.serving.arrivals import Asked
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.slo import budget_s
 from specbench_kit.serving.timing import DraftTime
-from specbench_kit.serving.waiting import Waiting
 
 PRIOR_TOKENS = 32.0
 """Sent tokens that a device is taken to have had accepted as often as the source's average, before any were sent."""

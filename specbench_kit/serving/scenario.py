@@ -8,9 +8,9 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop
-from specbench_kit.serving.estimator import RIGHT, EstimatorError
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.schedulers.base import Limits, Scheduler, parse_scheduler
+from specbench_kit.serving.schedulers.estimator import RIGHT, EstimatorError
 from specbench_kit.serving.slo import SloMix, budget_s, parse_slo
 from specbench_kit.serving.systems.base import System
 

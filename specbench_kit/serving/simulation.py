@@ -9,13 +9,13 @@ from math import inf
 
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.device import Device
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.memory import Residents
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.timing import CoLocated, DraftTime, Execution, Verification
-from specbench_kit.serving.waiting import Waiting
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.specedge import calibrated_depth
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 REMEMBERED = 1 << 17
 """Drafts of one length after one context whose time is kept."""

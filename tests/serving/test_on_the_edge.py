@@ -9,7 +9,7 @@ from test_order_and_room import asked, clients, waiting
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.metrics import figures, violations
 from specbench_kit.serving.schedulers.base import Limits, parse_scheduler
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from scenes import DEPLOYMENT, MIX, VERIFY, scenario
 
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyModel, TableModel
 from specbench_kit.errors import SkitError
-from specbench_kit.serving.estimator import Estimator, EstimatorError
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision, Growing, Limits, Queue, parse_scheduler, schedulers
+from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
+from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.serving.waiting import Waiting
 
 PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""

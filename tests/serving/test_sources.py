@@ -15,9 +15,9 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, Round, iid
 from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, read_arrivals
-from specbench_kit.serving.estimator import of_another_device
 from specbench_kit.serving.memory import Residents, capacity, server_profile
 from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.schedulers.estimator import of_another_device
 from specbench_kit.serving.slo import budget_s, parse_slo
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.traces.replay import replay

@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 
 from specbench_kit.decoding.latency import NOTHING
 from specbench_kit.registry import Registry
-from specbench_kit.serving.estimator import Estimator
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.specs import parse_spec
 
 Due = Callable[[Waiting], float]

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @schedulers.register("edf")

@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @schedulers.register("fcfs")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import inf
 
 from specbench_kit.methods.base import require
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @schedulers.register("static")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from specbench_kit.methods.base import require
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.schedulers.base import (
     Decision,
     Growing,
@@ -13,7 +12,8 @@ from specbench_kit.serving.schedulers.base import (
     by_round,
     schedulers,
 )
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @schedulers.register("wisp-paper")

@@ -5,7 +5,6 @@ from itertools import islice
 from math import inf
 
 from specbench_kit.methods.base import require
-from specbench_kit.serving.estimator import Estimator
 from specbench_kit.serving.schedulers.base import (
     Decision,
     Growing,
@@ -15,8 +14,9 @@ from specbench_kit.serving.schedulers.base import (
     by_promise,
     schedulers,
 )
-from specbench_kit.serving.timely import Timely
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.timely import Timely
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 @schedulers.register("wisp-promise")

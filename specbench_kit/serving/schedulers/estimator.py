@@ -9,7 +9,7 @@ from random import Random
 from specbench_kit.decoding.latency import NOTHING, BatchSums, LatencyModel, sums_of
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 REMEMBERED = 1 << 16
 """Sizes of requests whose time is kept."""

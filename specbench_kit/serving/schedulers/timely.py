@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from specbench_kit.serving.schedulers.base import Growing, by_promise
-from specbench_kit.serving.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import Waiting
 
 
 class Timely:
