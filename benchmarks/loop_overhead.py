@@ -1,9 +1,11 @@
 """The share of decoding time that passes outside of the models' forwards."""
 
 from time import perf_counter
+from typing import Any
 
 from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Runners, Setting, over_rounds
-from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
+from specbench_kit.models.executors.base import Executor
+from specbench_kit.models.executors.padded import PaddedExecutor
 
 METHODS = (AUTOREGRESSIVE, FIXED_K, "threshold")
 BATCH_SIZES = (1, 4)
@@ -12,13 +14,14 @@ BATCH_SIZES = (1, 4)
 class Stopwatch:
     """Stands before an executor's computation: padding, masks and KV bookkeeping count as time outside of it."""
 
-    def __init__(self, executor: PaddedExecutor) -> None:
-        self._compute, self.seconds = executor.compute, 0.0
-        executor.compute = self  # type: ignore[method-assign]
+    def __init__(self, executor: Executor) -> None:
+        name = "compute" if isinstance(executor, PaddedExecutor) else "forward"
+        self._compute, self.seconds = getattr(executor, name), 0.0
+        setattr(executor, name, self)
 
-    def __call__(self, batch: ForwardInput) -> Computed:
+    def __call__(self, *arguments: Any) -> Any:
         started_s = perf_counter()
-        computed = self._compute(batch)
+        computed = self._compute(*arguments)
         self.seconds += perf_counter() - started_s
         return computed
 

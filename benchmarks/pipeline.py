@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Runners, Setting, over_rounds
-from benchmarks.loop_overhead import TimedExecutor
+from benchmarks.loop_overhead import Stopwatch
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
@@ -61,9 +61,7 @@ def _runners(setting: Setting) -> Runners:
 
 
 def _bookkeeping(setting: Setting, runners: Runners) -> Figure:
-    stopwatches = [TimedExecutor(runner.executor) for runner in runners]
-    for runner, stopwatch in zip(runners, stopwatches, strict=True):
-        runner.executor = stopwatch
+    stopwatches = [Stopwatch(runner.executor) for runner in runners]
     shares = []
     for _ in range(setting.rounds):
         before_s = sum(stopwatch.seconds for stopwatch in stopwatches)

@@ -47,6 +47,7 @@ class Known:
     """A distribution whose drafted token has a known probability."""
 
     chance: float
+    sampled: bool = True
 
     def stats(self, row: int, token: int) -> NodeStats:
         return NodeStats(self.chance, 0.0, 0.0, 0.0, self.chance)

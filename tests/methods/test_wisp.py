@@ -10,8 +10,8 @@ from environments import DEPLOYMENT, ENVIRONMENT
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from tiny_predictors import PAIR, confidence_predictor
 
+from specbench_kit import assembly
 from specbench_kit.assembly import environment
-from specbench_kit.decoding import engine
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -120,9 +120,9 @@ class OpenPhases(MeasuringClock):
         self.open.append(phase)
         super().enter(phase)
 
-    def leave(self, resumed: bool) -> None:
+    def leave(self, resumed: bool, typical: bool) -> None:
         self.open.pop()
-        super().leave(resumed)
+        super().leave(resumed, typical)
 
 
 class Noting(Dense):
@@ -138,7 +138,7 @@ class Noting(Dense):
 def test_deciding_is_charged_to_the_policy(
     folder: Path, runners: Runners, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "MeasuringClock", OpenPhases)
+    monkeypatch.setattr(assembly, "MeasuringClock", OpenPhases)
     predictor = load(folder)
     assert isinstance(predictor.scorer, Dense)
     assert predictor.scorer.scaler is not None

@@ -22,6 +22,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.setting import label
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 
@@ -115,7 +116,9 @@ def test_rounds_follow_each_other_from_arrival_to_end(
             f"round {number} (+{step.committed})" for number, step in enumerate(record.rounds, 1)
         ]
         assert all(one.end_s == pytest.approx(next_one.start_s) for one, next_one in pairwise(rounds))
-        assert rounds[-1].end_s - rounds[0].start_s == pytest.approx(record.e2e_s)
+        waited_s = record.e2e_s - (rounds[-1].end_s - rounds[0].start_s)  # for the step in which a place was free
+        assert waited_s >= -1e-9
+        assert deployment is None or waited_s == pytest.approx(0)
 
 
 def test_the_edge_drafts_ahead_while_the_server_verifies(runners: tuple[Runner, Runner]) -> None:
@@ -220,7 +223,7 @@ def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> list[Pa
 def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     for run in bench(prompts, tiny, tmp_path / "with", "--timeline"):
         trace, about = read_object(run / "timeline.json"), read_object(run / "run.json")
-        assert trace["otherData"] == {"method": about["method"], "dataset": "prompts", "time": "measured time"}
+        assert trace["otherData"] == {"method": label(about), "dataset": "prompts", "time": "measured time"}
         assert {path.name for path in (run / "plots").iterdir()} == {"timeline.png", "timeline.svg"}
         report = (run / "report.md").read_text()
         assert "](plots/timeline.png)" in report
