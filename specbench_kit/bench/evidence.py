@@ -75,7 +75,7 @@ class _Intact:
 
 def draws_drafts(method: Method) -> bool:
     """Whether a sampled run of it accepts drafts by the residual rule, rather than matching the target's own draws."""
-    return method.proposal == "sample" and method.uses_drafter and method.pipeline is None
+    return method.proposal == "sample" and method.pipeline is None and method.drafting.drawn
 
 
 def _sampler(config: Fields) -> Sampler:

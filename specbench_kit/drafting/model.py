@@ -1,14 +1,27 @@
-"""Drafts of a draft model."""
+"""Drafts of the draft model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.runner import Append, Runner, refuse_nan
+
+
+@drafters.register("model")
+@dataclass(frozen=True)
+class Model(Drafting):
+    """The draft model of the pair."""
+
+    offer = Offer.LEVELS
+
+    def source(self, parts: Parts) -> "ModelDrafter":
+        return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
 
 
 class ModelDrafter:
