@@ -53,7 +53,7 @@ class Evidence:
 
     @property
     def _models(self) -> tuple[Any, Any]:
-        return self._pair.target.model, self._pair.draft.model
+        return self._pair.target.model, self._pair.needed_draft.model
 
     def _distributions(self, model: Any, record: RequestRecord, sampler: Sampler) -> Tensor:
         return sampler.probabilities(whole(model, record, self._pair.vocabulary))
