@@ -40,7 +40,7 @@ def from_options(name: str, factory: Callable[..., T], tail: str, separator: str
 
 def given_fields(kind: Any) -> "list[Field[Any]]":
     """Those fields of a dataclass that its maker is given, the ones of its own first."""
-    return sorted((field for field in fields(kind) if field.init), key=lambda field: field.kw_only)
+    return sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
 
 
 def _parse_value(where: str, text: str, kind: Any) -> Any:

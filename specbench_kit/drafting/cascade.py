@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
@@ -44,6 +45,12 @@ class Cascade(Drafting):
         if self.second in drafters.all():
             return CascadeSource(self._model(self.first, parts), self._second().source(parts), parts, self.k2)
         return CascadeSource(self._model(self.first, parts), self._model(self.second, parts), parts, self.k2)
+
+    def latency(self, draft: LatencyModel) -> LatencyModel:
+        raise SkitError(
+            "cascade: how long its forwards take depends on what the first accepts, which is measured and not "
+            "modelled: leave out --deployment, or choose another drafter"
+        )
 
     def _second(self) -> Drafting:
         return drafters.get(self.second)()
