@@ -45,7 +45,7 @@ def _record(setting: Setting) -> list[RequestTrace]:
     runners = setting.runners(setting.executor_names[0], max(BATCH_SIZES), setting.max_new_tokens + MAX_DRAFT + 1)
     answers, _ = setting.decode(runners, AUTOREGRESSIVE, setting.requests, max(BATCH_SIZES))
     longest = max(len(request.prompt_ids) for request in setting.requests)
-    model, length = setting.pair.draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
+    model, length = setting.pair.needed_draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
     draft = Runner(make_executor(model, 1, length, setting.pair.vocabulary))
     recorder = Recorder(runners[0], draft, MAX_DRAFT)
     return [recorder.trace(answer) for answer in answers]

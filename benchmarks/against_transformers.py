@@ -54,7 +54,7 @@ def _kit(setting: Setting) -> dict[str, Decode]:
 
 def _transformers(setting: Setting) -> dict[str, Decode]:
     """Greedy `generate`; the draft model's settings for assisted generation lie in its own generation config."""
-    target, draft = setting.pair.target.model, setting.pair.draft.model
+    target, draft = setting.pair.target.model, setting.pair.needed_draft.model
     draft.generation_config.update(
         num_assistant_tokens=4, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
     )

@@ -23,7 +23,7 @@ def run(setting: Setting) -> Outcome:
         Figure(f"acceptance rate of {FIXED_K}", _acceptance(honoured), "", Bound(0.45, 0.75)),
         Figure("weights on disk", _weights_bytes(setting) / 1e6, "MB", Bound(most=24)),
     ]
-    names = [loaded.source.label for loaded in (setting.pair.target, setting.pair.draft)]
+    names = [loaded.source.label for loaded in (setting.pair.target, setting.pair.needed_draft)]
     title = f"Models {' and '.join(names)}: {len(honoured)} prompts, up to {setting.max_new_tokens} tokens"
     return Outcome(title, figures, _samples(setting, honoured))
 
@@ -49,7 +49,7 @@ def _acceptance(records: list[RequestRecord]) -> float:
 
 
 def _weights_bytes(setting: Setting) -> int:
-    folders = [Path(loaded.source.location) for loaded in (setting.pair.target, setting.pair.draft)]
+    folders = [Path(loaded.source.location) for loaded in (setting.pair.target, setting.pair.needed_draft)]
     return sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors"))
 
 

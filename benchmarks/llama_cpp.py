@@ -91,7 +91,7 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
     from benchmarks import gguf_file
 
     contenders: dict[str, Decode] = {}
-    for role, loaded in (("target", setting.pair.target), ("draft", setting.pair.draft)):
+    for role, loaded in (("target", setting.pair.target), ("draft", setting.pair.needed_draft)):
         for weights in ("f32", "f16"):
             path = folder / f"{role}-{weights}.gguf"
             gguf_file.write(loaded, setting.pair.tokenizer, path, half=weights == "f16")

@@ -1,6 +1,9 @@
 """The one place that wires methods, models, processes and deployments to the loops that decode."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
@@ -19,7 +22,7 @@ from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
-from specbench_kit.drafting.model import ModelDrafter
+from specbench_kit.drafting.base import DRAFT, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.models.runner import Runner
@@ -31,7 +34,7 @@ from specbench_kit.profilers.loading import find_measured
 def live_engine(
     method: Method,
     target: Runner,
-    draft: Runner,
+    draft: Runner | None = None,
     *,
     sampler: Sampler,
     seed: int,
@@ -40,13 +43,17 @@ def live_engine(
     started_s: float = 0.0,
     deployment: Deployment | None = None,
     stages: ProcessStages | None = None,
+    others: Mapping[str, Runner] = MappingProxyType({}),
 ) -> Loop:
-    """The method's loop over two models, on this machine's clock or on a deployment's.
+    """The method's loop over its models, on this machine's clock or on a deployment's.
 
-    `stages` are processes that hold the target in slices and then do its work.
+    `stages` are processes that hold the target in slices and then do its work; `others` are the models that its drafter
+    forwards besides the draft model, by name.
     """
-    capacity = min(target.capacity, draft.capacity)
+    models = {**others, **({} if draft is None else {DRAFT: draft})}
+    capacity = min(runner.capacity for runner in (target, *models.values()))
     if method.pipeline is not None:
+        assert draft is not None
         return pipeline_engine(
             method,
             stages or VirtualStages(target),
@@ -61,7 +68,7 @@ def live_engine(
         )
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
-    drafter = ModelDrafter(draft, sampler, measured, sampled_drafts, capacity)
+    drafter = method.drafting.source(Parts(models, sampler, measured, sampled_drafts, capacity))
     verifier = ModelVerifier(Passes(stages) if stages else target, sampler)
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
@@ -137,7 +144,8 @@ def timed(
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
     on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
-    timelines = Timelines(deployment, clock, on_edge=on_edge, learned=method.learned)
+    endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
+    timelines = Timelines(replace(deployment, drafter=endpoint), clock, on_edge=on_edge, learned=method.learned)
     return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
 
 

@@ -1,7 +1,7 @@
 """Read `name:key=value,key=value` into a dataclass with checked options."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -17,13 +17,13 @@ def parse_spec(spec: str, registry: Registry[type[T]]) -> T:
     return from_options(name, registry.get(name), tail)
 
 
-def from_options(name: str, factory: Callable[..., T], tail: str) -> T:
+def from_options(name: str, factory: Callable[..., T], tail: str, separator: str = ",") -> T:
     """A dataclass made of `key=value,key=value`; errors call it `name`."""
     hints = get_type_hints(factory)
-    declared = fields(cast("Any", factory))
+    declared = given_fields(cast("Any", factory))
     known = {field.name: hints[field.name] for field in declared}
     options: dict[str, Any] = {}
-    for item in filter(None, tail.split(",")):
+    for item in filter(None, tail.split(separator)):
         key, equals, value = item.partition("=")
         if key not in known:
             raise SkitError(f"{name}: unknown option '{key}'; known: {', '.join(known) or 'none'}")
@@ -36,6 +36,11 @@ def from_options(name: str, factory: Callable[..., T], tail: str) -> T:
         if field.name not in options and field.default is MISSING and field.default_factory is MISSING:
             raise SkitError(f"{name}: option '{field.name}' has to be given, as in {name}:{field.name}=...")
     return factory(**options)
+
+
+def given_fields(kind: Any) -> "list[Field[Any]]":
+    """Those fields of a dataclass that its maker is given, the ones of its own first."""
+    return sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
 
 
 def _parse_value(where: str, text: str, kind: Any) -> Any:

@@ -37,10 +37,13 @@ from specbench_kit.decoding import verification
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.drafting.base import drafters
+from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
+from specbench_kit.specs import given_fields
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -112,10 +115,22 @@ class _TopTwoPolicy(Policy):
 
 TREES = {"tree of depth 2": TopTwoTree(2), "tree of depth 3": TopTwoTree(3)}
 SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
+DRAFTED = [
+    f"{spec}{',' if ':' in spec else ':'}drafter={drafter}"
+    for name, kind in methods.all().items()
+    for drafter, offered in drafters.all().items()
+    if "drafter" in {option.name for option in given_fields(kind)}
+    and drafter != kind.drafter
+    and offered.offer >= kind.asks
+    for spec in VARIANTS.get(name, [name])[:1]
+]
+"""Every method with every other drafter that offers what it asks."""
 PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
 """Methods that draft nothing, whose decoding is autoregressive's own."""
 SPECULATIVE = [*(spec for spec in SPECS if spec not in PLAIN), *TREES]
 SAMPLED = ["autoregressive", *(spec for spec in SPECULATIVE if spec not in ("oracle:max_draft=3", "tree of depth 3"))]
+MODELLED = [spec for spec in SPECULATIVE if spec in TREES or parse_method(spec).drafting.models]
+"""Those that draft with a model, which agrees with the target now and then on any text."""
 every_method = pytest.mark.parametrize("method", ["autoregressive", *SPECULATIVE], indirect=True)
 
 
@@ -174,7 +189,15 @@ def test_greedy_output_is_the_targets(
     assert {record.finish_reason for record in records.values()} == {"length"}
 
 
-@pytest.mark.parametrize("method", SPECULATIVE, indirect=True)
+@pytest.mark.parametrize("method", DRAFTED, indirect=True)
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_greedy_output_is_the_targets_with_every_drafter(
+    method: Method, batch_size: int, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> None:
+    assert outputs(run(method, runners, make_requests(prompts, LONG), batch_size=batch_size)) == answers
+
+
+@pytest.mark.parametrize("method", MODELLED, indirect=True)
 def test_the_greedy_test_saw_accepted_and_rejected_drafts(
     method: Method, runners: Runners, prompts: list[list[int]]
 ) -> None:
@@ -218,7 +241,8 @@ def test_output_is_never_longer_than_asked(
         assert outputs(records) == {name: answer[:count] for name, answer in answers.items()}
     if method != AUTOREGRESSIVE:
         rounds = [record.rounds[-1] for record in records.values()]
-        assert any(step.committed <= step.accepted for step in rounds) or method.needs_reference
+        cut = any(step.committed <= step.accepted for step in rounds)
+        assert cut or method.needs_reference or not method.drafting.models
 
 
 def _full_llama() -> Any:
@@ -324,7 +348,8 @@ def sample(
     method: Method, pair: tuple[Any, Any], length: int, sampler: Sampler, draws: int = DRAWS
 ) -> dict[str, RequestRecord]:
     runners = make_runner(pair[0], 400, 40), make_runner(pair[1], 400, 40)
-    draws = draws // 10 if method.pipeline else draws  # a pipeline takes one request at a time
+    # a pipeline takes one request at a time; what is looked up draws plain decoding's own tokens, as is tested below
+    draws = draws // 10 if method.pipeline or not method.drafting.models else draws
     requests = make_requests([START] * draws, length)
     return run(method, runners, requests, sampler=sampler, seed=11, batch_size=400)
 
@@ -333,6 +358,61 @@ def sample(
 def test_sampling_keeps_the_targets_distribution(method: Method, small: tuple[Any, Any]) -> None:
     records = sample(method, small, 2, Sampler(temperature=1.0))
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
+
+
+@pytest.mark.parametrize("method", [spec for spec in DRAFTED if parse_method(spec).drafting.models], indirect=True)
+def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: tuple[Any, Any]) -> None:
+    records = sample(method, small, 3, Sampler(temperature=1.0), draws=2000)
+    assert p_value(records, joint(small[0], 3, Sampler(temperature=1.0))) > 1e-3
+
+
+LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and not parse_method(spec).drafting.models]
+
+
+@pytest.mark.parametrize("method", LOOK_UPS, indirect=True)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: tuple[Any, Any]) -> None:
+    """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds."""
+    runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
+    requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2)], 40), Sampler(temperature=temperature)
+    plain = decode(AUTOREGRESSIVE, runners, requests, sampler=sampler)
+    for batch_size in (1, 3, 8):
+        records = run(method, runners, requests, sampler=sampler, batch_size=batch_size)
+        assert outputs(records) == outputs(plain)
+        rounds = [step for record in records.values() for step in record.rounds]
+        assert sum(step.accepted for step in rounds) > 10
+        assert sum(step.drafted - step.accepted for step in rounds) > 0 or method.needs_reference
+
+
+@pytest.mark.parametrize("method", [spec for spec in DRAFTED if "drafter=cascade" in spec], indirect=True)
+def test_sampled_output_does_not_depend_on_the_batch(method: Method, small: tuple[Any, Any]) -> None:
+    runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
+    requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30), Sampler(temperature=1.0)
+    found = [outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)]
+    assert found[0] == found[1] == found[2]
+
+
+REFUSED = [
+    (name, drafter)
+    for name, kind in methods.all().items()
+    for drafter, offered in drafters.all().items()
+    if "drafter" in {option.name for option in given_fields(kind)} and offered.offer < kind.asks
+]
+
+
+@pytest.mark.parametrize(("name", "drafter"), REFUSED)
+def test_a_drafter_that_says_too_little_is_refused_in_one_line(name: str, drafter: str) -> None:
+    with pytest.raises(SkitError) as refused:
+        parse_method(f"{name}:drafter={drafter}")
+    assert f"{name} reads " in str(refused.value)
+    assert f"drafter '{drafter}'" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("spec", DRAFTED)
+def test_a_method_made_ready_drafts_with_what_was_asked(spec: str, predictor: Path) -> None:
+    method = parse_method(spec.format(predictor=predictor))
+    assert method.prepare(ENVIRONMENT).drafting == method.drafting
 
 
 @pytest.mark.parametrize(

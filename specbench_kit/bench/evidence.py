@@ -54,7 +54,7 @@ class Evidence:
 
     @property
     def _models(self) -> tuple[Any, Any]:
-        return self._pair.target.model, self._pair.draft.model
+        return self._pair.target.model, self._pair.needed_draft.model
 
     def _distributions(self, model: Any, record: RequestRecord, sampler: Sampler) -> Tensor:
         return sampler.probabilities(whole(model, record, self._pair.vocabulary))
@@ -76,7 +76,7 @@ class _Intact:
 
 def draws_drafts(method: Method) -> bool:
     """Whether a sampled run of it accepts drafts by the residual rule, rather than matching the target's own draws."""
-    return method.proposal == "sample" and method.uses_drafter and method.pipeline is None
+    return method.proposal == "sample" and method.pipeline is None and method.drafting.drawn
 
 
 def _sampler(config: Fields) -> Sampler:

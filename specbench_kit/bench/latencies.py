@@ -35,6 +35,8 @@ AIM_S = 10.0
 while `skit profile-drafter` goes through them three times.
 """
 DIGITS = 6
+NO_MODEL = "none"
+"""Stands for the hash of a draft model where there is none; nothing was ever trained for it."""
 
 
 class Surroundings:
@@ -54,7 +56,7 @@ class Surroundings:
             runs=1,
             seed=settings.seed,
         )
-        hashes = PairHashes(models["target"]["hash"], models["draft"]["hash"])
+        hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_MODEL))
         self._known = environment(hashes, settings.deployment, pair.target.model.device)
         self._measures = settings.deployment is None
         self.environment = replace(self._known, latencies=self._latencies)
@@ -90,7 +92,7 @@ class Surroundings:
         )
 
     def _measure_part(self, part: Part, clock: MeasuringClock) -> None:
-        settings, loaded = self._profiling, self._pair.draft if part.model == "draft" else self._pair.target
+        settings, loaded = self._profiling, self._pair.needed_draft if part.model == "draft" else self._pair.target
         stand = Stand(loaded, clock, settings.seed, settings.runs)
         factor = choose_factor(stand, part.configurations, AIM_S)
         run: Fields = {

@@ -88,7 +88,7 @@ def record(
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
     """One slot for all offsets of a request; its tree is wide, not deep, so it may be longer than the context."""
-    runner = Runner(make_executor(pair.draft.model, 1, length, pair.vocabulary))
+    runner = Runner(make_executor(pair.needed_draft.model, 1, length, pair.vocabulary))
     runner.masked = pair.masked
     return runner
 
@@ -99,7 +99,7 @@ def _header(
     prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
     watch, before = Watch(probe_here(), pair.target.model.device), effort()
     steps = measure_steps(*runners, prefix, max_draft)
-    statistics_s = measure_statistics(pair.vocabulary, str(pair.draft.model.device))
+    statistics_s = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device))
     machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {

@@ -42,10 +42,8 @@ def restore_settings(run: Fields, places: Places, out: Path, argv: tuple[str, ..
     config |= {name: run["config"][name] for name in NEWER_OPTIONS if name in run["config"]}
     if places.device:
         config["device"] = places.device
-    models: dict[str, Any] = {
-        "target": _model(run, "target", places.target),
-        "draft": _model(run, "draft", places.draft),
-    }
+    given: dict[Role, str | None] = {"target": places.target, "draft": places.draft}
+    models: dict[str, Any] = {role: _model(run, role, name) for role, name in given.items() if role in run["models"]}
     deployment = restore(run["deployment"]) if run.get("deployment") else None
     baseline = run["config"]["baseline"]
     return Settings((run["method"],), **models, **config, baseline=baseline, deployment=deployment, out=out, argv=argv)
@@ -68,7 +66,7 @@ def restore_dataset(run: Fields, data_dir: Path | None) -> LoadedDataset:
 
 def require_same_models(run: Fields, models: Fields) -> None:
     """Models are the run's by content, or by commit where they come from the hub."""
-    for role in ("target", "draft"):
+    for role in run["models"]:
         found, wanted = models[role]["hash"], run["models"][role]["hash"]
         if found != wanted:
             raise SkitError(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench_kit.assembly import live_engine, require_stages
-from specbench_kit.bench.choice import usable
+from specbench_kit.bench.choice import expand, usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
 from specbench_kit.bench.lanes import BASELINE
@@ -14,11 +14,12 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.drafting.base import DRAFT
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.probe import Probe, probe_here
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.pair import load_pair
+from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.measurement import Report
 from specbench_kit.runs import provenance
@@ -40,7 +41,7 @@ class Workbench:
     ) -> None:
         self.settings = settings
         self.probe = probe or probe_here()
-        self.pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+        self.pair = _load(settings)
         self.models = self.pair.describe(provenance.hash_model)
         self.surroundings = Surroundings(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
@@ -48,7 +49,7 @@ class Workbench:
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
         self.datasets = [without_seen(dataset, self.methods.values(), settings) for dataset in datasets]
         self.runners = self._make_runners(self.datasets)
-        self.evidence = Evidence(self.pair, self.runners[0])
+        self.evidence = Evidence(self.pair, self.runners["target"])
         self.stages = self._start_stages() if settings.launch == "processes" else None
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
@@ -56,7 +57,9 @@ class Workbench:
         settings = self.settings
         return live_engine(
             method,
-            *self.runners,
+            self.runners["target"],
+            self.runners.get("draft"),
+            others={name: self.runners[name] for name in self.pair.others},
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
             seed=settings.seed,
             eos_ids=self.pair.eos_ids,
@@ -84,14 +87,14 @@ class Workbench:
             require_stages(method, self.settings.deployment)
         return method
 
-    def _make_runners(self, datasets: Sequence[LoadedDataset]) -> tuple[Runner, Runner]:
+    def _make_runners(self, datasets: Sequence[LoadedDataset]) -> dict[str, Runner]:
         """Slots for the batches of all methods."""
         most = max(len(dataset.prompts) for dataset in datasets)
         slots = min(self.settings.batch_size, most) * len(self.lanes)
         prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
         longest = max(most_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens) for prompt in prompts)
         in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)
-        return self.pair.runners(slots, longest + in_flight)
+        return self.pair.all_runners(slots, longest + in_flight)
 
     def _start_stages(self) -> ProcessStages:
         """The processes that all methods with a pipeline share, as they take turns."""
@@ -101,6 +104,15 @@ class Workbench:
         if len(counts) != 1:
             found = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
             raise SkitError(f"--launch processes needs methods with one number of stages: {found}")
-        capacity, slots = self.runners[0].capacity, self.settings.batch_size * len(self.lanes)
+        capacity, slots = self.runners["target"].capacity, self.settings.batch_size * len(self.lanes)
         sizes = {"slots": slots, "capacity": capacity, "vocabulary": self.pair.vocabulary}
         return ProcessStages(counts.pop(), self.pair.target, sizes)
+
+
+def _load(settings: Settings) -> Pair:
+    """The target, and those models that the methods' drafters forward."""
+    specs = expand(settings.methods, settings.baseline)
+    needed = dict.fromkeys(name for spec in specs for name in parse_method(spec).drafting.models)
+    draft = settings.draft if DRAFT in needed else None
+    others = [name for name in needed if name != DRAFT]
+    return load_pair(settings.target, draft, others=others, device=settings.device, dtype=settings.dtype)

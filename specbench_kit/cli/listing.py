@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
 
 from specbench_kit.errors import SkitError
+from specbench_kit.specs import given_fields
 
 Entry = dict[str, Any]
 
@@ -130,7 +130,7 @@ def _with_options(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": (entry.__doc__ or "").strip().partition("\n")[0],
         "source": entry.source,
-        "options": {field.name: field.default for field in fields(entry)},
+        "options": {field.name: field.default for field in given_fields(entry)},
     }
 
 

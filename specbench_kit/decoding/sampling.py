@@ -57,12 +57,16 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
 class RequestRandom:
     """Independent streams per purpose, seeded by (seed, request id, purpose): batch composition cannot matter."""
 
-    def __init__(self, seed: int, request_id: str) -> None:
+    def __init__(self, seed: int | str, request_id: str) -> None:
         self._key = f"{seed}/{request_id}"
 
     def uniform(self, purpose: Purpose) -> float:
         """The next number in [0, 1) of a purpose's stream."""
         return float(self._streams[purpose].random())
+
+    def apart(self, name: str) -> "RequestRandom":
+        """Streams of their own, for a part of the same request."""
+        return RequestRandom(self._key, name)
 
     @cached_property
     def _streams(self) -> dict[Purpose, np.random.Generator]:

@@ -178,6 +178,14 @@ class TokenTree:
                 found.add(child)
         return sorted(found)
 
+    def path(self, node: int) -> list[int]:
+        """The way down to a node, without the root."""
+        path: list[int] = []
+        while node > 0:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
     def rooted_at(self, node: int) -> "TokenTree":
         """The part below a node as a tree of its own; nodes are numbered in the order of `below`."""
         tree = TokenTree(self.tokens[node])

@@ -1,14 +1,27 @@
-"""Drafts of a draft model."""
+"""Drafts of the draft model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.runner import Append, Runner, refuse_nan
+
+
+@drafters.register("model")
+@dataclass(frozen=True)
+class Model(Drafting):
+    """The draft model of the pair."""
+
+    offer = Offer.LEVELS
+
+    def source(self, parts: Parts) -> "ModelDrafter":
+        return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
 
 
 class ModelDrafter:
@@ -44,7 +57,7 @@ class ModelDrafter:
             return []
         self._prefill(grown)
         with self.clock.phase("draft"):
-            found = self._runner.forward([self._append(draft, [draft.tree.last]) for draft in grown])
+            found = self._runner.forward([self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
             forward = DraftForward(found, self._sampler, sampled=self._sample)
             tokens = self._draw(grown, forward) if self._sample else [best for (best,) in found.argmax()]
         for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
@@ -58,7 +71,7 @@ class ModelDrafter:
         """
         self._prefill([draft for draft, _ in frontier])
         with self.clock.phase("draft"):
-            found = self._runner.forward([self._append(draft, nodes) for draft, nodes in frontier])
+            found = self._runner.forward([self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier])
             refuse_nan(found.logits)
         return DraftForward(found, self._sampler)
 
@@ -96,7 +109,7 @@ class ModelDrafter:
                     refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
                     self._runner.commit(slot, range(len(prefix)))
 
-    def _append(self, draft: Draft, nodes: Sequence[int]) -> Append:
+    def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
         """The nodes' tokens, after whatever committed tokens the slot still lacks."""
         slot = self._slots[draft.request_id]
         tokens: list[int] = []
@@ -113,11 +126,19 @@ class ModelDrafter:
             parents.append(_forwarded_parent(draft, node))
             draft.kv_nodes[node] = base + len(tokens)
             tokens.append(draft.tree.tokens[node])
-        return Append(slot, tokens, parents, keep=len(nodes))
+        return Append(slot, tokens, parents, keep)
 
     def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
         refuse_nan(forward.probabilities)
         return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])
+
+
+def _unforwarded(draft: Draft) -> list[int]:
+    """The newest node; where nodes were added that this model did not draft, those above it before it."""
+    nodes = [draft.tree.last]
+    while nodes[-1] and draft.kv_nodes and draft.tree.parents[nodes[-1]] not in draft.kv_nodes:
+        nodes.append(draft.tree.parents[nodes[-1]])
+    return nodes[::-1]
 
 
 def _forwarded_parent(draft: Draft, node: int) -> int:

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Environment, Latencies, Method, Policy, methods, require
+from specbench_kit.methods.base import Environment, Latencies, Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -28,6 +28,7 @@ class AdaSpec(Method):
     initial_confidence: float = 0.6
     elimination: bool = True
     source = "AdaSpec, 2025"
+    asks = Offer.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:
@@ -38,7 +39,7 @@ class AdaSpec(Method):
         require(fits, f"adaspec: initial_confidence must lie in 0..1, not {self.initial_confidence}")
 
     def prepare(self, environment: Environment) -> Method:
-        return _PreparedAdaSpec(self, environment.latencies())
+        return _PreparedAdaSpec(self, environment.latencies(), drafter=self.drafter)
 
     def policy(self) -> Policy:
         raise SkitError("adaspec needs the latencies of the pair: call prepare first")

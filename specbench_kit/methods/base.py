@@ -2,16 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
+from specbench_kit.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
-__all__ = ["Child", "Environment", "Latencies", "LevelPolicy", "Method", "Pipeline", "Policy", "methods", "require"]
+__all__ = [
+    "Child",
+    "Environment",
+    "Latencies",
+    "LevelPolicy",
+    "Method",
+    "Offer",
+    "Pipeline",
+    "Policy",
+    "methods",
+    "require",
+]
 
 
 class Pipeline(NamedTuple):
@@ -52,12 +64,16 @@ class Environment:
 class Method(ABC):
     """One way to decode; the fields of a subclass are its options on the command line."""
 
+    drafter: str = field(default="model", kw_only=True)
+    """Where its draft tokens come from, as in `suffix` or `suffix.factor=2+min_prob=0.2`."""
     called: ClassVar[str] = ""
     """The name that errors give it: the registered one, or the class's."""
     source: ClassVar[str] = ""
     """Paper or system it comes from."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
     """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
+    asks: ClassVar[Offer] = Offer.STATISTICS
+    """What its policy reads of the drafter besides the tokens; one that has less is refused."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
     uses_drafter: ClassVar[bool] = True
@@ -72,6 +88,22 @@ class Method(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.called = vars(cls).get("called", cls.__name__)
+
+    @property
+    def drafting(self) -> Drafting:
+        """The drafter, with its options."""
+        return parse_drafter(self.drafter)
+
+    def require_drafter(self) -> None:
+        """Refuse a drafter that does not say what the policy reads; the one by default does."""
+        if self.drafter == type(self).drafter:
+            return
+        found = self.drafting
+        require(
+            found.offer >= self.asks,
+            f"{self.called} reads {self.asks.words}, and drafter '{found.called}' has no more than "
+            f"{found.offer.words}: choose another drafter or method",
+        )
 
     @property
     def trained_on(self) -> frozenset[str]:

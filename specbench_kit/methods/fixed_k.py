@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -15,10 +15,11 @@ class FixedK(Method):
     """Draft exactly k tokens, then verify them."""
 
     k: int = 4
+    asks = Offer.TOKENS
     source = "Leviathan et al. 2023"
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"fixed-k: k must be at least 1, not {self.k}")
+        require(self.k >= 1, f"{self.called}: k must be at least 1, not {self.k}")
 
     def policy(self) -> Policy:
         return _FixedKPolicy(self.k)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,7 @@ class Oracle(Method):
     """
 
     max_draft: int = 8
+    asks = Offer.TOKENS
     source = "upper bound"
     proposal = "top"
     needs_reference = True

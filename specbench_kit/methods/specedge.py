@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 from specbench_kit.methods.growth import Growth, expand, grow
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class SpecEdge(Method):
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
     proposal = "top"
+    asks = Offer.TREES
     overlaps = True
 
     def __post_init__(self) -> None:

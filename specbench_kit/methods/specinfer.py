@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -21,6 +21,7 @@ class SpecInfer(Method):
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
     source = "SpecInfer, Miao et al. 2024"
     proposal = "top"
+    asks = Offer.TREES
 
     def __post_init__(self) -> None:
         shape = "-".join(map(str, self.branching))

@@ -1,11 +1,11 @@
 """A tree that fills a pipeline: one more level per step, while the stages work on the levels before."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Child, LevelPolicy, Method, Pipeline, methods, require
+from specbench_kit.methods.base import Child, LevelPolicy, Method, Offer, Pipeline, methods, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +26,10 @@ class SpecPipe(Method):
     children: int = 16
     source = "SpecPipe, Yin et al. 2025"
     proposal = "top"
+    asks = Offer.LEVELS
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in ("stages", "width", "children"):
             require(getattr(self, name) >= 1, f"specpipe: {name} must be at least 1, not {getattr(self, name)}")
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -30,6 +30,7 @@ class Threshold(Method):
     schedule: Schedule = "constant"
     adaptive: bool = False
     unit: Literal["request", "batch"] = "request"
+    asks = Offer.PROBABILITIES
     source = "Hugging Face assisted generation"
 
     def __post_init__(self) -> None:

@@ -49,7 +49,8 @@ class Wisp(Method):
             predictor = replace(predictor, threshold=self.operating_point)
         if self.max_draft is not None:
             predictor = replace(predictor, max_draft=self.max_draft)
-        return _PreparedWisp(predictor) if predictor.threshold else _UndecidedWisp(predictor)
+        made = _PreparedWisp if predictor.threshold else _UndecidedWisp
+        return made(predictor, drafter=self.drafter)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")

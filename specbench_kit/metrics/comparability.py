@@ -25,6 +25,7 @@ def obstacles(runs: Labelled) -> list[str]:
     found += [_disagreement(f"prompts of {name}", some, _prompts) for name, some in by_dataset.items()]
     found += [_stated(f"tokens of the prompts of {name}", some, _tokens) for name, some in by_dataset.items()]
     found += [_disagreement(name, runs, value) for name, value in DECISIVE.items()]
+    found.append(_stated("draft model", runs, _draft_model))
     return [line for line in [*found, _deployments(runs)] if line]
 
 
@@ -120,6 +121,12 @@ def _model(role: str) -> Callable[[Run], str]:
     return value
 
 
+def _draft_model(run: Run) -> str:
+    """Nothing where the run names its models and has no draft: its method needs none."""
+    models = run.fields.get("models") or {}
+    return NOT_STATED if "target" in models and "draft" not in models else _model("draft")(run)
+
+
 def _config(name: str) -> Callable[[Run], str]:
     return lambda run: _said((run.fields.get("config") or {}).get(name))
 
@@ -166,7 +173,6 @@ def _measured(run: Run) -> bool:
 
 DECISIVE: dict[str, Callable[[Run], str]] = {
     "target model": _model("target"),
-    "draft model": _model("draft"),
     "dtype": _config("dtype"),
     "max_new_tokens": _config("max_new_tokens"),
     "batch size": _config("batch_size"),

@@ -1,8 +1,8 @@
 """Load a target, a draft and the tokenizer they share."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,27 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and a draft model with one vocabulary."""
+    """A target and the models that draft for it, all with one vocabulary; none where nothing is drafted by a model."""
 
     target: LoadedModel
-    draft: LoadedModel
+    draft: LoadedModel | None
     tokenizer: Any
     masked: tuple[int, ...] = ()
-    """Added tokens that only one of their tokenizers has: the target may say them, the draft never does."""
+    """Added tokens that only one of their tokenizers has: the target may say them, no draft ever does."""
+    others: Mapping[str, LoadedModel] = field(default_factory=dict)
+    """Further draft models, by the name that they were asked for by."""
+
+    @property
+    def needed_draft(self) -> LoadedModel:
+        """The draft model, which not every method needs."""
+        if self.draft is None:
+            raise SkitError("no draft model was loaded, since no method here drafts with one: name a method that does")
+        return self.draft
+
+    @property
+    def loaded(self) -> dict[str, LoadedModel]:
+        """All models, by role or name."""
+        return {"target": self.target, **({"draft": self.draft} if self.draft else {}), **self.others}
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -69,41 +83,62 @@ class Pair:
     @property
     def vocabulary(self) -> int:
         """Tokens that both models know; what one pads its output with does not count."""
-        return min(int(loaded.text_config.vocab_size) for loaded in (self.target, self.draft))
+        return min(int(loaded.text_config.vocab_size) for loaded in self.loaded.values())
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """Both models, as a run records them."""
+        """Target and draft model, as a run records them."""
         ignored = ignored_settings(self.target.model.generation_config)
-        return {
-            "target": self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {}),
-            "draft": self.draft.describe(hash_folder) | ({"masked_tokens": len(self.masked)} if self.masked else {}),
-        }
+        target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
+        if self.draft is None:
+            return {"target": target}
+        masked = {"masked_tokens": len(self.masked)} if self.masked else {}
+        return {"target": target, "draft": self.draft.describe(hash_folder) | masked}
 
     def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
-        """Target and draft runners whose slots hold `length` tokens and a draft, or the context where that is less.
+        """Target and draft runners of `all_runners`."""
+        runners = self.all_runners(slots, length, executor)
+        return runners["target"], runners["draft"]
+
+    def all_runners(self, slots: int, length: int, executor: str | None = None) -> dict[str, Runner]:
+        """Runners whose slots hold `length` tokens and a draft, or the context where that is less.
 
         Each over the fastest executor that supports its model, or the named one.
         """
-        models = (self.target, self.draft)
-        size = min(length + SLACK, *(loaded.context for loaded in models))
-        target, draft = (
-            Runner(make_executor(loaded.model, slots, size, self.vocabulary, executor)) for loaded in models
-        )
-        draft.masked = self.masked
-        return target, draft
+        size = min(length + SLACK, *(loaded.context for loaded in self.loaded.values()))
+        runners = {
+            name: Runner(make_executor(loaded.model, slots, size, self.vocabulary, executor))
+            for name, loaded in self.loaded.items()
+        }
+        for name, runner in runners.items():
+            runner.masked = () if name == "target" else self.masked
+        return runners
 
 
-def load_pair(target: str = BUNDLED, draft: str = BUNDLED, *, device: str = "auto", dtype: str = "auto") -> Pair:
-    """Load both models; a missing model or two tokenizers that differ are errors of one line."""
+def load_pair(
+    target: str = BUNDLED,
+    draft: str | None = BUNDLED,
+    *,
+    others: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Pair:
+    """Load all models; a missing model or two tokenizers that differ are errors of one line."""
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
-    sources = locate(target, "target"), locate(draft, "draft")
-    tokenizers = [from_pretrained(AutoTokenizer, source) for source in sources]
-    masked = unshared(tokenizers[0], tokenizers[1], (target, draft))
+    drafts = [name for name in (draft, *others) if name is not None]
+    sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
+    tokenizer, *tokenizers = (from_pretrained(AutoTokenizer, source) for source in sources)
+    differing = [unshared(tokenizer, one, (target, name)) for one, name in zip(tokenizers, drafts, strict=True)]
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
     for one in loaded:
-        require_room(tokenizers[0], one.source.label, int(one.text_config.vocab_size))
-    return Pair(target=loaded[0], draft=loaded[1], tokenizer=tokenizers[0], masked=tuple(masked))
+        require_room(tokenizer, one.source.label, int(one.text_config.vocab_size))
+    return Pair(
+        target=loaded[0],
+        draft=None if draft is None else loaded[1],
+        tokenizer=tokenizer,
+        masked=tuple(sorted({token for tokens in differing for token in tokens})),
+        others=dict(zip(others, loaded[len(loaded) - len(others) :], strict=True)),
+    )
 
 
 def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:

@@ -1,21 +1,29 @@
 """Run a greedy chain method on a trace: no model, the same rounds as live."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
+import torch
+
 from specbench_kit.assembly import round_policy, timed
-from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.drafting.base import Offer, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
+
+UNLIMITED = 1 << 40
 
 
 class _Recorded:
@@ -115,8 +123,17 @@ class ReplayVerifier:
         trace, start = self._traces[draft.request_id], draft.session.produced
         answer = trace.output_ids[start : start + len(nodes) + 1]
         answer += trace.continuation[: len(nodes) + 1 - len(answer)]
-        path, extra = walk(draft.tree, nodes, answer.__getitem__)
+        path, extra = walk(draft.tree, nodes, partial(_nth, answer))
         return Verdict(draft, nodes, path, extra, 1 + len(nodes))
+
+
+def _nth(answer: Sequence[int], column: int) -> int:
+    if column >= len(answer):
+        raise SkitError(
+            f"the method's draft goes {column} tokens beyond the recorded answer: record the trace with a larger "
+            "--max-draft, or lower the method's"
+        )
+    return answer[column]
 
 
 def recorded(header: TraceHeader) -> Deployment:
@@ -150,14 +167,14 @@ def replay(
     if method.pipeline is not None:
         raise SkitError("a trace holds chains, so a method that fills a pipeline cannot be replayed: run it live")
     active: dict[str, RequestTrace] = {}
-    drafter, verifier = ReplayDrafter(header, active), ReplayVerifier(active)
+    drafter, verifier = _source(method, header, active), ReplayVerifier(active)
     engine = Engine(
         round_policy(method),
         *timed(method, drafter, verifier, deployment or recorded(header)),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
-        capacity=1 << 40,
+        capacity=UNLIMITED,
         name=method.called,
     )
     engine.clock.timeline = timeline
@@ -171,6 +188,18 @@ def replay(
         for record in engine.step():
             record.finish_reason = active.pop(record.request_id).finish_reason
             yield record
+
+
+def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]) -> DraftSource:
+    """What the trace holds of the draft model, or a drafter that needs no model: text is there to look things up in."""
+    drafting = method.drafting
+    if not drafting.models:
+        longest, clock = header.capacity or UNLIMITED, MeasuringClock(torch.device("cpu"))
+        return drafting.source(Parts({}, Sampler(), clock, sampled=False, capacity=longest))
+    if drafting.offer is not Offer.LEVELS:
+        reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"
+        raise SkitError(f"{method.called}: {reason}: run it live")
+    return ReplayDrafter(header, traces)
 
 
 def _request(trace: RequestTrace) -> Request:

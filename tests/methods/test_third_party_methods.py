@@ -53,7 +53,7 @@ def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
     known = {row["name"]: row for row in listed}
     assert {"autoregressive", "fixed-k", "pairs", "threshold"} <= set(known)
     assert known["pairs"]["summary"] == "Draft two tokens, twice."
-    assert (known["pairs"]["source"], known["pairs"]["options"]) == ("elsewhere", {"times": 2})
+    assert (known["pairs"]["source"], known["pairs"]["options"]) == ("elsewhere", {"times": 2, "drafter": "model"})
     assert "pairs" in skit("list", "methods", env=env).stdout
 
 

@@ -100,8 +100,8 @@ def test_spans_come_to_the_seconds_that_the_records_hold(
 ) -> None:
     timeline, records = recorded(SPECEDGE, runners, deployment, batch_size)
     assert seconds(timeline.spans, "draft", "proactive") == pytest.approx(charged(records, "draft"))
-    for label, phase in (("verify", "verify"), ("prefill", "prefill"), ("transfer", "link"), ("queue", "queue")):
-        assert seconds(timeline.spans, label) == pytest.approx(charged(records, phase), abs=1e-12)
+    for name, phase in (("verify", "verify"), ("prefill", "prefill"), ("transfer", "link"), ("queue", "queue")):
+        assert seconds(timeline.spans, name) == pytest.approx(charged(records, phase), abs=1e-12)
 
 
 @pytest.mark.parametrize("deployment", [DEPLOYMENT, None], ids=["modelled", "measured"])

@@ -1,0 +1,29 @@
+"""N-gram drafting by name, for its commonest setting."""
+
+from dataclasses import dataclass, field
+
+from specbench_kit.drafting.base import Drafting
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.fixed_k import FixedK
+
+
+@methods.register("prompt-lookup")
+@dataclass(frozen=True)
+class PromptLookup(FixedK):
+    """Draft the `k` tokens that followed the longest of the last `min` to `max` tokens, where they stood first."""
+
+    k: int = 10
+    min: int = 1
+    max: int = 3
+    drafter: str = field(default="prompt-lookup", init=False)
+    source = "prompt lookup decoding, Saxena 2023"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.drafting  # refuses a bad range
+
+    @property
+    def drafting(self) -> Drafting:
+        from specbench_kit.drafting import prompt_lookup
+
+        return prompt_lookup.PromptLookup(min=self.min, max=self.max)

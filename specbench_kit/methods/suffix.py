@@ -1,0 +1,38 @@
+"""Suffix decoding by name, for its commonest setting."""
+
+from dataclasses import dataclass, field
+
+from specbench_kit.drafting.base import Drafting
+from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.fixed_k import FixedK
+
+
+@methods.register("suffix")
+@dataclass(frozen=True)
+class Suffix(Method):
+    """Draft at most `max_draft` tokens of what most often followed the last ones; the options are the drafter's.
+
+    `shared=false` keeps requests apart, so that results do not depend on their order.
+    """
+
+    max_draft: int = 16
+    max_depth: int = 64
+    factor: float = 1.0
+    offset: int = 0
+    min_prob: float = 0.1
+    shared: bool = True
+    drafter: str = field(default="suffix", init=False)
+    source = "SuffixDecoding, Oliaro et al. 2024"
+
+    def __post_init__(self) -> None:
+        require(self.max_draft >= 1, f"suffix: max_draft must be at least 1, not {self.max_draft}")
+        _ = self.drafting  # refuses bad options
+
+    @property
+    def drafting(self) -> Drafting:
+        from specbench_kit.drafting import suffix
+
+        return suffix.Suffix(self.max_depth, self.factor, self.offset, self.min_prob, self.shared)
+
+    def policy(self) -> Policy:
+        return FixedK(self.max_draft).policy()
