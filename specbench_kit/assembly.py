@@ -9,7 +9,8 @@ from specbench_kit.decoding.drafter import DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline.loop import LevelDrafter, PipelineEngine
+from specbench_kit.decoding.pipeline.drafter import LevelDrafter
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
@@ -86,10 +87,11 @@ def pipeline_engine(
     """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
     assert method.pipeline is not None
     depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
+    drafter = LevelDrafter(draft, sampler, clock) if method.uses_drafter else None
     make = partial(
         PipelineEngine,
         level_policy(method),
-        LevelDrafter(draft, sampler, clock),
+        drafter,
         stages,
         sampler=sampler,
         depth=depth,
@@ -98,12 +100,13 @@ def pipeline_engine(
         batch_size=batch_size,
         capacity=capacity,
         name=method.called,
+        budget=method.pipeline.budget,
     )
     if deployment is None:
         return make(clock)
     require_stages(method, deployment)
     modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled))
+    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter))
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:

@@ -6,19 +6,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
-__all__ = ["Child", "Environment", "Latencies", "LevelPolicy", "Method", "Pipeline", "Policy", "methods", "require"]
+__all__ = ["Child", "Environment", "Latencies", "LevelPolicy", "Method", "Pipeline", "Policy", "StepBudget", "methods", "require"]
 
 
 class Pipeline(NamedTuple):
-    """A target cut into stages, which is fed one level of a tree, of at most `width` tokens, per step."""
+    """A target cut into stages, which is fed one level of a tree per step and request, of at most `width` tokens.
+
+    The `budget` says what the levels of a batch, and its prompts, come to together.
+    """
 
     stages: int
     width: int
+    budget: StepBudget = StepBudget()
 
     @property
     def nodes(self) -> int:

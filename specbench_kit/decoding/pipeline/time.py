@@ -1,8 +1,9 @@
 """What a pipeline's loop asks of modelled time, and the laws that its steps follow."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from specbench_kit.decoding.pipeline.flight import Flight, Level
+from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.session import Session
 
 
@@ -15,8 +16,8 @@ class StepTime(Protocol):
     def release(self, session: Session) -> None:
         """Forget a request."""
 
-    def step(self, session: Session, flight: Flight, level: Level) -> None:
-        """Let the time of one step pass, in which the drafter forwards the level that was fed."""
+    def step(self, streams: Sequence[Stream]) -> None:
+        """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
 
 
 def expected_steps(stages: int, hit_rate: float) -> float:
