@@ -1,10 +1,12 @@
 """A slice of a model's layers: one stage of a pipeline."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Identity, ModuleList
+from torch.nn.utils.rnn import pad_sequence
 
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.padded import Computed, ForwardInput
@@ -44,7 +46,7 @@ class StageExecutor(TransformersExecutor):
 
     def _embedded(self, batch: ForwardInput) -> Tensor:
         """What was received, padded as the batch is: [rows, width, hidden]."""
-        return pad_sequence([self.received[slot] for slot in batch.kv.slots], batch_first=True)
+        return pad_sequence([self.received[slot] for slot in batch.kv.slot_of_row], batch_first=True)
 
 
 def require_cuttable(model: Any, stages: int) -> None:
