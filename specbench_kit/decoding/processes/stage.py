@@ -48,13 +48,15 @@ class Stage:
 
     def prune(self, slot: int, prune: Prune) -> None:
         """Let go of nodes, in KV and in what is held."""
-        tree, held = self.trees[slot], self.held.pop(slot, Load())
+        tree, held = self.trees[slot], self.held.get(slot, Load())
         first = len(tree) - len(held.level.tokens)
         kept = tree.prune(prune)
         rows = [place - first for place in kept if place >= first]
         if rows and held.states is not None:
             states = held.states[[len(held.level.prefix) + row for row in rows]]
-            self.held[slot] = Load(held.level.pick(rows, kept), states)
+            self.held[slot] = Load(held.level.pick(rows, kept), states)  # in its place: answers go out in this order
+        else:
+            self.held.pop(slot, None)
 
     def work(self, loads: Mapping[int, Load]) -> None:
         """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before."""
