@@ -30,7 +30,7 @@ METHODS = (
     "specinfer",
 )
 FEWEST = 8
-"""Requests of a small batch; larger ones have a quarter more than they have places."""
+"""Requests of a small batch; larger ones have twice as many as places, so that these are filled anew."""
 
 Points = Mapping[str, Sequence[Metrics]]
 """Per method what was found at each of the sizes."""
@@ -51,9 +51,8 @@ class _Bench:
         pipeline = parse_method(spec).pipeline
         filled = summarise_pipeline(records, pipeline.stages) if pipeline else {"hit_rate": None}
         answers = {record.request_id: record.output_ids for record in records}
-        rate = tokens / seconds
         return {
-            "throughput": rate,
+            "throughput": tokens / seconds,
             "hit_rate": filled["hit_rate"],
             "answers": answers,
             **time_between_tokens(records),
@@ -61,7 +60,7 @@ class _Bench:
 
     def requests(self, size: int) -> list[Request]:
         """The setting's, again and again."""
-        count, given = max(FEWEST, size + size // 4), self.setting.requests
+        count, given = max(FEWEST, 2 * size), self.setting.requests
         return [replace(given[n % len(given)], id=f"{n:03}") for n in range(count)]
 
 

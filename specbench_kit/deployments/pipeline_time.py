@@ -37,7 +37,9 @@ class PipelineTime:
     def step(self, streams: Sequence[Stream]) -> None:
         """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
         start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
-        stage_s = {stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()}
+        stage_s = {
+            stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
+        }
         drafting, draft_s = self._drafting(streams, rows.get(1, []))
         tokens = max((sum(new for new, _ in batch) for batch in rows.values()), default=0)
         link_s = hand_over.seconds(tokens) + self._messages_s(streams)

@@ -12,7 +12,18 @@ from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
-__all__ = ["Child", "Environment", "Latencies", "LevelPolicy", "Method", "Pipeline", "Policy", "StepBudget", "methods", "require"]
+__all__ = [
+    "Child",
+    "Environment",
+    "Latencies",
+    "LevelPolicy",
+    "Method",
+    "Pipeline",
+    "Policy",
+    "StepBudget",
+    "methods",
+    "require",
+]
 
 
 class Pipeline(NamedTuple):

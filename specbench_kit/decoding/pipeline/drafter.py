@@ -1,7 +1,6 @@
 """The draft model of a pipeline."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,7 +22,8 @@ class LevelDrafter:
 
     def step(self, streams: Sequence[Stream], growing: Sequence[Stream]) -> Sequence[Tensor]:
         """Distributions [nodes, vocabulary] after the last level of those that have nodes in flight."""
-        feeds, phase = list[Feed](), cast(Phase, "draft")
+        feeds = list[Feed]()
+        phase: Phase = "draft"
         for stream in streams:
             feeds.append(Feed(self._slot(stream.session.request.id), stream.level, stream.prune))
             phase = "prefill" if stream.level.prefix else phase
@@ -34,7 +34,8 @@ class LevelDrafter:
                 return []
             if len(found) == 1:
                 return [self._sampler.probabilities(found[0])]
-            return self._sampler.probabilities(torch.cat(found)).split([len(part) for part in found])
+            parts: Sequence[Tensor] = self._sampler.probabilities(torch.cat(found)).split([len(one) for one in found])
+            return parts
 
     def release(self, session: Session) -> None:
         """Forget a request."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-
 from torch import Tensor
 
 from specbench_kit.decoding.pipeline.flight import Level, Prune
