@@ -1,4 +1,4 @@
-"""The pipeline loop: a step feeds a level of every request's tree, and yields a token where the true one is in flight."""
+"""The pipeline loop: a step feeds a level of every tree, and yields a token where the true one is in flight."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
