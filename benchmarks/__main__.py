@@ -23,6 +23,7 @@ from benchmarks import (
     loop_overhead,
     losslessness,
     pipeline,
+    pipeline_batches,
     serving,
     specedge,
     speedup,
@@ -43,6 +44,7 @@ MODULES = (
     adaspec_ablation,
     losslessness,
     pipeline,
+    pipeline_batches,
     serving,
     specedge,
     calibration,
@@ -131,6 +133,8 @@ def _write(path: Path, setting: Setting, outcome: Outcome) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+    for name, held in outcome.files.items():
+        (path.parent / name).write_bytes(held)
 
 
 def _without_folders(value: Any) -> Any:

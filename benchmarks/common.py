@@ -1,7 +1,7 @@
 """What the benchmarks share: their setting, the turns they take, and the figures they hand back."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 from time import perf_counter
@@ -68,11 +68,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one benchmark found, with lines to print below its table."""
+    """What one benchmark found, with lines to print below its table, and `files` to lie beside its JSON."""
 
     title: str
     figures: Sequence[Figure]
     notes: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def over_rounds(label: str, values: Sequence[float], unit: str, bound: Bound | None = None) -> Figure:

@@ -12,7 +12,8 @@ from specbench_kit.decoding.drafter import DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline.loop import LevelDrafter, PipelineEngine
+from specbench_kit.decoding.pipeline.drafter import LevelDrafter
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
@@ -53,11 +54,11 @@ def live_engine(
     models = {**others, **({} if draft is None else {DRAFT: draft})}
     capacity = min(runner.capacity for runner in (target, *models.values()))
     if method.pipeline is not None:
-        assert draft is not None
         return pipeline_engine(
             method,
             stages or VirtualStages(target),
             draft,
+            device=target.device,
             sampler=sampler,
             seed=seed,
             eos_ids=eos_ids,
@@ -80,8 +81,9 @@ def live_engine(
 def pipeline_engine(
     method: Method,
     stages: Stages,
-    draft: Runner,
+    draft: Runner | None,
     *,
+    device: torch.device,
     sampler: Sampler,
     seed: int,
     eos_ids: frozenset[int],
@@ -90,13 +92,14 @@ def pipeline_engine(
     started_s: float = 0.0,
     deployment: Deployment | None = None,
 ) -> PipelineEngine:
-    """The loop over stages and a draft model, on this machine's clock or on a deployment's."""
+    """The loop over stages and a draft model, if it drafts, on this machine's clock or on a deployment's."""
     assert method.pipeline is not None
-    depth, clock = method.pipeline.stages, MeasuringClock(draft.device, started_s)
+    depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
+    drafter = None if draft is None or not method.uses_drafter else LevelDrafter(draft, sampler, clock)
     make = partial(
         PipelineEngine,
         level_policy(method),
-        LevelDrafter(draft, sampler, clock),
+        drafter,
         stages,
         sampler=sampler,
         depth=depth,
@@ -105,12 +108,13 @@ def pipeline_engine(
         batch_size=batch_size,
         capacity=capacity,
         name=method.called,
+        budget=method.pipeline.budget,
     )
     if deployment is None:
         return make(clock)
     require_stages(method, deployment)
     modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled))
+    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter))
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:

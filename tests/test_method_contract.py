@@ -59,7 +59,13 @@ VARIANTS = {
         "specedge:proactive=false,depth=2,budget=5",
     ],
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
-    "specpipe": ["specpipe:stages=2,width=3,children=2", "specpipe:stages=4,width=12,children=4"],
+    "specpipe": [
+        "specpipe:stages=2,width=3,children=2,budget=request",
+        "specpipe:stages=4,width=12,children=4,rows=20,chunk=16",
+        "specpipe:stages=3,width=9,children=3,rows=12,share=greedy,prefill=mixed",
+    ],
+    "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
+    "pp-microbatch": ["pp-microbatch:stages=2"],
     "server-tree": ["server-tree:depth=2,budget=6"],
     "threshold": [
         "threshold",
@@ -127,11 +133,14 @@ DRAFTED = [
 """Every method with every other drafter that offers what it asks."""
 PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
 """Methods that draft nothing, whose decoding is autoregressive's own."""
-SPECULATIVE = [*(spec for spec in SPECS if spec not in PLAIN), *TREES]
-SAMPLED = ["autoregressive", *(spec for spec in SPECULATIVE if spec not in ("oracle:max_draft=3", "tree of depth 3"))]
+UNDRAFTED = [spec for spec in SPECS if spec not in PLAIN and not methods.get(spec.partition(":")[0]).uses_drafter]
+"""Methods of a loop of their own that draft nothing."""
+SPECULATIVE = [*(spec for spec in SPECS if spec not in (*PLAIN, *UNDRAFTED)), *TREES]
 MODELLED = [spec for spec in SPECULATIVE if spec in TREES or parse_method(spec).drafting.models]
 """Those that draft with a model, which agrees with the target now and then on any text."""
-every_method = pytest.mark.parametrize("method", ["autoregressive", *SPECULATIVE], indirect=True)
+EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
+SAMPLED = [spec for spec in EVERY if spec not in ("oracle:max_draft=3", "tree of depth 3")]
+every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +248,7 @@ def test_output_is_never_longer_than_asked(
     for count in range(1, 8):
         records = run(method, agreeing, make_requests(prompts, count), batch_size=3)
         assert outputs(records) == {name: answer[:count] for name, answer in answers.items()}
-    if method != AUTOREGRESSIVE:
+    if method.uses_drafter:
         rounds = [record.rounds[-1] for record in records.values()]
         cut = any(step.committed <= step.accepted for step in rounds)
         assert cut or method.needs_reference or not method.drafting.models
@@ -351,7 +360,8 @@ def sample(
     # a pipeline takes one request at a time; what is looked up draws plain decoding's own tokens, as is tested below
     draws = draws // 10 if method.pipeline or not method.drafting.models else draws
     requests = make_requests([START] * draws, length)
-    return run(method, runners, requests, sampler=sampler, seed=11, batch_size=400)
+    batch_size = 16 if method.pipeline else 400
+    return run(method, runners, requests, sampler=sampler, seed=11, batch_size=batch_size)
 
 
 @pytest.mark.parametrize("method", SAMPLED, indirect=True)

@@ -22,15 +22,10 @@ class Loop(ABC):
     prompt and output, that a request can come to.
     """
 
-    at_once: int | None = None
-    """Requests that are decoded at the same time, where that is not all that were submitted."""
-
     def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
         self.clock = clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
-        self._submitted: deque[tuple[Request, float]] = deque()
-        """Requests that have a place but are not yet decoded, and since when."""
         self.on_round: Callable[[Sequence[Finished]], None] | None = None
         """Is shown every round, while the clock stands still."""
         self._seed, self._eos_ids = seed, eos_ids
@@ -44,12 +39,12 @@ class Loop(ABC):
     @property
     def effective_batch_size(self) -> int:
         """Requests that are decoded at the same time where enough are asked."""
-        return min(self.at_once or self._batch_size, self._batch_size)
+        return self._batch_size
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.sessions or self.waiting or self._submitted)
+        return not (self.sessions or self.waiting)
 
     def step(self) -> list[RequestRecord]:
         """One step of every request of the batch; returns those that finished."""
@@ -75,16 +70,10 @@ class Loop(ABC):
         """Forget a finished request."""
 
     def _refill(self) -> None:
-        self._fill_places()
-        while self._submitted and len(self.sessions) < self.effective_batch_size:
-            self._begin(*self._submitted.popleft())
-            self._fill_places()
+        while self.waiting and len(self.sessions) < self._batch_size:
+            self._begin(self.waiting.popleft())
 
-    def _fill_places(self) -> None:
-        while self.waiting and len(self.sessions) + len(self._submitted) < self._batch_size:
-            self._submitted.append((self.waiting.popleft(), self.clock.now_s()))
-
-    def _begin(self, request: Request, arrival_s: float) -> None:
+    def _begin(self, request: Request) -> None:
         record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
         room = self._capacity - len(request.prompt_ids)
         if not request.prompt_ids or room < 1:
@@ -96,8 +85,7 @@ class Loop(ABC):
             return
         request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
         random = RequestRandom(self._seed, request.id)
-        session = Session(request, random, self._eos_ids, arrival_s, record)
-        session.waited_s = self.clock.now_s() - arrival_s
+        session = Session(request, random, self._eos_ids, self.clock.now_s(), record)
         self._admit(session)
         self.sessions.append(session)
 
@@ -113,7 +101,7 @@ class Loop(ABC):
 def mark_round(clock: Clock, session: Session) -> None:
     """Note a request's latest round on the timeline."""
     rounds, name = session.record.rounds, session.request.id
-    began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else session.waited_s, rounds[-1].end_s
+    began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else 0.0, rounds[-1].end_s
     start_s, end_s = session.arrival_s + began_s, session.arrival_s + ended_s
     clock.mark(f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name)
 

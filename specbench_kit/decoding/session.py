@@ -30,8 +30,6 @@ class Session:
     record: RequestRecord
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
-    waited_s: float = 0.0
-    """From there until it was decoded, where fewer are decoded at once than there are places."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)

@@ -18,7 +18,7 @@ class HandOver:
     """What lies between two stages of a pipeline: a latency, and the hidden states of the tokens over a bandwidth.
 
     A pass through all stages pays for `per_pass` of them; the others take no time. Where every step prunes what is in
-    flight, `prune_s` is what that takes.
+    flight, `prune_s` is what that takes; `batching_s` comes on top of a step for every request beyond the first.
     """
 
     latency_s: float = 0.0
@@ -26,6 +26,7 @@ class HandOver:
     bytes_per_s: float = float("inf")
     per_pass: int = 1
     prune_s: float = 0.0
+    batching_s: float = 0.0
 
     def seconds(self, tokens: int) -> float:
         """Of one hand-over."""

@@ -60,7 +60,7 @@ def _endpoint(table: Fields, known: tuple[str, ...], folder: Path, place: str) -
 def _hand_over(table: Fields, place: str) -> HandOver:
     cards.require_keys(table, (), _HAND_OVER, place)
     _require_whole("per_pass", table.get("per_pass", 1), 0, place)
-    for names, least in ((("latency_s", "bytes_per_token", "prune_s"), 0.0), (("bytes_per_s",), 1.0)):
+    for names, least in ((("latency_s", "bytes_per_token", "prune_s", "batching_s"), 0.0), (("bytes_per_s",), 1.0)):
         cards.require_numbers({name: table[name] for name in names if name in table}, place, least)
     values: dict[str, Any] = {name: float(value) for name, value in table.items() if name != "per_pass"}
     return HandOver(per_pass=table.get("per_pass", 1), **values)

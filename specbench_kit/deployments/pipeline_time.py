@@ -1,21 +1,25 @@
 """How long the steps of a pipeline take under a deployment."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
-from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.latency import Row
-from specbench_kit.decoding.pipeline.flight import Flight, Level
+from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.session import Session
 from specbench_kit.deployments.base import Deployment
 
 
 class PipelineTime:
-    """Stages and drafter work side by side; a step takes as long as the slowest, then pruning and the hand-over."""
+    """Stages and drafter work side by side; a step takes as long as the slowest, then pruning and the hand-over.
 
-    def __init__(self, deployment: Deployment, clock: ModelledClock) -> None:
+    What requests feed together is one batch in every stage; without `drafts` nobody drafts.
+    """
+
+    def __init__(self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts
-        self._clock = clock
+        self._clock, self._drafts = clock, drafts
         self._randoms: dict[str, Random] = {}
         self._asked: set[str] = set()
         """Requests whose prompts have crossed the link."""
@@ -30,46 +34,80 @@ class PipelineTime:
         del self._randoms[session.request.id]
         self._asked.discard(session.request.id)
 
-    def step(self, session: Session, flight: Flight, level: Level) -> None:
-        """Let the time of one step pass, in which the drafter forwards the level that was fed."""
-        start_s, rows = self._clock.now_s(), self._rows(session, flight)
-        stage_s = {stage: self._verifier.latency.seconds([row]) / len(flight.sizes) for stage, row in rows.items()}
-        draft_s = self._drafter.latency.seconds([rows[1]]) if level.tokens else 0.0
-        hand_over = self._verifier.hand_over
-        link_s = hand_over.seconds(max(new for new, _ in rows.values())) + self._messages_s(session, level)
-        self._clock.charge("prefill" if level.prefix else "draft", draft_s)
-        self._clock.charge("verify", max(stage_s.values()))
+    def step(self, streams: Sequence[Stream]) -> None:
+        """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
+        start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
+        stage_s = {
+            stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
+        }
+        drafting, draft_s = self._drafting(streams, rows.get(1, []))
+        tokens = max((sum(new for new, _ in batch) for batch in rows.values()), default=0)
+        link_s = hand_over.seconds(tokens) + self._messages_s(streams)
+        between_s = hand_over.prune_s + hand_over.batching_s * (len(streams) - 1)
+        self._clock.charge(drafting, draft_s)
+        self._clock.charge("verify", max(stage_s.values(), default=0.0))
         self._clock.charge("link", link_s)
-        self._clock.charge("commit", hand_over.prune_s)
-        worked_s = start_s + max(draft_s, *stage_s.values())
-        pruned_s = worked_s + hand_over.prune_s
-        name, drafting = session.request.id, "prefill" if level.prefix else "draft"
-        self._clock.mark("drafter", drafting, start_s, start_s + draft_s, name)
-        for stage in range(1, len(flight.sizes) + 1):
-            done_s = start_s + stage_s.get(stage, 0.0)
-            self._clock.mark(f"stage/{stage}", "verify", start_s, done_s, name)
-            self._clock.mark(f"stage/{stage}", "stall", done_s, worked_s, name)
-            self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, name)
-        self._clock.mark("link", "transfer", pruned_s, pruned_s + link_s, name)
-        self._clock.wait_until(pruned_s + link_s)
+        self._clock.charge("commit", between_s)
+        worked_s = start_s + max(draft_s, *stage_s.values(), 0.0)
+        self._mark(streams, stage_s, start_s, worked_s, worked_s + between_s)
+        names = [stream.session.request.id for stream in streams]
+        self._clock.mark("drafter", drafting, start_s, start_s + draft_s, *names)
+        self._clock.mark("link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names)
+        self._clock.wait_until(worked_s + between_s + link_s)
 
-    def _rows(self, session: Session, flight: Flight) -> dict[int, Row]:
+    def _drafting(self, streams: Sequence[Stream], rows: Sequence[Row]) -> tuple[Phase, float]:
+        """What the drafter does in this step, and its seconds."""
+        phase: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
+        return phase, self._drafter.latency.seconds(rows) if rows and self._drafts else 0.0
+
+    def _mark(
+        self, streams: Sequence[Stream], stage_s: Mapping[int, float], start_s: float, worked_s: float, pruned_s: float
+    ) -> None:
+        names = [stream.session.request.id for stream in streams]
+        for stage in range(1, self._verifier.stages + 1):
+            done_s = start_s + stage_s.get(stage, 0.0)
+            self._clock.mark(f"stage/{stage}", "verify", start_s, done_s, *names)
+            self._clock.mark(f"stage/{stage}", "stall", done_s, worked_s, *names)
+            self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, *names)
+
+    def _rows(self, streams: Sequence[Stream]) -> dict[int, list[Row]]:
         """What every stage that works computes, and the tokens that it has in KV before that."""
-        rows, end, context = {}, len(flight), len(session.tokens) - 1
-        prefix = 0 if self._cached_prompts else flight.prefix
-        for stage, size in enumerate(flight.sizes, 1):
-            end -= size
-            if size:
-                rows[stage] = (size, context + end) if end else (size + prefix, context - prefix)
+        rows: dict[int, list[Row]] = {}
+        for stream in streams:
+            for stage, row in self._rows_of(stream):
+                rows.setdefault(stage, []).append(row)
         return rows
 
-    def _messages_s(self, session: Session, level: Level) -> float:
-        """What crosses the link: prompt and first answer, or with the drafter on the edge every level and answer."""
-        name = session.request.id
+    def _rows_of(self, stream: Stream) -> Iterator[tuple[int, Row]]:
+        """Of one request, from the last stage on: what a stage holds was computed by all those after it."""
+        flight, context = stream.flight, len(stream.session.tokens) - 1
+        entered = context - max(0, len(stream.ahead) - 1)
+        cached = context if self._cached_prompts else entered - flight.prefix
+        for stage in range(len(flight.sizes), 0, -1):
+            prefix = 0 if self._cached_prompts else flight.prefixes[stage - 1]
+            if new := flight.sizes[stage - 1] + prefix:
+                yield stage, (new, cached)
+                cached += new
+
+    def _messages_s(self, streams: Sequence[Stream]) -> float:
+        """What the step waits for on the link: with the drafter on the edge every level and answer crosses it.
+
+        Else only a prompt and its first answer do, which hold nobody up but a request that is alone.
+        """
+        if self._on_edge:
+            return max(self._message_s(stream) for stream in streams)
+        joining = [stream for stream in streams if stream.session.request.id not in self._asked]
+        if joining and len(joining) == len(streams):
+            return max(self._message_s(stream) for stream in joining)
+        for stream in joining:
+            stream.session.arrival_s -= self._message_s(stream)
+        return 0.0
+
+    def _message_s(self, stream: Stream) -> float:
+        """Up with a prompt or a level, and down with an answer."""
+        name = stream.session.request.id
         asked = name in self._asked
-        if asked and not self._on_edge:
-            return 0.0
         self._asked.add(name)
-        tokens, random = len(level.tokens) if asked else len(session.tokens), self._randoms[name]
+        tokens, random = len(stream.level.tokens) if asked else len(stream.session.tokens), self._randoms[name]
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
         return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from specbench_kit.drafting.base import Drafting
 from specbench_kit.methods.base import Method, Offer, Policy, methods
 
 
@@ -15,12 +14,6 @@ class Autoregressive(Method):
     source = "baseline"
     asks = Offer.TOKENS
     uses_drafter = False
-
-    @property
-    def drafting(self) -> Drafting:
-        from specbench_kit.drafting.look_up import Nothing
-
-        return Nothing()
 
     def policy(self) -> Policy:
         return Policy()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
 from specbench_kit.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.errors import SkitError
@@ -21,16 +22,21 @@ __all__ = [
     "Offer",
     "Pipeline",
     "Policy",
+    "StepBudget",
     "methods",
     "require",
 ]
 
 
 class Pipeline(NamedTuple):
-    """A target cut into stages, which is fed one level of a tree, of at most `width` tokens, per step."""
+    """A target cut into stages, which is fed one level of a tree per step and request, of at most `width` tokens.
+
+    The `budget` says what the levels of a batch, and its prompts, come to together.
+    """
 
     stages: int
     width: int
+    budget: StepBudget = StepBudget()
 
     @property
     def nodes(self) -> int:
@@ -92,6 +98,10 @@ class Method(ABC):
     @property
     def drafting(self) -> Drafting:
         """The drafter, with its options."""
+        if self.drafter == "none":
+            from specbench_kit.drafting.look_up import Nothing
+
+            return Nothing()
         return parse_drafter(self.drafter)
 
     def require_drafter(self) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Child, LevelPolicy, Method, Offer, Pipeline, methods, require
+from specbench_kit.methods.base import Child, LevelPolicy, Method, Offer, Pipeline, StepBudget, methods, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,23 +18,33 @@ class SpecPipe(Method):
 
     Each node of the last level offers its `children` likeliest tokens; what counts is the probability from the root
     on. The tree is cut back to what follows each token that the last stage yields, and a token that it does not hold
-    empties the pipeline.
+    empties the pipeline. The levels of a batch come to `rows` tokens in a step, shared out `equal`ly or `greedy` by
+    probability; with `budget=request` each keeps to its own width alone. New prompts go `first`, in steps of their
+    own of `chunk` tokens, or `mixed` with the levels.
     """
 
     stages: int = 8
     width: int = 64
     children: int = 16
+    rows: int = 64
+    share: Literal["equal", "greedy"] = "equal"
+    budget: Literal["step", "request"] = "step"
+    prefill: Literal["first", "mixed"] = "first"
+    chunk: int = 512
     source = "SpecPipe, Yin et al. 2025"
     proposal = "top"
     asks = Offer.LEVELS
 
     def __post_init__(self) -> None:
-        for name in ("stages", "width", "children"):
+        for name in ("stages", "width", "children", "rows", "chunk"):
             require(getattr(self, name) >= 1, f"specpipe: {name} must be at least 1, not {getattr(self, name)}")
+        fits = self.width <= self.rows or self.budget == "request"
+        require(fits, f"specpipe: width={self.width} is more than a step's rows={self.rows}: give rows={self.width}")
 
     @property
     def pipeline(self) -> Pipeline:
-        return Pipeline(self.stages, self.width)
+        rows = self.rows if self.budget == "step" else None
+        return Pipeline(self.stages, self.width, StepBudget(rows, self.share, self.prefill, self.chunk))
 
     def policy(self) -> LevelPolicy:
         return _SpecPipePolicy(self.width, self.children)

@@ -54,19 +54,15 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_a_run_records_how_many_requests_were_decoded_at_once(tiny: TinyPair, tmp_path: Path) -> None:
-    """A pipeline decodes one of three; its run says so, and does not stand beside one that decodes three."""
+def test_a_pipeline_decodes_as_many_requests_at_once_as_others(tiny: TinyPair, tmp_path: Path) -> None:
+    """Its run says so, and stands beside one that goes round by round."""
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3))
     benchmark.run(no_report)
     fixed, piped = (conclusion.directory for conclusion in benchmark.conclude())
-    assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 1]
-    waits_s = [record.rounds[0].queue_s for record in piped.records()]
-    assert min(waits_s[1:]) > 1e-3 > waits_s[0]
-    assert all(record.ttft_s > wait_s for record, wait_s in zip(piped.records(), waits_s, strict=True))
-    assert "batch size 3 (EFFECTIVELY 1:" in (piped.path / "report.md").read_text()
-    assert "EFFECTIVELY" not in (fixed.path / "report.md").read_text()
-    with pytest.raises(SkitError, match=r"batch size: as asked \(fixed-k.*, 1 where 3 was asked \(specpipe"):
-        compare(load_runs([fixed.path, piped.path])[0])
+    assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 3]
+    assert "EFFECTIVELY" not in (piped.path / "report.md").read_text()
+    compared = compare(load_runs([fixed.path, piped.path])[0])
+    assert len(compared.runs) == 2
 
 
 def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_path: Path) -> None:

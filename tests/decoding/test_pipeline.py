@@ -27,12 +27,13 @@ from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.pipeline.stages import TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stages import Feed, TreeSlot, VirtualStages
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Session
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, LevelPolicy
@@ -67,7 +68,8 @@ def traced(
     """The records of a run and what every stage held in every step."""
     defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
     settings = defaults | options
-    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], capacity=CAPACITY, **settings)
+    places = {"device": runners[0].device, "capacity": CAPACITY}
+    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], **places, **settings)
     engine.trace = []
     if details is not None:
         engine.on_round = details.note
@@ -137,30 +139,29 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def test_requests_of_a_batch_wait_for_each_other_and_that_is_in_their_time(target: Any, runners: Runners) -> None:
-    """Of four places the first is decoded at once; the fifth request is submitted when that place is free."""
+def test_requests_of_a_batch_share_the_steps(target: Any, runners: Runners) -> None:
+    """None waits for another: the prompts make one step, and then all go on together."""
     place = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
-    prompts = clear_prompts(target, [9, 30, 4, 17, 6], 12)
+    prompts = clear_prompts(target, [9, 30, 4, 17], 12)
     options: dict[str, Any] = {"deployment": place, "started_s": 7.0}
-    alone, _ = traced(runners, SPEC, prompts, 12, **options)
-    records, _ = traced(runners, SPEC, prompts, 12, batch_size=4, **options)
-    assert [record.output_ids for record in records] == [record.output_ids for record in alone]
-    work_s = [record.e2e_s for record in alone]
-    ends_s = [sum(work_s[: place + 1]) for place in range(5)]
-    waits_s = [0.0, *ends_s[:3], ends_s[3] - ends_s[0]]
-    for record, single, wait_s in zip(records, alone, waits_s, strict=True):
-        assert record.rounds[0].queue_s == pytest.approx(wait_s)
-        assert all(step.queue_s == 0 for step in record.rounds[1:])
-        assert record.ttft_s == pytest.approx(wait_s + single.ttft_s)
-        assert record.e2e_s == pytest.approx(wait_s + single.e2e_s)
-        assert record.tpot_s == pytest.approx(single.tpot_s)
-        assert single.rounds[0].queue_s == 0
+    spec = "specpipe:stages=4,width=8,children=4,budget=request"
+    alone, _ = traced(runners, spec, prompts, 12, **options)
+    records, _ = traced(runners, spec, prompts, 12, batch_size=4, **options)
+    together = {record.request_id: record for record in records}
+    for single in alone:
+        record = together[single.request_id]
+        assert record.output_ids == single.output_ids
+        assert [step.steps for step in record.rounds] == [step.steps for step in single.rounds]
+        assert (record.ttft_s, record.e2e_s) == (pytest.approx(single.ttft_s), pytest.approx(single.e2e_s))
+        assert all(step.queue_s == 0 for step in record.rounds)
+    verify_s = sum(step.verify_s for record in records for step in record.rounds)
+    assert verify_s == pytest.approx(max(record.e2e_s for record in records))
 
 
 def test_a_refused_prompt_frees_its_place_at_once(runners: Runners) -> None:
     records, _ = traced(runners, SPEC, [[], [1] * CAPACITY, [3]], 4, batch_size=2)
     assert [record.finish_reason for record in records] == ["error", "error", "length"]
-    assert records[-1].rounds[0].queue_s < records[-1].ttft_s
+    assert len(records[-1].output_ids) == 4
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:
@@ -250,7 +251,7 @@ def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: 
         for _ in range(dice.randrange(1, 4)):
             level = mirror.grow(dice, width=9, prefixes=[0, 1, 7, 70])
             if level.tokens:
-                _check_logits(fresh, mirror, slot.append(level))
+                _check_logits(fresh, mirror, runner.forward([slot.append(level)])[0])
         prune = mirror.prune(dice)
         assert slot.prune(prune) == prune.keep
         if dice.random() < 0.3:
@@ -293,15 +294,15 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     mirror, flight, answers = Mirror([]), Flight(stages), 0
     while answers < 60:
         level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
-        loads = [Load(level), *(part.held for part in parts[:-1])]
+        loads = [{0: Load(level)} if level.weight else {}, *(part.held for part in parts[:-1])]
         for part, load in zip(parts, loads, strict=True):
-            part.work(0, load)
+            part.work(load)
         flight.enter(level, [0.0] * len(level.tokens))
         if not flight.answers:
             continue
         answers += 1
-        _check_root(fresh, mirror, parts[-1].held)
-        parts[-1].held = Load()
+        _check_root(fresh, mirror, parts[-1].held[0])
+        parts[-1].held = {}
         prune = _below_a_child(mirror, dice)
         flight.keep(prune.keep)
         for part in parts:
@@ -344,29 +345,34 @@ class Counting:
     """Stages of a target that counts: after token t comes t + 1."""
 
     def __init__(self) -> None:
-        self.tokens: list[int] = []
+        self.tokens: list[list[int]] = []
 
     def acquire(self) -> int:
-        return 0
+        self.tokens.append([])
+        return len(self.tokens) - 1
 
     def release(self, slot: int) -> None:
-        self.tokens = []
+        self.tokens[slot] = []
 
-    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
-        if prune is not None:
-            self.tokens = [self.tokens[place] for place in prune.keep]
-        self.tokens += level.tokens
+    def step(self, feeds: Sequence[Feed]) -> None:
+        for slot, level, prune in feeds:
+            if prune is not None:
+                self.tokens[slot] = [self.tokens[slot][place] for place in prune.keep]
+            self.tokens[slot] += level.tokens
 
-    def answer(self, slot: int) -> torch.Tensor:
-        return torch.eye(VOCABULARY)[(self.tokens[0] + 1) % VOCABULARY]
+    def answer(self, slots: Sequence[int]) -> torch.Tensor:
+        return torch.eye(VOCABULARY)[[(self.tokens[slot][0] + 1) % VOCABULARY for slot in slots]]
 
 
-class Echo(Counting):
+class Echo:
     """A drafter whose distribution after a token is all on that very token, so that a policy can read it."""
 
-    def step(self, stream: Stream) -> torch.Tensor:  # type: ignore[override]
-        super().step(0, stream.level, stream.prune)
-        return torch.eye(VOCABULARY)[[self.tokens[place] for place in stream.flight.bottom]]
+    def step(self, streams: Sequence[Stream], growing: Sequence[Stream]) -> list[torch.Tensor]:
+        eye = torch.eye(VOCABULARY)
+        return [eye[[one.flight.tokens[place] for place in one.flight.bottom]] for one in growing]
+
+    def release(self, session: Session) -> None:
+        """Nothing is kept."""
 
 
 class Coin(LevelPolicy):

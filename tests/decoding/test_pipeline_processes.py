@@ -70,9 +70,11 @@ def stages(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
     found.close()
 
 
-def run(runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler) -> Any:
+def run(
+    spec: str, runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler, batch: int
+) -> Any:
     engine = live_engine(
-        parse_method(SPEC), *runners, sampler=sampler, seed=3, eos_ids=frozenset(), batch_size=1, stages=stages
+        parse_method(spec), *runners, sampler=sampler, seed=3, eos_ids=frozenset(), batch_size=batch, stages=stages
     )
     assert isinstance(engine, PipelineEngine)
     engine.trace = []
@@ -88,16 +90,19 @@ def drain(engine: Loop) -> dict[str, RequestRecord]:
     return records
 
 
+@pytest.mark.parametrize(
+    ("spec", "batch"), [(SPEC, 1), (f"{SPEC},rows=8,chunk=32", 3), ("pp-microbatch:stages=2,chunk=32", 3)]
+)
 def test_processes_take_the_same_steps_to_the_same_output(
-    runners: Runners, requests_: list[Request], stages: ProcessStages
+    spec: str, batch: int, runners: Runners, requests_: list[Request], stages: ProcessStages
 ) -> None:
     """The trace of the processes is what each of them says that it worked on."""
     for sampler in (Sampler(), Sampler(temperature=0.8, top_p=0.9)):
         done = len(stages.trace())
-        alone, together = (run(runners, requests_, held, sampler) for held in (None, stages))
+        alone, together = (run(spec, runners, requests_, held, sampler, batch) for held in (None, stages))
         assert together == alone
         told, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)
-        assert [(step - first + 1, stage, ids) for step, stage, ids in told] == sorted(alone[1])
+        assert sorted((step - first + 1, stage, ids) for step, stage, ids in told) == sorted(alone[1])
         assert len({stage for _, stage, _ in told}) == 2
 
 

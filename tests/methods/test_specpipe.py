@@ -9,7 +9,7 @@ from tiny_models import clear_prompts, decode, disturbed, make_requests, make_ru
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Child, Pipeline
+from specbench_kit.methods.base import Child, Pipeline, StepBudget
 from specbench_kit.methods.spec import parse_method
 
 PROBABILITIES = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.05, 0.9, 0.05, 0.0]])
@@ -38,16 +38,22 @@ def test_a_level_keeps_to_the_room_and_holds_nothing_impossible() -> None:
 
 
 def test_its_pipeline_holds_a_level_per_stage_and_one_that_waits() -> None:
-    assert parse_method("specpipe").pipeline == Pipeline(stages=8, width=64)
-    assert parse_method("specpipe:stages=3,width=5").pipeline == (3, 5)
+    assert parse_method("specpipe").pipeline == Pipeline(stages=8, width=64, budget=StepBudget(64))
+    assert parse_method("specpipe:stages=3,width=5").pipeline == (3, 5, StepBudget(64))
     assert Pipeline(3, 5).nodes == 20
     assert parse_method("specinfer").pipeline is None
 
 
-@pytest.mark.parametrize("option", ["stages", "width", "children"])
+@pytest.mark.parametrize("option", ["stages", "width", "children", "rows", "chunk"])
 def test_options_are_at_least_one(option: str) -> None:
     with pytest.raises(SkitError, match=f"specpipe: {option} must be at least 1, not 0"):
         parse_method(f"specpipe:{option}=0")
+
+
+def test_a_level_that_no_step_can_take_is_refused() -> None:
+    with pytest.raises(SkitError, match="width=64 is more than a step's rows=8: give rows=64"):
+        parse_method("specpipe:rows=8")
+    assert parse_method("specpipe:rows=8,budget=request").pipeline == (8, 64, StepBudget())
 
 
 def hit_rate(records: dict[str, RequestRecord]) -> float:

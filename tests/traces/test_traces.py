@@ -60,7 +60,7 @@ def specs(*, chains: bool) -> list[str]:
 
 
 def _chains(kind: type[Method]) -> bool:
-    return kind.asks < Offer.TREES
+    return kind.asks < Offer.TREES and kind.pipeline is Method.pipeline
 
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:

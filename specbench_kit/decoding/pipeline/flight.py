@@ -35,6 +35,11 @@ class Level:
         """Tokens that a stage has to compute."""
         return len(self.prefix) + len(self.tokens)
 
+    def best(self, count: int, scores: Sequence[float]) -> list[int]:
+        """Its `count` likeliest nodes, in the order in which they stand."""
+        likeliest = sorted(range(len(scores)), key=lambda row: -scores[row])
+        return sorted(likeliest[:count])
+
     def pick(self, rows: Sequence[int], kept: Sequence[int]) -> "Level":
         """Some of its nodes, on their own, after all but the places `kept` have gone from the flight."""
         new = {place: index for index, place in enumerate(kept)}
@@ -52,11 +57,16 @@ class Flight:
         self.scores: list[float] = []
         self.sizes = deque([0] * stages)
         """Nodes in each stage, the first stage's first."""
-        self.prefix = 0
-        """Tokens that go through the stages together with the root."""
+        self.prefixes = deque([0] * stages)
+        """Tokens of the prompt in each stage, which join the committed prefix as they go."""
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def prefix(self) -> int:
+        """Tokens of the prompt that go through the stages."""
+        return sum(self.prefixes)
 
     @property
     def bottom(self) -> range:
@@ -85,7 +95,8 @@ class Flight:
         self.tokens += level.tokens
         self.parents += level.parents
         self.scores += scores
-        self.prefix = self.prefix or len(level.prefix)
+        self.prefixes.pop()
+        self.prefixes.appendleft(len(level.prefix))
         self.sizes.pop()
         self.sizes.appendleft(len(level.tokens))
 
@@ -104,7 +115,7 @@ class Flight:
 
     def keep(self, places: Sequence[int]) -> None:
         """The root joins the committed prefix; of the others these nodes stay."""
-        self.prefix = 0
+        self.prefixes = deque([0] * len(self.sizes))
         new = {place: index for index, place in enumerate(places)}
         end = len(self)
         for stage, size in enumerate(self.sizes):

@@ -1,6 +1,6 @@
-"""The pipeline loop: every step feeds one level of a tree, and yields a token where the true one is in flight."""
+"""The pipeline loop: a step feeds a level of every tree, and yields a token where the true one is in flight."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from torch import Tensor
@@ -8,57 +8,36 @@ from torch import Tensor
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.pipeline.budget import StepBudget
+from specbench_kit.decoding.pipeline.drafter import LevelDrafter
+from specbench_kit.decoding.pipeline.entry import Entry
 from specbench_kit.decoding.pipeline.flight import Fill
-from specbench_kit.decoding.pipeline.stages import Stages, TreeModel
+from specbench_kit.decoding.pipeline.spent import Spent
+from specbench_kit.decoding.pipeline.stages import Stages
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.pipeline.time import StepTime
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.models.runner import Runner, refuse_nan
+from specbench_kit.models.runner import refuse_nan
 
 Hold = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
 
 
-class LevelDrafter:
-    """The draft model of a pipeline: it forwards every level that is fed, and says what it expects after it."""
-
-    def __init__(self, runner: Runner, sampler: Sampler, clock: Clock) -> None:
-        self._runner, self._sampler, self._clock = runner, sampler, clock
-        self._trees: dict[str, TreeModel] = {}
-
-    def step(self, stream: Stream) -> Tensor:
-        """Distributions [nodes, vocabulary] after the level that was fed last."""
-        name = stream.session.request.id
-        known = name in self._trees
-        with self._clock.phase("draft" if known else "prefill"):
-            tree = self._trees[name] = self._trees[name] if known else TreeModel(self._runner)
-            tree.step(stream.level, stream.prune)
-            return self._sampler.probabilities(tree.answers(stream.flight.bottom))
-
-    def release(self, session: Session) -> None:
-        """Forget a request."""
-        tree = self._trees.pop(session.request.id, None)
-        if tree is not None:
-            tree.release()
-
-
 class PipelineEngine(Loop):
-    """Decodes requests one after the other, a tree level per step; what is in flight is a tree below the last token.
+    """Decodes a batch, a tree level of every request per step; what is in flight is a tree below its last token.
 
-    A batch would share the stages: here its requests wait for each other, which is `queue_s` of their first rounds. A
-    round lasts from filling the pipeline to the next time that the true token is not in flight. The policy is that of
-    the method `name`.
+    Stages and drafter work on the levels of all requests at once, as far as the budget of a step goes. A request's
+    round lasts from filling the pipeline to the next time that its true token is not in flight. The policy is that of
+    the method `name`; without a drafter nothing but roots is fed.
     """
-
-    at_once = 1
 
     def __init__(
         self,
         policy: LevelPolicy,
-        drafter: LevelDrafter,
+        drafter: LevelDrafter | None,
         stages: Stages,
         clock: Clock,
         *,
@@ -69,6 +48,7 @@ class PipelineEngine(Loop):
         capacity: int,
         name: str,
         batch_size: int = 1,
+        budget: StepBudget | None = None,
         time: StepTime | None = None,
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
@@ -76,46 +56,53 @@ class PipelineEngine(Loop):
         self.trace: list[Hold] | None = None
         """Is filled with what every stage works on, where it was given a list."""
         self._sampler, self._depth, self._time = sampler, depth, time
+        self._entry, self._spent = Entry(budget or StepBudget(), batch_size), Spent(clock)
         self._streams: dict[str, Stream] = {}
         self._steps = 0
 
     def _admit(self, session: Session) -> None:
-        watched = self.on_round is not None
-        self._streams[session.request.id] = Stream(session, self.stages.acquire(), self._depth, watched)
+        watched, began = self.on_round is not None, self._spent.read(len(self._streams))
+        stream = Stream(session, self.stages.acquire(), self._depth, watched, began)
+        self._streams[session.request.id] = stream
         if self._time is not None:
             self._time.admit(session)
 
     def _release(self, session: Session) -> None:
         name = session.request.id
+        self._spent.read(len(self._streams))
         self.stages.release(self._streams.pop(name).slot)
-        self.drafter.release(session)
+        if self.drafter is not None:
+            self.drafter.release(session)
         self.policy.forget(name)
         if self._time is not None:
             self._time.release(session)
 
     def _round(self) -> list[Fill]:
-        """One step of every request; returns what was fed to those whose round ended."""
-        ended = [self._step(self._streams[session.request.id]) for session in self.sessions]
-        return [fill for fill in ended if fill is not None]
+        """All stages and the drafter work on the trees as they are; then these are pruned, and grow.
 
-    def _step(self, stream: Stream) -> Fill | None:
-        """All stages and the drafter work on the tree as it is; then it is pruned, and a level is fed."""
+        Returns what was fed to the requests whose round ended.
+        """
+        streams = list(self._streams.values())
+        self._entry.choose(streams)
         with self.clock.phase("verify"):
-            self.stages.step(stream.slot, stream.level, stream.prune)
-        stream.enter()
-        self._note_step(stream)
+            self.stages.step([stream.feed for stream in streams])
+        self._hand_on(streams)
         with self.clock.phase("policy"):
-            children = self._draft(stream)
+            drafted = self._draft(streams)
         if self._time is not None:
-            self._time.step(stream.session, stream.flight, stream.level)
-        if stream.flight.answers:
-            return self._commit(stream, self._answer(stream), children)
-        stream.feed(children)
-        return None
+            self._time.step(streams)
+        return self._go_on(streams, drafted, self._answer(streams))
 
-    def _draft(self, stream: Stream) -> list[Child]:
+    def _draft(self, streams: Sequence[Stream]) -> dict[int, list[Child]]:
+        """What may follow the last level of every request that has one, by slot."""
+        if self.drafter is None:
+            return {}
+        growing = [stream for stream in streams if stream.flight.tokens]
+        found = zip(growing, self.drafter.step(streams, growing), strict=True)
+        return {stream.slot: self._children(stream, probabilities) for stream, probabilities in found}
+
+    def _children(self, stream: Stream, probabilities: Tensor) -> list[Child]:
         flight = stream.flight
-        probabilities = self.drafter.step(stream)
         room = self._capacity - len(stream.session.tokens) + 1 - len(flight)
         if room < 1:
             return []
@@ -123,14 +110,30 @@ class PipelineEngine(Loop):
         stream.tally.drafted += len(children)
         return children
 
-    def _answer(self, stream: Stream) -> int:
-        """The token after the root: the likeliest, or one drawn as plain decoding would draw it."""
+    def _answer(self, streams: Sequence[Stream]) -> dict[int, int]:
+        """The tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
+        answering = {stream.slot: stream.session for stream in streams if stream.flight.answers}
+        if not answering:
+            return {}
         with self.clock.phase("verify"):
-            logits = self.stages.answer(stream.slot)
+            logits = self.stages.answer(list(answering))
             refuse_nan(logits.max())
             if self._sampler.greedy:
-                return int(logits.argmax())
-            return draw(self._sampler.probabilities(logits)[None], [stream.session.random.uniform("target")])[0]
+                return dict(zip(answering, logits.argmax(-1).tolist(), strict=True))
+            chances = [session.random.uniform("target") for session in answering.values()]
+            return dict(zip(answering, draw(self._sampler.probabilities(logits), chances), strict=True))
+
+    def _go_on(
+        self, streams: Sequence[Stream], drafted: Mapping[int, list[Child]], tokens: Mapping[int, int]
+    ) -> list[Fill]:
+        ended: list[Fill | None] = []
+        for stream in streams:
+            token, children = tokens.get(stream.slot), drafted.get(stream.slot, [])
+            if token is None:
+                stream.go_on(children)
+            else:
+                ended.append(self._commit(stream, token, children))
+        return [fill for fill in ended if fill is not None]
 
     def _commit(self, stream: Stream, token: int, children: Sequence[Child]) -> Fill | None:
         """Go on below the token; where it was not in flight the round ends, and the pipeline is filled anew."""
@@ -145,16 +148,20 @@ class PipelineEngine(Loop):
             stream.refill(token)
         return fill
 
-    def _note_step(self, stream: Stream) -> None:
+    def _hand_on(self, streams: Sequence[Stream]) -> None:
+        """All stages hand on what they hold."""
         self._steps += 1
-        if self.trace is not None:
-            self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.holds]
+        for stream in streams:
+            stream.enter()
+            if self.trace is not None:
+                self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.holds]
 
     def _record(self, stream: Stream) -> None:
-        tally, seconds = stream.tally, self.clock.take()
-        if not stream.session.record.rounds:
-            seconds["queue"] += stream.session.waited_s
-        phases: dict[str, Any] = {f"{phase}_s": seconds[phase] for phase in get_args(Phase)}
+        tally, began = stream.tally, stream.began
+        stream.began = now = self._spent.read(len(self._streams))
+        phases: dict[str, Any] = {
+            f"{phase}_s": now.get(phase, 0.0) - began.get(phase, 0.0) for phase in get_args(Phase)
+        }
         record = RoundRecord(
             drafted=tally.drafted,
             submitted=tally.fed - 1,  # the root was not drafted

@@ -1,12 +1,21 @@
 """The stages of a pipeline, as the loop sees them, and one runner that stands for all of them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.models.runner import Append, Runner
+
+
+class Feed(NamedTuple):
+    """One request's part of a step: what is pruned in flight, and the level that the first stage then takes in."""
+
+    slot: int
+    level: Level
+    prune: Prune | None = None
 
 
 class Stages(Protocol):
@@ -18,11 +27,11 @@ class Stages(Protocol):
     def release(self, slot: int) -> None:
         """Give a slot back, with all that is in flight."""
 
-    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
-        """Prune what is in flight; then each stage takes what the one before it holds, the first a level, and works."""
+    def step(self, feeds: Sequence[Feed]) -> None:
+        """Prune; then each stage takes what the one before it holds, of all slots as one batch, and works."""
 
-    def answer(self, slot: int) -> Tensor:
-        """Logits [vocabulary] after the root, which is in the last stage."""
+    def answer(self, slots: Sequence[int]) -> Tensor:
+        """Logits [slots, vocabulary] after the roots of these, all of those whose roots are in the last stage."""
 
 
 class TreeSlot:
@@ -46,8 +55,8 @@ class TreeSlot:
         """The runner's slot."""
         return self._slot
 
-    def append(self, level: Level, keep: int | None = None) -> Tensor:
-        """Compute a level; returns what the runner gives for its last `keep` tokens, or for its nodes."""
+    def append(self, level: Level, *, whole: bool = False) -> Append:
+        """What the runner has to compute for a level; it answers the nodes, or the `whole` level's tokens."""
         self._make_room(level.weight)
         base = self._runner.provisional(self._slot)
         first = base + len(level.prefix)
@@ -56,11 +65,10 @@ class TreeSlot:
         end = first - 1 if level.prefix else top
         parents = [top, *range(base, first - 1)] if level.prefix else []
         parents += [places[parent] if parent >= 0 else end for parent in level.parents]
-        tokens = [*level.prefix, *level.tokens]
-        found = self._runner.forward([Append(self._slot, tokens, parents, keep=keep or len(level.tokens))])[0]
         self._nodes = places
         self._joined += range(base, first)
-        return found
+        keep = level.weight if whole else max(1, len(level.tokens))  # a runner answers at least one token
+        return Append(self._slot, [*level.prefix, *level.tokens], parents, keep)
 
     def prune(self, prune: Prune) -> list[int]:
         """Let go of nodes; returns the places of those that stay, as far as they were computed."""
@@ -92,13 +100,14 @@ class TreeModel(TreeSlot):
         super().__init__(runner)
         self._answers: list[tuple[Tensor, int]] = []
 
-    def step(self, level: Level, prune: Prune | None) -> None:
-        """Prune, and compute a level."""
-        if prune is not None:
-            self._answers = [self._answers[place] for place in self.prune(prune)]
-        if level.tokens:
-            found = self.append(level)
-            self._answers += [(found, row) for row in range(len(found))]
+    def prune(self, prune: Prune) -> list[int]:
+        kept = super().prune(prune)
+        self._answers = [self._answers[place] for place in kept]
+        return kept
+
+    def take(self, level: Level, found: Tensor) -> None:
+        """Remember what the runner gave for a level."""
+        self._answers += [(found, row) for row in range(len(level.tokens))]
 
     def answers(self, places: Sequence[int]) -> Tensor:
         """[nodes, vocabulary] of nodes that were computed together."""
@@ -123,10 +132,27 @@ class VirtualStages:
         """Give a slot back."""
         self._trees.pop(slot).release()
 
-    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
-        """Prune, and compute a level."""
-        self._trees[slot].step(level, prune)
+    def step(self, feeds: Sequence[Feed]) -> None:
+        """Prune, and compute all levels in one forward."""
+        fed, rows = list[tuple[TreeModel, Level]](), list[Append]()
+        for slot, level, prune in feeds:
+            tree = self._trees[slot]
+            if prune is not None:
+                tree.prune(prune)
+            if level.tokens or level.prefix:
+                fed.append((tree, level))
+                rows.append(tree.append(level))
+        if rows:
+            found = self._runner.forward(rows)
+            for row, (tree, level) in enumerate(fed):
+                tree.take(level, found[row])
 
-    def answer(self, slot: int) -> Tensor:
-        """Logits [vocabulary] after the root."""
-        return self._trees[slot].answers([0])[0]
+    def answer(self, slots: Sequence[int]) -> Tensor:
+        """Logits [slots, vocabulary] after the roots."""
+        if len(slots) == 1:
+            return self.answers(slots[0], [0])
+        return torch.cat([self.answers(slot, [0]) for slot in slots])
+
+    def answers(self, slot: int, places: Sequence[int]) -> Tensor:
+        """[nodes, vocabulary] of nodes that were fed together."""
+        return self._trees[slot].answers(places)

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specbench_kit.decoding.clock import Phase
 from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.pipeline.stages import Feed
 from specbench_kit.decoding.policy import Child
 from specbench_kit.decoding.session import Session
 
@@ -25,22 +27,47 @@ class Tally:
 class Stream:
     """A request's slot and flight, the level that enters with the next step, and what is pruned ahead of it."""
 
-    def __init__(self, session: Session, slot: int, stages: int, watched: bool) -> None:
-        *prompt, root = session.tokens
-        self.session, self.slot = session, slot
+    def __init__(self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]) -> None:
+        self.session, self.slot, self.began = session, slot, began
+        self.ahead: Sequence[int] = session.tokens
+        """Committed tokens that are yet to enter; the last of them becomes the root."""
+        self.turn = 0
+        """The step with which the root last entered."""
+        self.level, self.scores = Level(), list[float]()
         self.prune: Prune | None = None
         self._stages, self._watched, self._ids = stages, watched, 0
         self.flight, self.tally = self._empty()
-        self.level, self._scores = self._number([root], [-1], prompt), [0.0]
+
+    @property
+    def feed(self) -> Feed:
+        """What the stages are told of it."""
+        return Feed(self.slot, self.level, self.prune)
+
+    def take(self, count: int) -> int:
+        """Let at most so many of the tokens ahead make the level; returns how many there were."""
+        taken, self.ahead = self.ahead[:count], self.ahead[count:]
+        if taken and not self.ahead:
+            *prefix, root = taken
+            self.level, self.scores = self._number([root], [-1], prefix), [0.0]
+        else:
+            self.level = Level(prefix=taken)
+        return len(taken)
+
+    def trim(self, count: int) -> None:
+        """Keep the likeliest nodes of the level; what is not fed is drafted again if it is still wanted."""
+        level, rows = self.level, self.level.best(count, self.scores)
+        self.tally.drafted -= len(level.tokens) - len(rows)
+        self.level = Level(*([of[row] for row in rows] for of in (level.ids, level.tokens, level.parents)))
+        self.scores = [self.scores[row] for row in rows]
 
     def refill(self, root: int) -> None:
         """Begin anew with the last committed token alone."""
         self.flight, self.tally = self._empty()
-        self.level, self._scores = self._number([root], [-1]), [0.0]
+        self.ahead, self.level, self.scores = [root], Level(), []
 
     def enter(self) -> None:
         """The level enters the first stage, and all stages hand on what they hold."""
-        self.flight.enter(self.level, self._scores)
+        self.flight.enter(self.level, self.scores)
         self.tally.steps += 1
         self.tally.fed += len(self.level.tokens)
         # The flight's root lies as deep as tokens were accepted, and every stage that works holds one level below.
@@ -48,7 +75,7 @@ class Stream:
         if self.tally.fill is not None:
             self.tally.fill.take(self.flight)
 
-    def feed(self, children: Sequence[Child]) -> None:
+    def go_on(self, children: Sequence[Child]) -> None:
         """Go on with the drafted nodes, while the root is still on its way."""
         self.prune = None
         self._next_level(children, range(len(self.flight)))
@@ -74,7 +101,7 @@ class Stream:
         parents = [places.get(bottom[child.parent]) for child in children]
         fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
         self.level = self._number([child.token for _, child in fed], [parent for parent, _ in fed])
-        self._scores = [child.score for _, child in fed]
+        self.scores = [child.score for _, child in fed]
 
     def _number(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
         first, self._ids = self._ids, self._ids + len(tokens)

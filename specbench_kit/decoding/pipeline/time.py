@@ -1,8 +1,10 @@
 """What a pipeline's loop asks of modelled time, and the laws that its steps follow."""
 
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Protocol
 
-from specbench_kit.decoding.pipeline.flight import Flight, Level
+from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.session import Session
 
 
@@ -15,8 +17,8 @@ class StepTime(Protocol):
     def release(self, session: Session) -> None:
         """Forget a request."""
 
-    def step(self, session: Session, flight: Flight, level: Level) -> None:
-        """Let the time of one step pass, in which the drafter forwards the level that was fed."""
+    def step(self, streams: Sequence[Stream]) -> None:
+        """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
 
 
 def expected_steps(stages: int, hit_rate: float) -> float:
@@ -30,3 +32,9 @@ def expected_steps(stages: int, hit_rate: float) -> float:
 def published_steps(stages: int, hit_rate: float) -> float:
     """The same by SpecPipe's Eq. 2, which counts the step of a miss twice."""
     return 1 + (1 - hit_rate) * stages
+
+
+def microbatch_tbt(stages: int, requests: int, step: Callable[[int], float]) -> float:
+    """Time between tokens without drafts: requests in as many groups as there are stages, `step` by a group's rows."""
+    groups = min(stages, requests)
+    return stages * step(ceil(requests / groups))

@@ -1,10 +1,11 @@
-"""A pipeline as verification by rounds sees it: a round passes through all stages before the next one begins."""
+"""A pipeline as verification by rounds sees it: a batch passes through all stages before the next one begins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.pipeline.flight import Level, Prune
+from specbench_kit.decoding.pipeline.stages import Feed
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append
 
@@ -21,7 +22,7 @@ class _Slot:
 
 
 class Passes:
-    """Does for a pipeline what a runner does for a model; the rows of a batch pass one after the other.
+    """Does for a pipeline what a runner does for a model.
 
     A forward's first tokens, whose logits are not asked for, must follow each other.
     """
@@ -52,17 +53,10 @@ class Passes:
         return self._slots[slot].prefix + self._slots[slot].nodes
 
     def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
-        """One pass per row; the last one is still on its way when this returns."""
-        *before, last = rows
-        arrived = []
-        for row in before:
-            self._pass(row)
-            arrived.append(self._stages.answers(row.keep))
-        self._pass(last)
-        return lambda: Forward([*arrived, self._stages.answers(last.keep)])
-
-    def _pass(self, row: Append) -> None:
-        self._stages.pass_through(row.slot, self._level(row), self._slots[row.slot].prune)
+        """One pass of all rows, which is still on its way when this returns."""
+        self._stages.pass_through([Feed(row.slot, self._level(row), self._slots[row.slot].prune) for row in rows])
+        kept = [row.keep for row in rows]
+        return lambda: Forward(self._stages.answers(sum(kept)).split(kept))
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""

@@ -1,5 +1,6 @@
 """One stage of a pipeline: its slice of the target, its KV, and what it holds for the next stage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ class Load:
 
 
 class Stage:
-    """Computes a level's slice; `held` goes to the next stage, or is the answer after the last one.
+    """Computes a slice of levels; what is `held`, by slot, goes to the next stage, or is the last one's answer.
 
     The bookkeeping is rank 0's: a stage is told what to prune.
     """
@@ -33,36 +34,42 @@ class Stage:
         self.dtype: torch.dtype = model.dtype
         self.hidden_size: int = model.config.hidden_size
         self.runner = Runner(self.executor)
-        self.held = Load()
+        self.held: dict[int, Load] = {}
         self.trees: dict[int, TreeSlot] = {}
 
     def admit(self, slot: int) -> None:
         """Begin with a new request."""
-        self.trees[slot], self.held = TreeSlot(self.runner), Load()
+        self.trees[slot] = TreeSlot(self.runner)
 
     def release(self, slot: int) -> None:
         """Forget a request."""
         self.trees.pop(slot).release()
-        self.held = Load()
+        self.held.pop(slot, None)
 
     def prune(self, slot: int, prune: Prune) -> None:
         """Let go of nodes, in KV and in what is held."""
-        tree, held = self.trees[slot], self.held
+        tree, held = self.trees[slot], self.held.get(slot, Load())
         first = len(tree) - len(held.level.tokens)
         kept = tree.prune(prune)
         rows = [place - first for place in kept if place >= first]
-        self.held = Load()
         if rows and held.states is not None:
             states = held.states[[len(held.level.prefix) + row for row in rows]]
-            self.held = Load(held.level.pick(rows, kept), states)
+            self.held[slot] = Load(held.level.pick(rows, kept), states)  # in its place: answers go out in this order
+        else:
+            self.held.pop(slot, None)
 
-    def work(self, slot: int, load: Load) -> None:
-        """Compute a level from its tokens, or from the hidden states of the stage before."""
-        self.held = Load()
-        if not load.level.tokens:
+    def work(self, loads: Mapping[int, Load]) -> None:
+        """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before."""
+        self.held = {}
+        if not loads:
             return
-        self.executor.received = None if load.states is None else load.states[None]
-        keep = len(load.level.tokens) if self.executor.last else load.level.weight
-        with torch.inference_mode():
-            states = self.trees[slot].append(load.level, keep)
-        self.held = Load(load.level, states)
+        trees = [self.trees[slot] for slot in loads]
+        rows = [
+            tree.append(load.level, whole=not self.executor.last)
+            for tree, load in zip(trees, loads.values(), strict=True)
+        ]
+        self.executor.received = {
+            tree.index: load.states for tree, load in zip(trees, loads.values(), strict=True) if load.states is not None
+        }
+        found = self.runner.forward(rows)
+        self.held = {slot: Load(load.level, found[row]) for row, (slot, load) in enumerate(loads.items())}

@@ -1,7 +1,7 @@
 """The stages of a pipeline as rank 0 sees them, when each is a process of its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from threading import Thread
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specbench_kit.decoding.pipeline.flight import Level, Prune
+from specbench_kit.decoding.pipeline.stages import Feed
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
@@ -62,25 +62,26 @@ class ProcessStages:
         self._tell({"do": "release", "slot": slot})
         self._free.append(slot)
 
-    def step(self, slot: int, level: Level, prune: Prune | None) -> None:
+    def step(self, feeds: Sequence[Feed]) -> None:
         """Let every stage prune, hand on and work; returns while they do."""
-        command = {"do": "step", "slot": slot, "prune": prune}
-        self._tell(command, {"level": asdict(level)} if level.tokens else {})
+        levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.weight]
+        prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
+        self._tell({"do": "step", "prunes": prunes}, {"levels": levels})
 
-    def answer(self, slot: int) -> Tensor:
-        """Logits [vocabulary] after the root, as soon as the last stage has them."""
-        return self.answers(1)[0]
+    def answer(self, slots: Sequence[int]) -> Tensor:
+        """Logits [slots, vocabulary] after the roots, as soon as the last stage has them."""
+        return self.answers(len(slots))
 
     def answers(self, nodes: int) -> Tensor:
-        """Logits [nodes, vocabulary] of the level in the last stage."""
+        """Logits [nodes, vocabulary] of the levels in the last stage, in the order in which they were fed."""
         with self._talking():
             return self._channel.receive_tensor(self._ranks[-1], (nodes, self._vocabulary), torch.float32)
 
-    def pass_through(self, slot: int, level: Level, prune: Prune | None) -> None:
-        """Send one level through the empty pipeline; `answers` waits for its logits."""
-        self.step(slot, level, prune)
+    def pass_through(self, feeds: Sequence[Feed]) -> None:
+        """Send one level of each slot through the empty pipeline; `answers` waits for their logits."""
+        self.step(feeds)
         for _ in self._ranks[1:]:
-            self.step(slot, Level(), None)
+            self.step([])
 
     def trace(self) -> list[tuple[int, int, list[int]]]:
         """What every stage worked on, as each of them tells it: a step, the stage, and the ids of the nodes."""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from threading import Thread
 from typing import Any
 
@@ -14,6 +15,11 @@ from specbench_kit.decoding.processes.group import device_of, join, meeting_plac
 from specbench_kit.decoding.processes.place import Place
 from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.errors import SkitError
+
+Prunes = Sequence[tuple[int, list[list[int]]]]
+"""By slot, path and kept places."""
+Levels = Sequence[tuple[int, dict[str, Any]]]
+"""By slot, the fields of a level."""
 
 
 def serve(place: Place, device_name: str, store: Any = None) -> None:
@@ -65,34 +71,44 @@ class _Server:
     def _tell(self) -> None:
         self._channel.send(0, self._trace)
 
-    def _step(self, slot: int, prune: list[list[int]] | None, level: dict[str, Any] | None = None) -> None:
+    def _step(self, prunes: Prunes, levels: Levels = ()) -> None:
         self._steps += 1
         self._channel.settle()
-        if prune is not None:
+        for slot, prune in prunes:
             self._stage.prune(slot, Prune(*prune))
-        load = Load(Level(**level)) if level is not None else Load()
-        self._stage.work(slot, self._hand_on(load))
-        held = self._stage.held
-        if held.level.tokens:
-            self._trace.append([self._steps, held.level.ids])
-        if self._after is None and held.states is not None:
-            self._channel.send_tensor(0, held.states.float())
-            self._stage.held = Load()
+        with torch.inference_mode():
+            self._stage.work(self._hand_on({slot: Load(Level(**level)) for slot, level in levels}))
+        fed = [load for load in self._stage.held.values() if load.level.tokens]
+        self._trace += [[self._steps, load.level.ids] for load in fed]
+        if self._after is None:
+            states = [load.states for load in fed if load.states is not None]
+            if states:
+                self._channel.send_tensor(0, torch.cat(states).float())
+            self._stage.held = {}
 
-    def _hand_on(self, load: Load) -> Load:
-        """Give what is held to the next stage, and take what the one before it held; the first is given `load`."""
+    def _hand_on(self, loads: dict[int, Load]) -> dict[int, Load]:
+        """Give what is held to the next stage, and take what the one before it held; the first is given `loads`."""
         channel, held, stage = self._channel, self._stage.held, self._stage
         if self._after is not None:
-            channel.send(self._after, [held.level.ids, held.level.parents, len(held.level.prefix)])
+            described = [
+                (slot, load.level.ids, load.level.parents, len(load.level.prefix)) for slot, load in held.items()
+            ]
+            channel.send(self._after, described)
         if self._before is not None:
-            ids, parents, prefix = channel.receive(self._before)
-            load = Load(Level(ids, [0] * len(ids), parents, [0] * prefix))
-        outgoing = (self._after, held.states) if self._after is not None and held.states is not None else None
-        incoming = None
-        if self._before is not None and load.level.tokens:
-            incoming = (self._before, (load.level.weight, stage.hidden_size), stage.dtype)
-        load.states = channel.exchange(outgoing, incoming)
-        return load
+            loads = {
+                slot: Load(Level(ids, [0] * len(ids), parents, [0] * prefix))
+                for slot, ids, parents, prefix in channel.receive(self._before)
+            }
+        states = [load.states for load in held.values() if load.states is not None]
+        outgoing = (self._after, torch.cat(states)) if self._after is not None and states else None
+        incoming, weights = None, [load.level.weight for load in loads.values()]
+        if self._before is not None and loads:
+            incoming = (self._before, (sum(weights), stage.hidden_size), stage.dtype)
+        received = channel.exchange(outgoing, incoming)
+        if received is not None:
+            for load, part in zip(loads.values(), received.split(weights), strict=True):
+                load.states = part
+        return loads
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ class KVWindow:
     def __init__(self, store: KVStore, slots: list[int], starts: list[int], width: int) -> None:
         self.store = store
         self.length = max(starts) + width
-        self.width = width
+        self.width, self.slot_of_row = width, slots
         self.first, self.start = slots[0], starts[0]
         self.adjacent = slots == list(range(self.first, self.first + len(slots)))
         self.level = min(starts) == max(starts)

@@ -1,10 +1,12 @@
 """A slice of a model's layers: one stage of a pipeline."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Identity, ModuleList
+from torch.nn.utils.rnn import pad_sequence
 
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.padded import Computed, ForwardInput
@@ -25,13 +27,13 @@ class StageExecutor(TransformersExecutor):
     ) -> None:
         require_cuttable(model, stages)
         self.first, self.last = stage == 1, stage == stages
-        self.received: Tensor | None = None
-        """Hidden states [rows, width, hidden] of the stage before, to be set ahead of a forward."""
+        self.received: Mapping[int, Tensor] = {}
+        """By slot, hidden states [tokens, hidden] of the stage before, to be set ahead of a forward."""
         _cut(model, stage, stages)
         super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
 
     def compute(self, batch: ForwardInput) -> Computed:
-        source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self.received}
+        source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self._embedded(batch)}
         output = self.model.model(
             **source,
             position_ids=batch.positions,
@@ -41,6 +43,10 @@ class StageExecutor(TransformersExecutor):
         )
         hidden: Tensor = output.last_hidden_state[:, batch.first :]
         return Computed(self.model.lm_head(hidden) if self.last else hidden, {})
+
+    def _embedded(self, batch: ForwardInput) -> Tensor:
+        """What was received, padded as the batch is: [rows, width, hidden]."""
+        return pad_sequence([self.received[slot] for slot in batch.kv.slot_of_row], batch_first=True)
 
 
 def require_cuttable(model: Any, stages: int) -> None:

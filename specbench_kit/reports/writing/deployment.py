@@ -61,9 +61,14 @@ def link(fields: Fields) -> str:
 
 def hand_over(fields: Fields) -> str:
     """What lies between two stages, where that takes time."""
-    bandwidth, prune_s = fields["bytes_per_s"], fields["prune_s"]
+    bandwidth = fields["bytes_per_s"]
     per_token_s = fields["bytes_per_token"] / bandwidth if bandwidth else 0.0
-    terms = {"": fields["latency_s"], " per token": per_token_s, " of pruning after every step": prune_s}
+    terms = {
+        "": fields["latency_s"],
+        " per token": per_token_s,
+        " of pruning after every step": fields["prune_s"],
+        " of batching per step and further request": fields.get("batching_s", 0.0),
+    }
     text = " + ".join(f"{seconds(value)}{what}" for what, value in terms.items() if value)
     return f"{text}, {fields['per_pass']} in a pass" if text else ""
 

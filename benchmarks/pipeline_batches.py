@@ -1,0 +1,152 @@
+"""Requests that share a pipeline: throughput and time between tokens by batch size, beside plain decoding's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from benchmarks.common import Bound, Figure, Outcome, Runners, Setting
+from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.loading import find
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.pipeline import summarise_pipeline, time_between_tokens
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.papers.specpipe import BATCH_TBT, BATCH_THROUGHPUT
+from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.writing.markup import code, table
+from specbench_kit.reports.writing.palette import method_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DEPLOYMENT, PLAIN, SPECPIPE = "specpipe", "pp-microbatch", "specpipe"
+SIZES = (1, 2, 4, 8, 16, 32)
+METHODS = (
+    SPECPIPE,
+    "specpipe:share=greedy",
+    "specpipe:budget=request",
+    "specpipe:prefill=mixed",
+    PLAIN,
+    "pipeline-ar",
+    "specinfer",
+)
+FEWEST = 8
+"""Requests of a small batch; larger ones have twice as many as places, so that these are filled anew."""
+
+Points = Mapping[str, Sequence[Metrics]]
+"""Per method what was found at each of the sizes."""
+
+
+@dataclass(frozen=True)
+class _Bench:
+    setting: Setting
+    runners: Runners
+
+    def measure(self, spec: str, size: int) -> Metrics:
+        """Modelled time of decoding with so many requests at once."""
+        requests = self.requests(size)
+        records, seconds = self.setting.decode(
+            self.runners, spec, requests, batch_size=size, deployment=find(DEPLOYMENT).build()
+        )
+        tokens = sum(len(record.output_ids) for record in records)
+        pipeline = parse_method(spec).pipeline
+        filled = summarise_pipeline(records, pipeline.stages) if pipeline else {"hit_rate": None}
+        answers = {record.request_id: record.output_ids for record in records}
+        return {
+            "throughput": tokens / seconds,
+            "hit_rate": filled["hit_rate"],
+            "answers": answers,
+            **time_between_tokens(records),
+        }
+
+    def requests(self, size: int) -> list[Request]:
+        """The setting's, again and again."""
+        count, given = max(FEWEST, 2 * size), self.setting.requests
+        return [replace(given[n % len(given)], id=f"{n:03}") for n in range(count)]
+
+
+def run(setting: Setting) -> Outcome:
+    """Decodes with the pair; time alone is the deployment's. What is decoded may not depend on method or batch."""
+    in_flight = max(pipeline.nodes for spec in METHODS if (pipeline := parse_method(spec).pipeline))
+    sizes = {"slots": max(SIZES), "max_new_tokens": setting.max_new_tokens + in_flight}
+    bench = _Bench(setting, setting.runners(setting.executor_names[0], **sizes))
+    points = {spec: [bench.measure(spec, size) for size in SIZES] for spec in METHODS}
+    figures = [figure for spec in METHODS for figure in _figures(spec, points[spec])]
+    title = f"Batches in a pipeline of 8 stages, time as in the deployment {DEPLOYMENT}"
+    published = (
+        f"SpecPipe's paper over PP-vLLM from 2 requests on: throughput {_range(BATCH_THROUGHPUT)}, time between tokens "
+        f"{_range(BATCH_TBT)} lower"
+    )
+    drawn = draw(_picture(points), f"{setting}; deployment {DEPLOYMENT}", ("svg",))
+    return Outcome(
+        title,
+        [*figures, *_gains(points), _different(points)],
+        [published],
+        {"pipeline_batches.svg": drawn["svg"], "pipeline_batches.md": _report(title, published, points).encode()},
+    )
+
+
+def _figures(spec: str, found: Sequence[Metrics]) -> list[Figure]:
+    return [
+        Figure(f"{spec}, {size} at once: {name}", value, unit)
+        for size, point in zip(SIZES, found, strict=True)
+        for name, value, unit in (
+            ("throughput", point["throughput"], "tokens/s"),
+            *((f"time between tokens, {key}", 1e3 * point[key], "ms") for key in ("mean", "p95", "p99")),
+        )
+    ]
+
+
+def _gains(points: Points) -> list[Figure]:
+    """SpecPipe over plain decoding in groups, where there is a batch."""
+    pairs = list(zip(SIZES, points[SPECPIPE], points[PLAIN], strict=True))
+    more = [(size, own["throughput"] / plain["throughput"]) for size, own, plain in pairs]
+    lower = [(size, plain["mean"] / own["mean"]) for size, own, plain in pairs]
+    return [
+        *(Figure(f"{size} at once: throughput over {PLAIN}", gain, "x") for size, gain in more),
+        *(Figure(f"{size} at once: {PLAIN}'s time between tokens over this", gain, "x") for size, gain in lower),
+    ]
+
+
+def _different(points: Points) -> Figure:
+    """Requests whose answer is not that of plain decoding one after the other."""
+    known = {name: answer for point in points[PLAIN] for name, answer in point["answers"].items()}
+    found = [(name, answer) for own in points.values() for one in own for name, answer in one["answers"].items()]
+    return Figure("answers that differ", sum(known[name] != answer for name, answer in found), "", Bound(most=0))
+
+
+def _report(title: str, published: str, points: Points) -> str:
+    header = ["method", "at once", "tokens/s", "TBT mean", "TBT P95", "TBT P99", "hit rate"]
+    rows = [
+        [code(spec), size, f"{point['throughput']:.1f}", *_cells(point)]
+        for spec, found in points.items()
+        for size, point in zip(SIZES, found, strict=True)
+    ]
+    gains = [[figure.label, f"{figure.value:.2f} x"] for figure in _gains(points)]
+    figure = "![Time between tokens and throughput](pipeline_batches.svg)"
+    parts = [f"# {title}", table(header, rows), figure, table([f"{SPECPIPE} over {PLAIN}", ""], gains), published]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cells(point: Metrics) -> list[str]:
+    rate = point["hit_rate"]
+    times = [f"{1e3 * point[key]:.1f} ms" for key in ("mean", "p95", "p99")]
+    return [*times, "" if not rate else f"{100 * rate:.1f} %"]
+
+
+def _picture(points: Points) -> Picture:
+    def drawn(axes: "Axes") -> None:
+        styles = method_styles({spec: spec for spec in points})
+        for spec, found in points.items():
+            style = styles[spec]
+            x, y = [point["throughput"] for point in found], [1e3 * point["mean"] for point in found]
+            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=4, label=spec)
+        axes.set(xscale="log", yscale="log", xlabel="tokens per second", ylabel="time between tokens, mean (ms)")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+
+    note = f"A point each for {', '.join(map(str, SIZES))} requests at once; lower and further right is better."
+    return Picture("pipeline_batches", "Requests that share a pipeline", note, 4.0, drawn)
+
+
+def _range(bounds: tuple[float, float]) -> str:
+    return f"{bounds[0]:g} to {bounds[1]:g} x"
