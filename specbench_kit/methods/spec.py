@@ -15,9 +15,12 @@ def parse_method(spec: str) -> Method:
 
 
 def resolved_options(spec: str) -> dict[str, Any]:
-    """Every option of the method that a spec names, given or by default, as JSON can hold it."""
+    """Every option of the method that a spec names, as JSON can hold it; the drafter only where it is not the usual."""
     method = parse_method(spec)
-    return {field.name: _plain(getattr(method, field.name)) for field in given_fields(method)}
+    options = {field: getattr(method, field.name) for field in given_fields(method)}
+    # what every method has, as the drafter, goes without saying where it is left as it comes: older runs say nothing
+    said = {field: value for field, value in options.items() if not field.kw_only or value != field.default}
+    return {field.name: _plain(value) for field, value in said.items()}
 
 
 def _plain(value: Any) -> Any:
