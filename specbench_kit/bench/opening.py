@@ -69,7 +69,7 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
             "baseline": BASELINE in bench.lanes,
             "device": str(target.device),
             "dtype": str(target.dtype).removeprefix("torch."),
-            "executors": dict(zip(("target", "draft"), (name_of(one.executor) for one in bench.runners), strict=True)),
+            "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
             **({"launch": settings.launch} if settings.launch != "virtual" else {}),
         },
         **describe_time(settings.deployment),

@@ -88,7 +88,7 @@ class NativeExecutor(Executor):
         _refuse(self._library.skit_move(self._decoder, slot, len(places), places.ctypes.data, to))
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        return self._kv_bytes * slots * capacity
+        return int(self._kv_bytes * slots * capacity)
 
 
 class _NativeForward(Forward):
