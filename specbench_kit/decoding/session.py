@@ -18,7 +18,7 @@ class Request:
     reference: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Session:
     """A request in the batch. `tokens` is prompt and output; the last of them is not yet in any KV."""
 

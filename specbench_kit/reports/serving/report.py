@@ -6,6 +6,7 @@ from typing import Any
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.wording import cell
+from specbench_kit.reports.writing import deployment
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, folded, table, warning
 from specbench_kit.reports.writing.provenance import provenance
@@ -264,8 +265,8 @@ def _memory(kv: Fields) -> str:
 
 
 def _deployments(run: Fields) -> Iterator[str]:
-    for name, deployment in run["deployments"].items():
-        yield f"## Deployment {code(name)} (modelled)\n\n{table(['', ''], deployment.rows(deployment))}"
+    for name, described in run["deployments"].items():
+        yield f"## Deployment {code(name)} (modelled)\n\n{table(['', ''], deployment.rows(described))}"
     yield NOTE
 
 
