@@ -18,11 +18,11 @@ def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: fl
     ("readings", "found"),
     [
         ({}, []),
-        ({"cpu_share": 0.9, "steal": 0.02, "spread": 1.5}, []),
+        ({"cpu_share": 0.9, "steal": 0.02, "spread": 2.0}, []),
         ({"cpu_share": None, "steal": None, "spread": None}, []),
         ({"cpu_share": 0.89}, ["wisp had a processor for 89% of its time (at least 90%)"]),
         ({"steal": 0.021}, ["the host withheld 2.1% of the processor time (at most 2%)"]),
-        ({"spread": 1.51}, ["the same step of wisp took up to 1.5 times as long (at most 1.5)"]),
+        ({"spread": 2.01}, ["the same step of wisp took up to 2.0 times as long (at most 2.0)"]),
     ],
 )
 def test_each_limit_stands_for_itself(readings: dict[str, Any], found: list[str]) -> None:
