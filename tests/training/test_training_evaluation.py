@@ -153,7 +153,7 @@ def test_the_summary_describes_the_data(experiment: Experiment) -> None:
 def test_one_class_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     from dataclasses import replace
 
-    traces = [replace(trace, drafted=trace.drafted * 0 - 1) for trace in made_requests(6)]
+    traces = [replace(trace, drafted=trace.drafted * 0 + 30_000) for trace in made_requests(6)]
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", traces))
     with pytest.raises(SkitError, match="training examples hold 0 accepted and 160 rejected tokens: both are needed"):
         train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
