@@ -170,7 +170,7 @@ def test_run_json_says_what_was_run_without_naming_a_folder(runs: list[Path], pr
 def test_the_report_says_that_the_run_was_lossless_and_how_to_repeat_it(runs: list[Path]) -> None:
     report = (runs[0] / "report.md").read_text()
     assert report.startswith("# `fixed-k (k=3)` on prompts\n")
-    assert "Lossless: 6 of 6 outputs equal autoregressive output token for token" in report
+    assert "Lossless: 6 of 6 outputs equal autoregressive output token for token." in report
     assert "\nskit bench --dataset prompts.jsonl " in report
     assert "SAMPLE DATA" not in report
 
