@@ -184,6 +184,9 @@ def _by_dataset(conclusions: "Sequence[Conclusion]") -> "dict[str, list[Conclusi
 
 def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, Any]:
     """Summaries by method; where there are several datasets, by dataset and method."""
+    from specbench_kit.reports.writing import machine
+
+    warnings = machine.of_all(conclusion.directory.run for conclusion in conclusions)
     by_dataset = {
         name: {conclusion.summary["method"]: conclusion.summary for conclusion in together}
         for name, together in _by_dataset(conclusions).items()
@@ -193,4 +196,5 @@ def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], fol
         "summary": by_dataset if len(by_dataset) > 1 else next(iter(by_dataset.values())),
         **({"report_dir": str(folder)} if folder else {}),
         **({"left_out": left_out} if left_out else {}),
+        **({"warnings": warnings} if warnings else {}),
     }

@@ -87,12 +87,15 @@ def write(console: "Console", comparison: "Comparison", folder: Path, formats: l
 
 def as_document(comparison: "Comparison") -> dict[str, Any]:
     """What `--json` prints."""
+    from specbench_kit.reports.writing import machine
+
     return {
         "run_dirs": [str(run.path) for run in comparison.runs],
         "reference": comparison.reference,
         "forced": list(comparison.overruled),
         "remarks": list(comparison.remarks),
         "problems": list(comparison.problems),
+        "warnings": machine.of_all(run.fields for run in comparison.runs),
         "summary": comparison.overall,
     }
 

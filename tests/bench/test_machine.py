@@ -55,7 +55,9 @@ def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pyte
     said = " ".join(done.stderr.split())
     assert said.index(WARNING) < said.index("tokens / ")
     assert "INJECTED READINGS: what is said of the machine comes from busy_machine.json" in said
-    (path,) = json.loads(done.stdout)["run_dirs"]
+    document = json.loads(done.stdout)
+    assert document["warnings"][0].startswith(WARNING)
+    (path,) = document["run_dirs"]
     _, first, headline, *_ = (Path(path) / "report.md").read_text().split("\n\n")
     assert WARNING in first
     assert "the speed of autoregressive decoding" in headline

@@ -1,11 +1,14 @@
 """`skit report` and `skit compare` as processes: what they print, what they leave, and how they end."""
 
+import csv
 import json
 
 import pytest
 from command_line import error_line, skit, skit_here
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_methods, write_run
+
+from specbench_kit.reports.comparison.tables import latex
 
 
 @pytest.fixture
@@ -141,6 +144,7 @@ def test_time_of_a_disturbed_machine_passes_and_fails_nothing(busy):
         assert "inconclusive: run " in done.stderr
         assert "wisp" in json.loads(done.stdout)["inconclusive"][0]
         assert "passed" not in done.stderr
+        assert json.loads(done.stdout)["warnings"][0].startswith(WARNING)
 
 
 def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
@@ -153,7 +157,7 @@ def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
 
 
 def test_a_disturbed_machine_is_told_before_the_headline(busy, tmp_path):
-    done = skit_here("compare", busy, "--out", tmp_path / "joint", "--format", "md,html")
+    done = skit_here("compare", busy, "--out", tmp_path / "joint", "--format", "md,html,csv,latex")
     assert done.returncode == 0
     assert " ".join(done.stdout.split()).startswith(WARNING)
     text = (tmp_path / "joint" / "report.md").read_text()
@@ -163,6 +167,9 @@ def test_a_disturbed_machine_is_told_before_the_headline(busy, tmp_path):
     assert "load average 9.5 at the start and 11.2 at the end on 2 processors" in first
     assert headline.startswith("**`")
     assert WARNING in (tmp_path / "joint" / "report.html").read_text()
+    rows = list(csv.DictReader((tmp_path / "joint" / "report.csv").read_text().splitlines()))
+    assert {row["method"] for row in rows if row["warnings"].startswith(WARNING)} == {"wisp"}
+    assert latex(WARNING) in (tmp_path / "joint" / "report.tex").read_text()
     (run,) = (path for path in busy.iterdir() if "wisp" in path.name)
     assert skit_here("report", run, "--format", "md").returncode == 0
     assert WARNING in (run / "report.md").read_text().split("\n\n")[1]

@@ -9,6 +9,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Metric
 from specbench_kit.reports.comparison.wording import COLUMNS, EVEN, where
+from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.formatting import ABSENT
 
 Fields = dict[str, Any]
@@ -50,9 +51,11 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:
-    run = next(next(iter(one.runs.values())).fields for one in comparison.series if one.label == label)
+    runs = next([run.fields for run in one.runs.values()] for one in comparison.series if one.label == label)
+    run = runs[0]
     time = {"time_kind": run.get("time_kind"), "deployment": setting.deployment_name(run)}
     forced = {"forced": bool(comparison.overruled), "reference": comparison.reference}
+    warned = {"warnings": " ".join(machine.of_all(runs)) or None}
     values: Fields = {_column(metric): row.get(metric.name) for metric in METRICS}
     for metric in BOUNDED:
         values[f"{metric}_low"], values[f"{metric}_high"] = row["intervals"].get(metric) or (None, None)
@@ -62,7 +65,7 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
     method = {"method": label, "options": setting.settings(run), "made_ready_with": setting.findings(run)}
-    return {"table": kind, "name": name, **method, **time, **forced, **_rounded(values)}
+    return {"table": kind, "name": name, **method, **time, **forced, **warned, **_rounded(values)}
 
 
 def _column(metric: Metric) -> str:
@@ -107,9 +110,9 @@ def _latex_row(label: str, row: Mapping[str, Any], columns: Sequence[str]) -> st
 
 def _caption(comparison: Comparison) -> str:
     text = f"Speculative decoding on {where(comparison)}."
-    even = f" {EVEN}: no difference from autoregressive decoding is shown."
-    marked = any(EVEN in COLUMNS["speedup (95%)"](row) for row in comparison.overall.values())
-    return latex(text + even if marked else text)
+    if any(EVEN in COLUMNS["speedup (95%)"](row) for row in comparison.overall.values()):
+        text += f" {EVEN}: no difference from autoregressive decoding is shown."
+    return latex(" ".join([text, *machine.of_all(run.fields for run in comparison.runs)]))
 
 
 def latex(text: str) -> str:
