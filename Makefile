@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: bench test lint types mutants benchmark reference clean
+.PHONY: bench test lint types mutants benchmark reference wheel clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -44,8 +44,13 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
 
+# With the native executor for this kind of processor; without a compiler, one that leaves it out.
+wheel: $(INSTALLED)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls -l dist/*.whl
+
 clean:
-	rm -rf $(VENV) build mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and by itself: pip then takes the CPU build where the package index or a link offers one.

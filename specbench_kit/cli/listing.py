@@ -163,6 +163,7 @@ def _print_table(kind: str, rows: list[Entry]) -> None:
     table.add_column(overflow="fold")
     for row in rows:
         options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
-        words = " ".join(filter(None, (row["summary"], options and f"({options})")))
+        missing = row.get("missing") and f"NOT HERE: it {row['missing']}."
+        words = " ".join(filter(None, (row["summary"], options and f"({options})", missing)))
         table.add_row(*(Text(one_line(text)) for text in (row["name"], words)))
     Console().print(table)
