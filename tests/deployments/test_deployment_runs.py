@@ -115,9 +115,9 @@ def test_tokens_per_dollar(trace: Path, tmp_path: Path) -> None:
     summary = read_object(run / "summary.json")
     overall, plain = summary["overall"], summary["baseline"]["overall"]
     phases = overall["phase_seconds"]
-    dollars = (4.05 * overall["makespan_s"] + 0.35 * (phases["prefill"] + phases["draft"])) / 3600
+    dollars = (5.05 * overall["makespan_s"] + 0.35 * (phases["prefill"] + phases["draft"])) / 3600
     assert overall["cost_efficiency"] == pytest.approx(overall["tokens"] / dollars)
-    assert plain["cost_efficiency"] == pytest.approx(plain["throughput"] * 3600 / 4.05)
+    assert plain["cost_efficiency"] == pytest.approx(plain["throughput"] * 3600 / 5.05)
     (free,) = replayed(trace, tmp_path / "b", "--deployment", "wan", methods=["fixed-k"]).values()
     assert "cost_efficiency" not in read_object(free / "summary.json")["overall"]
 

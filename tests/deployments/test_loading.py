@@ -99,10 +99,10 @@ def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> N
 
 
 def test_published_numbers() -> None:
-    for name, price in (("specedge", 4.05), ("specedge-a100-80", 5.05)):
+    for name, price, verification_s in (("specedge", 5.05, 0.0942), ("specedge-14b", 4.05, 0.06)):
         deployment = built(name)
         assert deployment.link.rtt_s == 0.01407
-        assert deployment.verifier.latency.seconds([(9, 500), (9, 10)]) == 0.0942
+        assert deployment.verifier.latency.seconds([(9, 500), (9, 10)]) == verification_s
         assert deployment.drafter.latency.seconds([(32, 500)]) == 0.011
         assert (deployment.verifier.price_per_hour, deployment.drafter.price_per_hour) == (price, 0.35)
     wisp = built("wisp")

@@ -39,6 +39,6 @@ ASSUMED = (
     Assumed(
         "edge cost",
         "$0.35/h while an edge device drafts",
-        "Counted for the whole time, it lowers the tokens per dollar of SpecEdge, by $0.35/h and client.",
+        "The paper pays for two devices the whole time, which lowers the tokens per dollar of SpecEdge by $0.70/h.",
     ),
 )

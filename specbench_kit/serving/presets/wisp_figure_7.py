@@ -26,6 +26,9 @@ FIGURE_7 = presets.register("wisp-figure-7")(
             for name in ("fcfs", "wisp-promise")
             for devices in DEVICES
         ],
-        reading="The figure's numbers are not at hand; its shape is flat up to a knee and steep beyond it.",
+        reading=(
+            "The figure's numbers are not at hand. By class they are flat up to a knee and steep beyond it, WISP's "
+            "knee at more devices in each."
+        ),
     )
 )

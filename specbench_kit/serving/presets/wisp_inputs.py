@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.papers.wisp import DATA_SET
 from specbench_kit.papers.wisp import MLP_CONFUSION as MLP
 from specbench_kit.serving.presets.base import Assumed
 
 SOURCE = "WISP (Li et al. 2025)"
-ACCEPTED, REJECTED = MLP.true_positives + MLP.false_negatives, MLP.true_negatives + MLP.false_positives
-ALPHA = ACCEPTED / (ACCEPTED + REJECTED)
+ALPHA = DATA_SET.acceptance_rate
 STOPPING = f"iid:alpha={ALPHA:.4f},length=8,recall={MLP.recall:.4f},specificity={MLP.specificity:.4f}"
-"""Drafts of WISP: the MLP's test tokens give the odds of a right token, and those of the predictor."""
+"""Drafts of WISP: the data set gives the odds of a right token, the MLP's test tokens those of the predictor."""
 FIXED = f"iid:alpha={ALPHA:.4f},length=4"
 PLAIN = f"iid:alpha={ALPHA:.4f},length=0"
 LENGTHS: Mapping[str, Any] = {"prompt_tokens": 450, "output_tokens": 100}
@@ -25,7 +25,7 @@ ASSUMED = (
     ),
     Assumed(
         "acceptance",
-        f"{ALPHA:.3f} of the tokens, independently, from the counts of the MLP's test tokens",
+        f"{ALPHA:.3f} of the tokens, independently, from the 17,510 tokens of Table 8",
         "Higher acceptance raises WISP and SLED and leaves centralized as it is.",
     ),
     Assumed("longest draft", "8 for WISP, 4 for SLED", "Longer drafts of SLED waste more of the edge's time."),
