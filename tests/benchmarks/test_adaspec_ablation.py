@@ -32,7 +32,7 @@ def test_its_figures_hang_together(tmp_path: Path) -> None:
 
 
 def test_the_papers_rates_follow_from_its_averages() -> None:
-    """They are printed to two digits, of averages that have been rounded too: 1.25 / 3.63 is .344, and .35 is printed."""
+    """Printed to two digits, of averages that are rounded too: 1.25 / 3.63 is .344, and .35 is printed."""
     rates = [row.acceptance_rate for rows in ABLATION.values() for row in rows.values()]
     assert rates == pytest.approx([0.24, 0.34, 0.35, 0.22, 0.37, 0.39, 0.26, 0.34, 0.35], abs=0.006)
     rows = ABLATION[1]
