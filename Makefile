@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PIP_LOG := $(VENV)/pip.log
+# What pip says is shown only where it fails.
+PIP_INSTALL = $(BIN)/python -m pip install --constraint constraints.txt $(1) > $(PIP_LOG) 2>&1 || { cat $(PIP_LOG) >&2; exit 1; }
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+COMMA := ,
 
 .PHONY: bench test lint types mutants benchmark reference wheel clean
 
@@ -27,7 +30,7 @@ types: $(INSTALLED)
 
 # Not for CI: thousands of small faults, one after the other. make mutants ONLY='*__mutmut_*7' tries about a tenth.
 mutants: $(INSTALLED)
-	$(PIP_INSTALL) --editable '.[dev,mutants]'
+	@$(call PIP_INSTALL,--editable '.[dev$(COMMA)mutants]')
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/mutants.py $(if $(ONLY),'$(ONLY)')
 
 benchmark: $(INSTALLED)
@@ -60,7 +63,7 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard specbench_kit/models/exe
 	@echo "[1/3] making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "[2/3] installing $$(grep '^torch==' constraints.txt), the largest download"
-	@$(PIP_INSTALL) torch
+	@$(call PIP_INSTALL,torch)
 	@echo "[3/3] installing specbench-kit and what it needs"
-	@$(PIP_INSTALL) --editable '.[dev]'
+	@$(call PIP_INSTALL,--editable '.[dev]')
 	@touch $@

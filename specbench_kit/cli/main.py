@@ -1,9 +1,11 @@
 """The `skit` command: one module per sub-command, and one place where errors become one line."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from specbench_kit import __version__
 from specbench_kit.cli import (
     bench,
     capacity,
@@ -25,13 +27,39 @@ from specbench_kit.errors import SkitError
 INTERRUPTED = 130
 """Exit code that typer makes of Ctrl-C."""
 
+GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
+
+  skit bench                                   one method on the bundled pair, and a report
+  skit bench --method all --limit 20           every method side by side
+  skit bench --method wisp --deployment wan    the same tokens, time modelled for a link
+  skit compare results/A results/B             runs side by side, as a check with --fail-if
+  skit train-predictor                         a rejection predictor for a pair, and what it is worth
+  skit profile-verifier --gpu a100             how long a device takes to verify
+  skit simulate, skit capacity                 many devices, one verifier
+  skit list                                    methods, datasets, deployments and the rest
+
+skit --help lists every command, skit COMMAND --help its options.
+"""
+
 app = typer.Typer(
     name="skit",
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"specbench-kit {__version__}")
+    elif context.invoked_subcommand is None:
+        print(GUIDE, end="")
+
+
 app.command("bench")(configurable(bench.bench))
 app.command("rerun")(configurable(rerun.rerun))
 app.command("report")(configurable(report.report))
