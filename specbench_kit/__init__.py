@@ -1,3 +1,5 @@
-"""Benchmark speculative-decoding policies on one engine."""
+"""Benchmark speculative-decoding policies on one engine; `specbench_kit.api` is the kit from Python."""
 
-__version__ = "0.1.0"
+from specbench_kit.version import __version__
+
+__all__ = ["__version__"]

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from specbench_kit import __version__
 from specbench_kit.cli import (
     bench,
     capacity,
@@ -23,6 +22,7 @@ from specbench_kit.cli import (
 )
 from specbench_kit.cli.config_file import configurable
 from specbench_kit.errors import SkitError
+from specbench_kit.version import __version__
 
 INTERRUPTED = 130
 """Exit code that typer makes of Ctrl-C."""

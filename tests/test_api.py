@@ -1,0 +1,66 @@
+"""The kit from Python: the same runs as the commands make, without a word on the terminal."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import TinyPair, write_rows
+
+import specbench_kit.api as skit
+from specbench_kit.errors import SkitError
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(scope="module")
+def result(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> skit.Result:
+    folder = tmp_path_factory.mktemp("api")
+    rows = [{"id": str(number), "prompt": f"Who is number {number}?"} for number in range(6)]
+    asked = write_rows(folder / "ask.jsonl", *rows)
+    pair = {"target": str(tiny.target), "draft": str(tiny.draft)}
+    methods = ["fixed-k:k=2", "threshold"]
+    return skit.bench(methods, str(asked), deployment="specedge", max_new_tokens=8, out=folder / "out", **pair)
+
+
+def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_path: Path) -> None:
+    table = result.to_pandas()
+    assert [name.split()[0] for name in table["method"]] == ["autoregressive", "fixed-k", "threshold"]
+    assert (table["lossless_errors"].dropna() == 0).all()
+    assert any("MODELLED TIME" in line for line in result.warnings)
+    assert {path.name for path in result.report(tmp_path / "report", ["md", "csv"])} == {"report.md", "report.csv"}
+    with pytest.raises(SkitError, match=r"there is no table 'categories' here; there are overall"):
+        result.to_pandas("categories")
+
+
+def test_runs_are_loaded_from_their_folders(result: skit.Result) -> None:
+    again = skit.load(result.folders[0].parent)
+    assert again.to_pandas().equals(result.to_pandas())
+    assert again.compare(against="threshold").reference.startswith("threshold")
+
+
+def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Result) -> None:
+    page = result._repr_html_()
+    assert page.count("<tr>") == 1 + len(result.to_pandas())
+    assert "MODELLED TIME" in page
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match=r"unknown option 'batchsize'; known: .*batch_size"):
+        skit.bench("fixed-k", batchsize=3)
+    with pytest.raises(SkitError, match="unknown method"):
+        skit.bench("fixed-kk", out=tmp_path)
+
+
+def test_nothing_is_printed_and_nothing_heavy_loads_before_it_is_used() -> None:
+    line = "import sys, specbench_kit; assert not {'torch', 'pandas'} & set(sys.modules); specbench_kit.__version__"
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_the_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(example), run_name="__main__")
+    assert (tmp_path / "report" / "report.html").exists()
