@@ -32,7 +32,7 @@ def sessions() -> list[str]:
 
 def example() -> tuple[str, str]:
     """The example method and the entry point that names it."""
-    (method,) = blocks("python")
+    (method,) = (block for block in blocks("python") if "@methods.register" in block)
     (entry,) = (block for block in blocks("toml") if "entry-points" in block)
     return method, entry
 
@@ -60,6 +60,14 @@ def install_example(site: Path) -> None:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: ramp\nVersion: 1.0\n")
     lines = [f"{name} = {place}\n" for name, place in points.items()]
     (information / "entry_points.txt").write_text("".join(["[specbench_kit.methods]\n", *lines]))
+
+
+def test_the_lines_of_python_are_those_of_the_tested_example() -> None:
+    (lines,) = (block for block in blocks("python") if "skit.bench(" in block)
+    example_text = (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8")
+    called = set(re.findall(r"\b(?:skit|result)\.\w+", lines))
+    assert called <= set(re.findall(r"\b(?:skit|result)\.\w+", example_text)) and len(called) >= 4
+    compile(lines, "README.md", "exec")
 
 
 @pytest.mark.parametrize("session", sessions())
