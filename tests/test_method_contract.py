@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from environments import ENVIRONMENT
+from method_specs import specs, variants
 from scipy.stats import chisquare
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -47,36 +48,6 @@ from specbench_kit.specs import given_fields
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
-
-VARIANTS = {
-    "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
-    "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
-    "oracle": ["oracle", "oracle:max_draft=3"],
-    "specedge": [
-        "specedge:budget=6,beams=3,branch=3,depth=3,proactive_depth=2",
-        "specedge:budget=12,beams=4,branch=2",
-        "specedge:tree=chain,depth=2,budget=4",
-        "specedge:proactive=false,depth=2,budget=5",
-    ],
-    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
-    "specpipe": [
-        "specpipe:stages=2,width=3,children=2,budget=request",
-        "specpipe:stages=4,width=12,children=4,rows=20,chunk=16",
-        "specpipe:stages=3,width=9,children=3,rows=12,share=greedy,prefill=mixed",
-    ],
-    "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
-    "pp-microbatch": ["pp-microbatch:stages=2"],
-    "server-tree": ["server-tree:depth=2,budget=6"],
-    "threshold": [
-        "threshold",
-        "threshold:schedule=heuristic,max_draft=3",
-        "threshold:schedule=heuristic-transient,max_draft=2",
-        "threshold:adaptive=true,threshold=0.2",
-        "threshold:unit=batch,threshold=0.6,max_draft=8",
-    ],
-    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
-}
-"""Specs to try; a method that is not named here is tried as it comes. `{predictor}` is a predictor's folder."""
 
 LONG = 24
 """Output tokens of the greedy tests."""
@@ -120,7 +91,7 @@ class _TopTwoPolicy(Policy):
 
 
 TREES = {"tree of depth 2": TopTwoTree(2), "tree of depth 3": TopTwoTree(3)}
-SPECS = [spec for name in methods.all() for spec in VARIANTS.get(name, [name])]
+SPECS = specs()
 DRAFTED = [
     f"{spec}{',' if ':' in spec else ':'}drafter={drafter}"
     for name, kind in methods.all().items()
@@ -128,7 +99,7 @@ DRAFTED = [
     if "drafter" in {option.name for option in given_fields(kind)}
     and drafter != kind.drafter
     and offered.offer >= kind.asks
-    for spec in VARIANTS.get(name, [name])[:1]
+    for spec in variants(name)[:1]
 ]
 """Every method with every other drafter that offers what it asks."""
 PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
@@ -475,7 +446,7 @@ def test_a_tree_that_forgets_its_proposal_keeps_the_distribution(small: tuple[An
 
 @dataclass(frozen=True)
 class Withholding(Method):
-    """Wrong on purpose: sends a sampled token only where the draft model finds that very token likely."""
+    """Wrong on purpose: whether it sends a sampled token depends on which one it is."""
 
     def policy(self) -> Policy:
         return _WithholdingPolicy()
@@ -486,7 +457,7 @@ class _WithholdingPolicy(Policy):
         drafter.extend(drafter.drafts)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [[1] if draft.tree.probability(1) > 0.4 else [] for draft in drafts]
+        return [[1] if draft.tree.tokens[1] == 3 else [] for draft in drafts]
 
 
 def test_the_distribution_check_catches_a_policy_that_picks_by_the_token(small: tuple[Any, Any]) -> None:

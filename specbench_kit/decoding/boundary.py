@@ -94,6 +94,21 @@ def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> N
         _check_nodes(draft.tree, nodes)
         if draft.tree.sampled:
             rule_for(draft.tree, nodes)
+            _check_withheld(draft.tree, nodes)
+
+
+def _check_withheld(tree: TokenTree, nodes: Sequence[int]) -> None:
+    """A token drawn at random must not have a say in whether it is verified: its distribution would be lost.
+
+    A draft drawn at random is a chain, so what is known of a node says what the tokens above it are.
+    """
+    withheld = len(nodes) + 1
+    if withheld <= min(tree.known, tree.last):
+        raise PolicyError(
+            f"token {withheld} of a draft was left out after its probability or what follows it was read: this would "
+            "change the output's distribution. Decide by its outlook, or take the likeliest tokens with proposal = "
+            "'top'"
+        )
 
 
 def _check_nodes(tree: TokenTree, nodes: Sequence[int]) -> None:

@@ -16,24 +16,30 @@ from specbench_kit.models.executors.base import Forward
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStats:
-    """What the draft model said where it drafted a token; probabilities after the logits processors.
+class Outlook:
+    """What the draft model said before a token was drawn; probabilities after the logits processors.
 
     `confidence` is the largest probability, `entropy` in nats, `margin` the lead of the most likely token over
-    the second, `logit_std` the standard deviation of the raw logits, `probability` that of the drafted token.
+    the second, `logit_std` the standard deviation of the raw logits.
     """
 
     confidence: float
     entropy: float
     margin: float
     logit_std: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStats(Outlook):
+    """The same with the `probability` of the token that was drafted."""
+
     probability: float
 
 
 class Judge(Protocol):
     """Scores drafted tokens by their statistics and their place in the draft, 1 for the first."""
 
-    def score(self, stats: NodeStats, place: int) -> float:
+    def score(self, stats: Outlook, place: int) -> float:
         """Of one token."""
 
     def score_chain(self, table: NDArray[Any]) -> list[float]:
@@ -139,6 +145,8 @@ class TokenTree:
         """Nodes that there were, the root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0
         """Nodes from 1 to this one were drafted in the round before."""
+        self.known = 0
+        """The last node whose token somebody knows: by its probability, or by what was drafted below it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -205,19 +213,29 @@ class TokenTree:
         assert source is not None
         return source
 
+    def outlook(self, node: int) -> Outlook:
+        """What the draft model said before it drafted a node: what may decide whether the node is verified."""
+        source, row = self.source(node)
+        self.known = max(self.known, self.parents[node])
+        stats = source.stats(row, self.tokens[node])
+        return Outlook(stats.confidence, stats.entropy, stats.margin, stats.logit_std)
+
     def stats(self, node: int) -> NodeStats:
         """Draft statistics of a drafted node."""
         source, row = self.source(node)
+        self.known = max(self.known, node)
         return source.stats(row, self.tokens[node])
 
     def probability(self, node: int) -> float:
         """Draft probability of a drafted node's token."""
         source, row = self.source(node)
+        self.known = max(self.known, node)
         return source.probability(row, self.tokens[node])
 
     def judge(self, node: int, judge: Judge) -> float:
         """What a judge says of a drafted node."""
         source, row = self.source(node)
+        self.known = max(self.known, self.parents[node])
         return source.score(row, self.tokens[node], self._depths[node], judge)
 
     def score(self, node: int) -> float:

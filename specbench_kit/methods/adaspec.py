@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Environment, Latencies, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -28,6 +28,8 @@ class AdaSpec(Method):
     initial_confidence: float = 0.6
     elimination: bool = True
     source = "AdaSpec, 2025"
+    group = "latency-aware"
+    needs = LATENCIES
     asks = Offer.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 

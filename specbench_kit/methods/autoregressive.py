@@ -12,6 +12,7 @@ class Autoregressive(Method):
 
     drafter: str = field(default="none", init=False)
     source = "baseline"
+    group = "bounds"
     asks = Offer.TOKENS
     uses_drafter = False
 

@@ -14,8 +14,10 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
 __all__ = [
+    "LATENCIES",
     "Child",
     "Environment",
+    "Group",
     "Latencies",
     "LevelPolicy",
     "Method",
@@ -26,6 +28,21 @@ __all__ = [
     "methods",
     "require",
 ]
+
+
+Group = Literal[
+    "bounds",
+    "static",
+    "stop-rule",
+    "learned",
+    "latency-aware",
+    "bandit",
+    "tree",
+    "overlapping",
+    "draft-free",
+    "other",
+]
+"""What a policy decides by, in the order in which reports show them; `other` is for methods that do not say."""
 
 
 class Pipeline(NamedTuple):
@@ -42,6 +59,10 @@ class Pipeline(NamedTuple):
     def nodes(self) -> int:
         """The most that a tree can come to: a level in every stage, and one that waits."""
         return self.width * (self.stages + 1)
+
+
+LATENCIES = "latencies of the pair: a deployment, or skit profile-drafter"
+"""What those methods need that ask the environment for `latencies`."""
 
 
 class Latencies(NamedTuple):
@@ -76,6 +97,10 @@ class Method(ABC):
     """The name that errors give it: the registered one, or the class's."""
     source: ClassVar[str] = ""
     """Paper or system it comes from."""
+    group: ClassVar[Group] = "other"
+    """Under which it is listed and reported."""
+    needs: ClassVar[str] = ""
+    """What has to be there before it can run, besides what the other attributes say."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
     """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
     asks: ClassVar[Offer] = Offer.STATISTICS

@@ -17,6 +17,7 @@ class FixedK(Method):
     k: int = 4
     asks = Offer.TOKENS
     source = "Leviathan et al. 2023"
+    group = "static"
 
     def __post_init__(self) -> None:
         require(self.k >= 1, f"{self.called}: k must be at least 1, not {self.k}")

@@ -12,6 +12,7 @@ class LayerSplit(Autoregressive):
     """One token per round trip; the layers take as long, and the states that cross the link no longer, as elsewhere."""
 
     source = "baseline of SpecEdge, Park et al. 2025"
+    group = "bounds"
     uses_drafter = True
     placement = "edge"
 

@@ -23,6 +23,7 @@ class Oracle(Method):
     max_draft: int = 8
     asks = Offer.TOKENS
     source = "upper bound"
+    group = "bounds"
     proposal = "top"
     needs_reference = True
 

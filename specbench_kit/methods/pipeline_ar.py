@@ -18,6 +18,7 @@ class PipelineAR(Method):
     stages: int = 8
     chunk: int = 512
     source = "baseline of SpecPipe, Yin et al. 2025"
+    group = "bounds"
     asks = Offer.TOKENS
     uses_drafter = False
 

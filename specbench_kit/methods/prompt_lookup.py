@@ -17,6 +17,7 @@ class PromptLookup(FixedK):
     max: int = 3
     drafter: str = field(default="prompt-lookup", init=False)
     source = "prompt lookup decoding, Saxena 2023"
+    group = "draft-free"
 
     def __post_init__(self) -> None:
         super().__post_init__()

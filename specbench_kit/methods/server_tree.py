@@ -13,6 +13,8 @@ class ServerTree(SpecEdge):
 
     proactive: bool = False
     source = "server-only baseline of SpecEdge, Park et al. 2025"
+    group = "tree"
+    needs = "a deployment"
     overlaps = False
     placement = "server"
 

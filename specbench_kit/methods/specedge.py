@@ -37,6 +37,7 @@ class SpecEdge(Method):
     proactive_depth: int = 3
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
+    group = "overlapping"
     proposal = "top"
     asks = Offer.TREES
     overlaps = True

@@ -20,6 +20,7 @@ class SpecInfer(Method):
 
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
     source = "SpecInfer, Miao et al. 2024"
+    group = "tree"
     proposal = "top"
     asks = Offer.TREES
 

@@ -32,6 +32,7 @@ class SpecPipe(Method):
     prefill: Literal["first", "mixed"] = "first"
     chunk: int = 512
     source = "SpecPipe, Yin et al. 2025"
+    group = "overlapping"
     proposal = "top"
     asks = Offer.LEVELS
 

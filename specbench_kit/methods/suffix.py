@@ -23,6 +23,7 @@ class Suffix(Method):
     shared: bool = True
     drafter: str = field(default="suffix", init=False)
     source = "SuffixDecoding, Oliaro et al. 2024"
+    group = "draft-free"
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"suffix: max_draft must be at least 1, not {self.max_draft}")

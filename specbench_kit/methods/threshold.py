@@ -32,6 +32,7 @@ class Threshold(Method):
     unit: Literal["request", "batch"] = "request"
     asks = Offer.PROBABILITIES
     source = "Hugging Face assisted generation"
+    group = "stop-rule"
 
     def __post_init__(self) -> None:
         require(0 <= self.threshold <= 1, f"threshold: threshold must lie in 0..1, not {self.threshold}")

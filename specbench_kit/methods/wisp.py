@@ -1,19 +1,17 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Method, Policy, methods, require
 from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.predictors.artefact import Predictor
-    from specbench_kit.predictors.library import PairHashes
 
 
 @methods.register("wisp")
@@ -32,6 +30,8 @@ class Wisp(Method):
     operating_point: float | None = None
     force: bool = False
     source = "WISP, Li et al. 2025"
+    group = "learned"
+    needs = PREDICTOR
     learned = True
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Wisp(Method):
         from specbench_kit.predictors.artefact import load
 
         pair = environment.pair
-        predictor = load(self._folder(pair), pair=pair, force=self.force)
+        predictor = load(find_predictor("wisp", self.predictor, pair), pair=pair, force=self.force)
         if self.operating_point is not None:
             predictor = replace(predictor, threshold=self.operating_point)
         if self.max_draft is not None:
@@ -54,22 +54,6 @@ class Wisp(Method):
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
-
-    def _folder(self, pair: "PairHashes") -> Path:
-        from specbench_kit.predictors.library import find
-
-        if any(separator in self.predictor for separator in (os.sep, os.altsep) if separator):
-            return Path(self.predictor).expanduser()
-        found = find(pair, None if self.predictor == "auto" else self.predictor)
-        if not found:
-            others = ", ".join(folder.name for folder in find(pair))
-            raise SkitError(
-                f"wisp: no predictor '{self.predictor}' for this pair of models; known: {others}"
-                if others
-                else "wisp: no predictor for this pair of models: run skit train-predictor with the same --target and "
-                "--draft, or name a folder with wisp:predictor=./PATH"
-            )
-        return found[0]
 
 
 @dataclass(frozen=True)

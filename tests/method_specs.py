@@ -1,0 +1,46 @@
+"""Which options of every method the tests over all methods try."""
+
+from specbench_kit.methods.base import methods
+
+VARIANTS = {
+    "adaedl": ["adaedl:threshold=0.2,step=0.2"],
+    "specdecpp": ["specdecpp:predictor={predictor},threshold=0.9", "specdecpp:predictor={predictor},lag=1,min_draft=1"],
+    "svip": ["svip:threshold=0.6,max_draft=8"],
+    "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
+    "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
+    "oracle": ["oracle", "oracle:max_draft=3"],
+    "specedge": [
+        "specedge:budget=6,beams=3,branch=3,depth=3,proactive_depth=2",
+        "specedge:budget=12,beams=4,branch=2",
+        "specedge:tree=chain,depth=2,budget=4",
+        "specedge:proactive=false,depth=2,budget=5",
+    ],
+    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
+    "specpipe": [
+        "specpipe:stages=2,width=3,children=2,budget=request",
+        "specpipe:stages=4,width=12,children=4,rows=20,chunk=16",
+        "specpipe:stages=3,width=9,children=3,rows=12,share=greedy,prefill=mixed",
+    ],
+    "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
+    "pp-microbatch": ["pp-microbatch:stages=2"],
+    "server-tree": ["server-tree:depth=2,budget=6"],
+    "threshold": [
+        "threshold",
+        "threshold:schedule=heuristic,max_draft=3",
+        "threshold:schedule=heuristic-transient,max_draft=2",
+        "threshold:adaptive=true,threshold=0.2",
+        "threshold:unit=batch,threshold=0.6,max_draft=8",
+    ],
+    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
+}
+"""Specs to try; a method that is not named here is tried as it comes. `{predictor}` is a predictor's folder."""
+
+
+def variants(name: str) -> list[str]:
+    """The specs to try of one method."""
+    return VARIANTS.get(name, [name])
+
+
+def specs() -> list[str]:
+    """Those of every registered method."""
+    return [spec for name in methods.all() for spec in variants(name)]
