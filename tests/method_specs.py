@@ -5,6 +5,8 @@ from specbench_kit.methods.base import methods
 VARIANTS = {
     "adaedl": ["adaedl:threshold=0.2,step=0.2"],
     "specdecpp": ["specdecpp:predictor={predictor},threshold=0.9", "specdecpp:predictor={predictor},lag=1,min_draft=1"],
+    "goodput": ["goodput:interval=2,max_draft=3"],
+    "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],
     "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7"],
@@ -30,6 +32,11 @@ VARIANTS = {
         "threshold:schedule=heuristic-transient,max_draft=2",
         "threshold:adaptive=true,threshold=0.2",
         "threshold:unit=batch,threshold=0.6,max_draft=8",
+    ],
+    "vllm-adaptive": [
+        "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1",
+        "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,feature=margin",
+        "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,budget=fresh,feature=drawn",
     ],
     "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
 }

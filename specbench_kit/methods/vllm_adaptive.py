@@ -1,0 +1,148 @@
+"""Verify as many tokens of the batch as pay for themselves, by an acceptance estimate that is fitted on the way."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+from math import log
+from typing import TYPE_CHECKING, Literal
+
+from specbench_kit.methods.acceptance_fit import AcceptanceFit
+from specbench_kit.methods.base import Latencies, Policy, methods, require
+from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.verification import Verdict
+
+LARGEST = 40.0
+"""Log-odds are cut to plus and minus this."""
+
+
+@methods.register("vllm-adaptive")
+@dataclass(frozen=True)
+class VllmAdaptive(LatencyAware):
+    """Draft `max_draft` tokens, and verify those slots of the batch that raise its expected tokens per second.
+
+    Acceptance at each position is a logistic function of one `feature`: the log-odds of the likeliest token (max), the
+    lead of its logit (margin), or the log-odds of the drafted token (drawn, takes the likeliest tokens). How many
+    slots is decided from the scores of the round before, or from `budget=fresh` ones (takes the likeliest tokens too).
+    Kept for the run: slope, intercepts, and the sums of the rounds since the last fit; each request's last scores until
+    it ends. All is verified until `warmup_refits` fits, one every `refit_every` rounds. Tokens after a rejection, and
+    those that were not verified, count for nothing.
+    """
+
+    max_draft: int = 7
+    feature: Literal["max", "margin", "drawn"] = "max"
+    budget: Literal["stale", "fresh"] = "stale"
+    refit_every: int = 100
+    warmup_refits: int = 3
+    damping: float = 50.0
+    l2: float = 1e-3
+    source = "vLLM pull requests 47808 and 52228"
+
+    def __post_init__(self) -> None:
+        for name in ("max_draft", "refit_every"):
+            require(getattr(self, name) >= 1, f"vllm-adaptive: {name} must be at least 1, not {getattr(self, name)}")
+        require(self.warmup_refits >= 0, "vllm-adaptive: warmup_refits must not be negative")
+        require(self.damping >= 0 and self.l2 > 0, "vllm-adaptive: damping must not be negative, and l2 above 0")
+        if self.feature == "drawn" or self.budget == "fresh":
+            object.__setattr__(self, "proposal", "top")  # or a token would have a say in whether it is verified
+
+    def policy_with(self, latencies: Latencies) -> Policy:
+        return _VllmAdaptivePolicy(self, latencies)
+
+
+class _VllmAdaptivePolicy(Policy):
+    def __init__(self, options: VllmAdaptive, latencies: Latencies) -> None:
+        self.options, self.latencies = options, latencies
+        self.fit = AcceptanceFit(options.max_draft, options.damping, options.l2)
+        self.rounds = 0
+        self.scores: dict[str, list[float]] = {}
+        """Chance that everything up to each position is accepted, by request, in its last round."""
+
+    def draft(self, drafter: "Drafter") -> None:
+        for _ in range(self.options.max_draft):
+            drafter.extend(drafter.drafts)
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        if self.fit.refits < self.options.warmup_refits:
+            return super().choose(drafts)
+        fresh = self.options.budget == "fresh"
+        slots = self.count(drafts, [self._fresh(draft) if fresh else self._stale(draft) for draft in drafts])
+        lengths = [0] * len(drafts)
+        for request, _ in islice(best_first([self._fresh(draft) for draft in drafts]), slots):
+            lengths[request] += 1
+        return [list(range(1, length + 1)) for length in lengths]
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        for verdict in verdicts:
+            draft, accepted = verdict.draft, len(verdict.path)
+            for place, node in enumerate(verdict.submitted[: accepted + 1]):
+                self.fit.take(place, self._feature(draft, node), place < accepted)
+            self.scores[draft.request_id] = list(self._fresh(draft))
+        self.rounds += 1
+        if self.rounds % self.options.refit_every == 0:
+            self.fit.refit()
+
+    def forget(self, request_id: str) -> None:
+        self.scores.pop(request_id, None)
+
+    def count(self, drafts: "Sequence[Draft]", scores: Sequence[Iterator[float]]) -> int:
+        """How many slots give the most expected tokens per second, the likeliest first."""
+        drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
+        lengths, expected = [0] * len(drafts), float(len(drafts))
+        best, best_rate = 0, expected / (drafting_s + verify_s(self.latencies, drafts, lengths))
+        for slots, (request, score) in enumerate(best_first(scores), 1):
+            lengths[request] += 1
+            expected += score
+            rate = expected / (drafting_s + verify_s(self.latencies, drafts, lengths))
+            if rate > best_rate:
+                best, best_rate = slots, rate
+        return best
+
+    def _stale(self, draft: "Draft") -> Iterator[float]:
+        """Of the round before; a new request is taken for certain."""
+        certain = [1.0] * self.options.max_draft
+        return iter(self.scores.get(draft.request_id, certain)[: draft.tree.last])
+
+    def _fresh(self, draft: "Draft") -> Iterator[float]:
+        """One after the other: a slot is looked at only once the one before it is to be verified."""
+        score = 1.0
+        for node in range(1, len(draft.tree)):
+            score *= self.fit.chance(node - 1, self._feature(draft, node))
+            yield score
+
+    def _feature(self, draft: "Draft", node: int) -> float:
+        tree = draft.tree
+        if self.options.feature == "drawn":
+            return log_odds(tree.probability(node))
+        outlook = tree.outlook(node)
+        if self.options.feature == "max":
+            return log_odds(outlook.confidence)
+        second = outlook.confidence - outlook.margin
+        return min(log(outlook.confidence / second), LARGEST) if second > 0 else LARGEST
+
+
+def best_first(scores: Sequence[Iterator[float]]) -> Iterator[tuple[int, float]]:
+    """Requests by falling score of their next slot, each with that score, which never rises within a request."""
+    heap: list[tuple[float, int]] = []
+    for request, own in enumerate(scores):
+        _push(heap, request, own)
+    while heap:
+        score, request = heappop(heap)
+        yield request, -score
+        _push(heap, request, scores[request])
+
+
+def _push(heap: list[tuple[float, int]], request: int, scores: Iterator[float]) -> None:
+    score = next(scores, None)
+    if score is not None:
+        heappush(heap, (-score, request))
+
+
+def log_odds(probability: float) -> float:
+    """Cut to a range that exp() takes."""
+    if not 0 < probability < 1:
+        return LARGEST if probability else -LARGEST
+    return max(-LARGEST, min(LARGEST, log(probability / (1 - probability))))
