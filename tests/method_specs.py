@@ -5,6 +5,10 @@ from specbench_kit.methods.base import methods
 VARIANTS = {
     "adaedl": ["adaedl:threshold=0.2,step=0.2"],
     "specdecpp": ["specdecpp:predictor={predictor},threshold=0.9", "specdecpp:predictor={predictor},lag=1,min_draft=1"],
+    "banditspec": [
+        "banditspec",
+        "banditspec:algorithm=exp3,share=run,arms=svip+fixed-k.k=1..2+adaedl.max_draft=2,max_draft=3",
+    ],
     "goodput": ["goodput:interval=2,max_draft=3"],
     "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],
@@ -33,6 +37,9 @@ VARIANTS = {
         "threshold:adaptive=true,threshold=0.2",
         "threshold:unit=batch,threshold=0.6,max_draft=8",
     ],
+    "sglang-ema": ["sglang-ema:warmup=2,interval=1"],
+    "tapout": ["tapout:arms=autoregressive+svip+fixed-k.k=2+threshold,max_draft=4"],
+    "ucb-specstop": ["ucb-specstop:k_max=4"],
     "vllm-adaptive": [
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1",
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,feature=margin",
