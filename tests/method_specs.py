@@ -1,6 +1,11 @@
 """Which options of every method the tests over all methods try."""
 
+from pathlib import Path
+
+from tiny_predictors import PAIR, confidence_predictor
+
 from specbench_kit.methods.base import methods
+from specbench_kit.predictors.ranks import RankTable, save
 
 VARIANTS = {
     "adaedl": ["adaedl:threshold=0.2,step=0.2"],
@@ -29,6 +34,9 @@ VARIANTS = {
     ],
     "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
     "pp-microbatch": ["pp-microbatch:stages=2"],
+    "opt-tree": ["opt-tree:nodes=6,max_depth=3,gain=0.1"],
+    "sequoia": ["sequoia:ranks={ranks},size=6,max_depth=4"],
+    "ssd": ["ssd:k=3,guesses=2", "ssd:k=2,guesses=2,backup=none,allocation=geometric"],
     "server-tree": ["server-tree:depth=2,budget=6"],
     "threshold": [
         "threshold",
@@ -47,7 +55,17 @@ VARIANTS = {
     ],
     "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
 }
-"""Specs to try; a method that is not named here is tried as it comes. `{predictor}` is a predictor's folder."""
+"""Specs to try; a method that is not named here is tried as it comes. For places in braces see `filled_in`."""
+
+
+def filled_in(folder: Path) -> dict[str, Path]:
+    """Makes what the places in the specs stand for: `{predictor}` and `{ranks}`.
+
+    The predictor expects acceptance where the draft model's best token has a probability of 0.15 or more.
+    """
+    shares = (0.5, 0.2, 0.1)
+    table = RankTable(PAIR, 0.0, shares, (shares,), 100)
+    return {"predictor": confidence_predictor(folder / "predictor", threshold=0.057), "ranks": save(table, folder)}
 
 
 def variants(name: str) -> list[str]:

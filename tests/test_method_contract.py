@@ -1,14 +1,14 @@
 """What every method promises: the target's own greedy output, or its distribution, whatever is drafted."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from environments import ENVIRONMENT
-from method_specs import specs, variants
+from method_specs import filled_in, specs, variants
 from scipy.stats import chisquare
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -24,7 +24,6 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
-from tiny_predictors import confidence_predictor
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -38,7 +37,7 @@ from specbench_kit.decoding import verification
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import DraftForward, TokenTree
-from specbench_kit.drafting.base import drafters
+from specbench_kit.drafting.base import Offer, drafters
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
@@ -110,21 +109,32 @@ SPECULATIVE = [*(spec for spec in SPECS if spec not in (*PLAIN, *UNDRAFTED)), *T
 MODELLED = [spec for spec in SPECULATIVE if spec in TREES or parse_method(spec).drafting.models]
 """Those that draft with a model, which agrees with the target now and then on any text."""
 EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
-SAMPLED = [spec for spec in EVERY if spec not in ("oracle:max_draft=3", "tree of depth 3")]
+
+
+def _kind(spec: str) -> tuple[object, ...]:
+    """What decides by which code a method's tokens are drawn and judged; what it sends, test_unbiased enumerates."""
+    method = TREES[spec] if spec in TREES else parse_method(spec)
+    grows, drafter = method.asks >= Offer.TREES, bool(method.drafting.models)
+    reads = method.learned, method.needs_reference
+    return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
+
+
+SAMPLED = list({_kind(spec): spec for spec in reversed(EVERY)}.values())[::-1]
+"""The first method of every kind."""
 every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Expects acceptance where the draft model's best token has a probability of 0.15 or more."""
-    return confidence_predictor(tmp_path_factory.mktemp("predictor"), threshold=0.057)
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What the specs name by a place."""
+    return filled_in(tmp_path_factory.mktemp("places"))
 
 
 @pytest.fixture
-def method(request: pytest.FixtureRequest, predictor: Path) -> Method:
+def method(request: pytest.FixtureRequest, places: dict[str, Path]) -> Method:
     """The method of a spec, ready for the pair."""
     spec: str = request.param
-    return TREES[spec] if spec in TREES else parse_method(spec.format(predictor=predictor)).prepare(ENVIRONMENT)
+    return TREES[spec] if spec in TREES else parse_method(spec.format(**places)).prepare(ENVIRONMENT)
 
 
 Runners = tuple[Runner, Runner]
@@ -170,11 +180,10 @@ def test_greedy_output_is_the_targets(
 
 
 @pytest.mark.parametrize("method", DRAFTED, indirect=True)
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_greedy_output_is_the_targets_with_every_drafter(
-    method: Method, batch_size: int, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
-    assert outputs(run(method, runners, make_requests(prompts, LONG), batch_size=batch_size)) == answers
+    assert outputs(run(method, runners, make_requests(prompts, LONG), batch_size=3)) == answers
 
 
 @pytest.mark.parametrize("method", MODELLED, indirect=True)
@@ -216,9 +225,10 @@ def test_output_is_never_longer_than_asked(
     method: Method, target: Any, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
-    for count in range(1, 8):
-        records = run(method, agreeing, make_requests(prompts, count), batch_size=3)
-        assert outputs(records) == {name: answer[:count] for name, answer in answers.items()}
+    asked = {name: 1 + place % 7 for place, name in enumerate(answers)}
+    requests = [replace(one, max_new_tokens=asked[one.id]) for one in make_requests(prompts, 1)]
+    records = run(method, agreeing, requests, batch_size=3)
+    assert outputs(records) == {name: answer[: asked[name]] for name, answer in answers.items()}
     if method.uses_drafter:
         rounds = [record.rounds[-1] for record in records.values()]
         cut = any(step.committed <= step.accepted for step in rounds)
@@ -391,8 +401,8 @@ def test_a_drafter_that_says_too_little_is_refused_in_one_line(name: str, drafte
 
 
 @pytest.mark.parametrize("spec", DRAFTED)
-def test_a_method_made_ready_drafts_with_what_was_asked(spec: str, predictor: Path) -> None:
-    method = parse_method(spec.format(predictor=predictor))
+def test_a_method_made_ready_drafts_with_what_was_asked(spec: str, places: dict[str, Path]) -> None:
+    method = parse_method(spec.format(**places))
     assert method.prepare(ENVIRONMENT).drafting == method.drafting
 
 

@@ -59,7 +59,7 @@ class Surroundings:
         hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_MODEL))
         self._known = environment(hashes, settings.deployment, pair.target.model.device)
         self._measures = settings.deployment is None
-        self.environment = replace(self._known, latencies=self._latencies)
+        self.environment = replace(self._known, latencies=self._latencies, temperature=settings.temperature)
         self.notes: list[str] = []
         self.machine: list[Fields] = []
         """How quiet the machine was while latencies were measured."""

@@ -11,6 +11,7 @@ from specbench_kit.cli import (
     compare,
     interchange,
     listing,
+    measure_ranks,
     profile_drafter,
     profile_verifier,
     record,
@@ -70,6 +71,7 @@ app.command("record")(configurable(record.record))
 app.command("train-predictor")(configurable(train_predictor.train_predictor))
 app.command("profile-verifier")(configurable(profile_verifier.profile_verifier))
 app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
+app.command("measure-ranks")(configurable(measure_ranks.measure_ranks))
 app.command("sweep")(configurable(sweep.sweep))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))

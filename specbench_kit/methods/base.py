@@ -81,6 +81,8 @@ class Environment:
     """Of the deployment, or as profiled for the pair on this machine; without a profile an error that says how."""
     modelled: bool = False
     """Whether time is a deployment's."""
+    temperature: float = 0.0
+    """At which tokens are drawn; 0 is greedy."""
 
     def require_deployment(self, name: str) -> None:
         """Refuse to run a method on this machine's clock, where nothing lies between the models."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from environments import ENVIRONMENT
-from method_specs import specs
-from tiny_predictors import confidence_predictor
+from method_specs import filled_in, specs
 from two_tokens import DEPTH, Output, TwoTokenDrafter, after, exact_outputs, play
 
 from specbench_kit.assembly import round_policy
@@ -49,14 +48,14 @@ DRAWING = [spec for spec in ROUNDS if parse_method(spec).drafting.models and not
 
 
 @pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return confidence_predictor(tmp_path_factory.mktemp("predictor"), threshold=0.8)
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return filled_in(tmp_path_factory.mktemp("places"))
 
 
 @pytest.mark.parametrize("spec", DRAWING)
-def test_no_token_decides_about_itself(spec: str, predictor: Path) -> None:
+def test_no_token_decides_about_itself(spec: str, places: dict[str, Path]) -> None:
     """At the start, and in whatever state some rounds bring the policy."""
-    method = parse_method(spec.format(predictor=predictor)).prepare(ENVIRONMENT)
+    method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     drafter = TwoTokenDrafter(draft_chance, NAMES, drawn=method.proposal == "sample")
     policy, random = round_policy(method), torch.Generator().manual_seed(3)
     for rounds in (0, 5, 25) if drafter.drawn else (0,):

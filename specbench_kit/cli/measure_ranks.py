@@ -1,0 +1,59 @@
+"""`skit measure-ranks`: how often the target's token is the draft model's b-th likeliest, for the method sequoia."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit import common_options as common
+from specbench_kit.bench.settings import Settings
+from specbench_kit.cli import options
+from specbench_kit.cli.common import load_dataset, say
+from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.option import DECODING, OUTPUT, Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """What is measured, and where the table goes."""
+
+    dataset: common.DrawnDataset = "gsm8k"
+    limit: common.Limit = None
+    data_dir: common.DataDir = None
+    sample: common.Sample = True
+    target: common.Target = "bundled"
+    draft: common.Draft = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 128
+    batch_size: common.BatchSize = 8
+    temperature: Annotated[float, Option("At which the target answers; 0 is greedy.", DECODING)] = 0.0
+    seed: common.Seed = 0
+    save_to: Annotated[Path | None, Option("Folder for the table, instead of your own.", OUTPUT)] = None
+
+
+@options_of(Ranking)
+def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
+    """Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair."""
+    from rich.console import Console
+
+    asked = Ranking(**given)
+    shared = part(Settings, asdict(asked))
+    settings = Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+    console = Console(stderr=as_json)
+    loaded = load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
+    from specbench_kit.bench import ranks_run
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.predictors import ranks
+
+    with counting_bar("ranking") as report:
+        table = ranks_run.measure(settings, loaded, report)
+    path = ranks.save(table, asked.save_to)
+    if as_json:
+        print(json.dumps({"file": str(path), **asdict(table)}))
+        return
+    for depth, row in enumerate((table.shares, *table.by_depth)):
+        place = f"after {depth - 1} of rank 1" if depth else "all tokens"
+        say(console, f"{place}: " + " ".join(f"{share:.3f}" for share in row[:8]))
+    say(console, f"ranks: {path} ({table.count} tokens, temperature {table.temperature:g})")

@@ -1,0 +1,110 @@
+"""A tree of one shape, the one that pays best by the pair's rank-wise acceptance."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
+from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
+from specbench_kit.methods.static_tree import SIZES, Shape, fastest
+from specbench_kit.predictors.ranks import RankTable, find, load
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+
+
+@methods.register("sequoia")
+@dataclass(frozen=True)
+class Sequoia(LatencyAware):
+    """Draft the tree that takes the least time per expected token, the same in every round of the run.
+
+    The b-th child of a node counts as accepted as often as the target's token was the draft model's b-th likeliest:
+    `ranks=measured` takes the table that `skit measure-ranks` made for the pair and the run's temperature, or name its
+    file. `size` is the number of nodes, the root included, on at most `max_depth` levels. Kept for the run: the shape,
+    chosen for the batch of the first round.
+    """
+
+    size: int | Literal["auto"] = "auto"
+    max_depth: int = 10
+    ranks: str = "measured"
+    table: RankTable | None = field(default=None, init=False, repr=False, kw_only=True)
+    source = "Sequoia, arXiv 2402.12374"
+    group = "tree"
+    needs = f"rank-wise acceptance: skit measure-ranks; {LATENCIES}"
+    proposal = "top"
+    asks = Offer.TREES
+
+    def __post_init__(self) -> None:
+        require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")
+        require(self.max_depth >= 1, f"sequoia: max_depth must be at least 1, not {self.max_depth}")
+
+    def prepare(self, environment: Environment) -> Method:
+        ready = copy(super().prepare(environment))
+        object.__setattr__(ready, "table", self._find(environment))
+        return ready
+
+    def uses(self) -> Mapping[str, Any]:
+        ranks = {} if self.table is None else {"ranks": {"shares": self.table.shares, "count": self.table.count}}
+        return {**super().uses(), **ranks}
+
+    def policy_with(self, latencies: Latencies) -> Policy:
+        assert self.table is not None
+        sizes = SIZES if self.size == "auto" else (int(self.size),)
+        return _SequoiaPolicy(self.table.shares, sizes, self.max_depth, latencies)
+
+    def _find(self, environment: Environment) -> RankTable:
+        if self.ranks != "measured":
+            return load(Path(self.ranks).expanduser())
+        found = find(environment.pair, environment.temperature)
+        if found is None:
+            raise SkitError(
+                f"sequoia: rank-wise acceptance of this pair at temperature {environment.temperature:g} was not "
+                "measured: run skit measure-ranks with the same --target, --draft and --temperature"
+            )
+        return found
+
+
+@dataclass
+class _SequoiaPolicy(Policy):
+    chances: tuple[float, ...]
+    sizes: tuple[int, ...]
+    levels: int
+    latencies: Latencies
+    shape: Shape | None = None
+
+    def draft(self, drafter: "Drafter") -> None:
+        self.shape = self.shape or self._choose_shape(drafter.drafts)
+        live: list[tuple[Draft, list[int], list[Shape]]] = [(draft, [0], [self.shape]) for draft in drafter.drafts]
+        while live := _inner(drafter, live):
+            forward = drafter.expand([(draft, nodes) for draft, nodes, _ in live])
+            most = max(len(shape.children) for _, _, shapes in live for shape in shapes)
+            likeliest = iter(enumerate(forward.probabilities.topk(most).indices.tolist()))
+            grown = []
+            for draft, nodes, shapes in live:
+                added, below = [], []
+                for node, shape, (row, tokens) in zip(nodes, shapes, likeliest, strict=False):
+                    added += [draft.tree.add(token, node, forward, row) for token in tokens[: len(shape.children)]]
+                    below += shape.children
+                grown.append((draft, added, below))
+            live = grown
+
+    def _choose_shape(self, drafts: "Sequence[Draft]") -> Shape:
+        def verifying_s(size: int) -> float:
+            return verify_s(self.latencies, drafts, [size - 1] * len(drafts))
+
+        return fastest(self.chances, self.sizes, self.levels, draft_s(self.latencies, drafts, 1), verifying_s)
+
+
+def _inner(
+    drafter: "Drafter", live: "list[tuple[Draft, list[int], list[Shape]]]"
+) -> "list[tuple[Draft, list[int], list[Shape]]]":
+    """The nodes of a level that have children, of trees with room for all of these."""
+    found = []
+    for draft, nodes, shapes in live:
+        kept = [(node, shape) for node, shape in zip(nodes, shapes, strict=True) if shape.children]
+        if kept and drafter.room(draft) >= sum(len(shape.children) for _, shape in kept):
+            found.append((draft, [node for node, _ in kept], [shape for _, shape in kept]))
+    return found

@@ -1,0 +1,179 @@
+"""Prepare the next chain for several likely outcomes while the target verifies this one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+
+if TYPE_CHECKING:
+    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.tree import Distributions, DraftForward
+    from specbench_kit.decoding.verification import Verdict
+
+ROUNDS_TO_LEARN = 50
+"""Rounds whose acceptance decides how guesses are shared out."""
+
+
+@methods.register("ssd")
+@dataclass(frozen=True)
+class Ssd(Method):
+    """While a chain of k tokens is verified, draft the next one for each of several outcomes of the verification.
+
+    An outcome is how many tokens are accepted and which one the target says then: `guesses` per number of accepted
+    tokens on average, the draft model's likeliest ones besides the token that was drafted there. `geometric` gives more
+    of them to likelier numbers, with tail exponent r, by the acceptance rate of the run's first 50 rounds. Where no
+    guess was right, `backup=jit` drafts after the verdict and `none` does a plain step. Kept for the run: accepted and
+    rejected tokens of those rounds; for a request, what was drafted ahead.
+    """
+
+    k: int = 6
+    guesses: int = 3
+    allocation: Literal["uniform", "geometric"] = "uniform"
+    r: float = 1.0
+    backup: Literal["jit", "none"] = "jit"
+    source = "speculative speculative decoding, arXiv 2603.03251"
+    group = "overlapping"
+    proposal = "top"
+    asks = Offer.TREES
+    overlaps = True
+
+    def __post_init__(self) -> None:
+        for name in ("k", "guesses"):
+            require(getattr(self, name) >= 1, f"ssd: {name} must be at least 1, not {getattr(self, name)}")
+        require(self.r > 0, f"ssd: r must be above 0, not {self.r}")
+
+    def policy(self) -> Policy:
+        return _SsdPolicy(self)
+
+
+def geometric_shares(acceptance: float, length: int, budget: int, exponent: float) -> list[int]:
+    """Guesses for 0 to `length` accepted tokens: as chances ^ (1 / (1 + exponent)), at least one, by remainders.
+
+    It minimises the chance of a miss where the n-th guess of each outcome misses with n ^ -exponent.
+    """
+    chances = [acceptance**accepted * (1 - acceptance) for accepted in range(length)] + [acceptance**length]
+    weights = [chance ** (1 / (1 + exponent)) for chance in chances]
+    wanted = [budget * weight / sum(weights) for weight in weights]
+    shares = [max(1, int(one)) for one in wanted]
+    by_remainder = sorted(range(len(wanted)), key=lambda place: shares[place] - wanted[place])
+    for place in by_remainder[: max(0, budget - sum(shares))]:
+        shares[place] += 1
+    return shares
+
+
+@dataclass
+class _Ahead:
+    """What is drafted below the outcomes of one request's verification."""
+
+    draft: "Draft"
+    tips: list[int] = field(default_factory=list)
+    """The newest node below each outcome."""
+    outcomes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Node by the last accepted node and the target's token after it."""
+
+
+class _SsdPolicy(Policy):
+    def __init__(self, options: Ssd) -> None:
+        self.options = options
+        self.chains: dict[str, list[int]] = {}
+        self.ahead: dict[str, _Ahead] = {}
+        self.missed: set[str] = set()
+        """Requests that begin anew because no guess was right."""
+        self.accepted, self.rejected, self.rounds = 0, 0, 0
+
+    def draft(self, drafter: "Drafter") -> None:
+        self.chains = {draft.request_id: list(range(1, len(draft.tree))) for draft in drafter.drafts}
+        plain = self.missed if self.options.backup == "none" else set()
+        live = [draft for draft in drafter.drafts if draft.request_id not in plain]
+        for _ in range(self.options.k):
+            live = [draft for draft in live if len(self.chains[draft.request_id]) < self.options.k]
+            live = self._lengthen(drafter, live)
+
+    def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
+        return [list(self.chains[draft.request_id]) for draft in drafts]
+
+    def overlap(self, drafter: "Drafter") -> None:
+        waiting = [_Ahead(draft) for draft in drafter.drafts if drafter.awaits(draft) and drafter.room(draft) > 0]
+        self.ahead = {ahead.draft.request_id: ahead for ahead in waiting}
+        if waiting:
+            forward = drafter.expand([(ahead.draft, [self._leaf(ahead.draft)]) for ahead in waiting])
+            for row, ahead in enumerate(waiting):
+                self._guess(drafter, ahead, forward, row)
+        for _ in range(self.options.k):
+            self._go_on(drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits(ahead.draft)])
+
+    def keep(self, verdict: "Verdict") -> int | None:
+        name = verdict.draft.request_id
+        ahead = self.ahead.pop(name, None)
+        end = verdict.path[-1] if verdict.path else 0
+        node = ahead.outcomes.get((end, verdict.extra)) if ahead else None
+        (self.missed.add if node is None else self.missed.discard)(name)
+        return node
+
+    def observe(self, verdicts: "Sequence[Verdict]") -> None:
+        if self.rounds < ROUNDS_TO_LEARN:
+            self.accepted += sum(len(verdict.path) for verdict in verdicts)
+            self.rejected += sum(len(verdict.path) < len(verdict.submitted) for verdict in verdicts)
+        self.rounds += 1
+
+    def forget(self, request_id: str) -> None:
+        self.ahead.pop(request_id, None)
+        self.missed.discard(request_id)
+
+    def _lengthen(self, drafter: "Drafter", drafts: "list[Draft]") -> "list[Draft]":
+        live = [draft for draft in drafts if drafter.room(draft) > 0]
+        if live:
+            forward = drafter.expand([(draft, [self._leaf(draft)]) for draft in live])
+            for row, (draft, token) in enumerate(zip(live, _best(forward), strict=True)):
+                chain = self.chains[draft.request_id]
+                chain.append(draft.tree.add(token, self._leaf(draft), forward, row))
+        return live
+
+    def _leaf(self, draft: "Draft") -> int:
+        chain = self.chains[draft.request_id]
+        return chain[-1] if chain else 0
+
+    def _guess(self, drafter: "Drafter", ahead: _Ahead, forward: "DraftForward", row: int) -> None:
+        """Add the likeliest tokens that the target may say after each number of accepted ones."""
+        tree, chain = ahead.draft.tree, self.chains[ahead.draft.request_id]
+        sources = [*(tree.source(node) for node in chain), (forward, row)]
+        drafted = [*(tree.tokens[node] for node in chain), -1]
+        for parent, source, token, count in zip([0, *chain], sources, drafted, self._shares(len(chain)), strict=True):
+            for guess in _others(source, token, min(count, drafter.room(ahead.draft))):
+                node = ahead.outcomes[parent, guess] = tree.add(guess, parent, *source)
+                ahead.tips.append(node)
+
+    def _shares(self, length: int) -> list[int]:
+        """Guesses for each number of accepted tokens."""
+        tested = self.accepted + self.rejected
+        if self.options.allocation == "uniform" or self.rounds < ROUNDS_TO_LEARN or not tested:
+            return [self.options.guesses] * (length + 1)
+        budget = self.options.guesses * (length + 1)
+        return geometric_shares(self.accepted / tested, length, budget, self.options.r)
+
+    def _go_on(self, drafter: "Drafter", waiting: list[_Ahead]) -> None:
+        """One more token below every outcome."""
+        for ahead in waiting:
+            del ahead.tips[max(0, drafter.room(ahead.draft)) :]
+        waiting = [ahead for ahead in waiting if ahead.tips]
+        if not waiting:
+            return
+        forward = drafter.expand([(ahead.draft, ahead.tips) for ahead in waiting])
+        best, row = _best(forward), 0
+        for ahead in waiting:
+            for place, tip in enumerate(ahead.tips):
+                ahead.tips[place] = ahead.draft.tree.add(best[row], tip, forward, row)
+                row += 1
+
+
+def _best(forward: "DraftForward") -> list[int]:
+    tokens: list[int] = forward.logits.argmax(-1).tolist()
+    return tokens
+
+
+def _others(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
+    """The likeliest tokens of a distribution besides the one that was drafted from it."""
+    forward, row = cast("DraftForward", source[0]), source[1]
+    likeliest = forward.logits[row].topk(min(count + 1, forward.logits.shape[-1])).indices.tolist()
+    return [token for token in likeliest if token != drafted][:count]
