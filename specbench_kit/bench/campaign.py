@@ -5,12 +5,14 @@ from dataclasses import replace
 from functools import partial
 
 from specbench_kit.bench.conclusion import Conclusion
+from specbench_kit.bench.estimate import seconds
 from specbench_kit.bench.lanes import Progress
 from specbench_kit.bench.opening import open_runs
 from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.metrics.comparison import MANY
 from specbench_kit.profilers.measurement import Report
 
 
@@ -22,6 +24,15 @@ class Campaign:
         runs, self.notes = open_runs(settings, self.bench, self.bench.datasets)
         pairs = zip(self.bench.datasets, runs, strict=True)
         self.benchmarks = [Benchmark(settings, dataset, self.bench, opened) for dataset, opened in pairs]
+
+    @property
+    def outlook(self) -> str:
+        """What many methods will come to, before they begin; nothing to say of a few."""
+        missing = sum(one.planned - one.done for one in self.benchmarks)
+        if len(self.bench.lanes) <= MANY or not missing:
+            return ""
+        minutes = seconds(self.bench, self.bench.datasets) * missing / sum(one.planned for one in self.benchmarks) / 60
+        return f"{len(self.bench.lanes)} methods, {missing} answers to decode: {minutes:.0f} minutes at most, by a try"
 
     def run(self, report: Callable[[Progress], None]) -> None:
         """Decode everything that is missing, one dataset after the other."""

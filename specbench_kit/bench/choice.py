@@ -5,27 +5,40 @@ from dataclasses import MISSING, fields
 
 from specbench_kit.bench.settings import Settings
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
 
 BASELINE = "autoregressive"
-ALL = "all"
+ALL, GROUP = "all", "group:"
 
 
 def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     """Every spec to run, and whether it was named: one that was not is left out where it cannot run.
 
-    `all` stands for every method with its default options; the baseline is no further method where it is decoded
-    anyway.
+    `all` stands for every method with its default options, `group:NAME` for those of a group; the baseline is no
+    further method where it is decoded anyway.
     """
-    named = dict.fromkeys((spec for spec in specs if spec != ALL), True)
+    wanted = [groups for spec in specs if (groups := _groups(spec))]
+    named = dict.fromkeys((spec for spec in specs if not _groups(spec)), True)
     chosen = _distinct(list(named))
-    if ALL not in specs:
+    if not wanted:
         return named
-    every = {name: False for name, method in methods.all().items() if _needs_no_option(method)}
-    if baseline:
-        del every[BASELINE]
+    found = {name: kind for name, kind in methods.all().items() if any(kind.group in groups for groups in wanted)}
+    every = [name for name, kind in found.items() if _needs_no_option(kind) and not (baseline and name == BASELINE)]
     return {name: False for name in every if name in named or parse_method(name) not in chosen} | named
+
+
+def _groups(spec: str) -> Sequence[str]:
+    """The groups of methods that a spec stands for, if it does."""
+    if spec == ALL:
+        return GROUPS
+    if not spec.startswith(GROUP):
+        return ()
+    group = spec.removeprefix(GROUP)
+    known = {kind.group for kind in methods.all().values()}
+    if group not in known:
+        raise SkitError(f"no methods of group '{group}'; known: {', '.join(one for one in GROUPS if one in known)}")
+    return (group,)
 
 
 def _distinct(specs: Sequence[str]) -> dict[Method, str]:

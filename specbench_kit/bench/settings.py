@@ -39,7 +39,8 @@ class Settings:
     methods: Annotated[
         tuple[str, ...],
         Option(
-            "name or name:key=value,...; may be given several times. 'all' is every method that can run here.",
+            "name or name:key=value,...; may be given several times. 'all' is every method that can run here, "
+            "'group:NAME' every one of a group.",
             RUN,
             flag="method",
         ),

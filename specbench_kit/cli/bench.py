@@ -68,6 +68,8 @@ def bench(
     else:
         campaign = _prepare(settings, dataset or [options.DATASET], data_dir, sample, console)
         left_out = campaign.bench.left_out
+        if outlook := campaign.outlook:
+            say(console, outlook)
         problem = _decode(campaign)
         conclusions = campaign.conclude()
     folder = _report(console, settings.out, conclusions)

@@ -35,9 +35,13 @@ def list_entries(
 
 
 def _methods() -> list[Entry]:
-    from specbench_kit.methods.base import methods
+    from specbench_kit.methods.base import GROUPS, methods
 
-    return [_with_options(name, method) for name, method in methods.all().items()]
+    entries = [
+        {**_with_options(name, method), "group": method.group, "needs": method.asked_for()}
+        for name, method in methods.all().items()
+    ]
+    return sorted(entries, key=lambda entry: GROUPS.index(entry["group"]))
 
 
 def _datasets() -> list[Entry]:
@@ -161,9 +165,17 @@ def _print_table(kind: str, rows: list[Entry]) -> None:
     table = Table(title=kind, title_justify="left", box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    group = ""
     for row in rows:
+        if row.get("group", group) != group:
+            group = row["group"]
+            table.add_row(Text(f"[{group}]", style="bold"), "")
         options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
         missing = row.get("missing") and f"NOT HERE: it {row['missing']}."
-        words = " ".join(filter(None, (row["summary"], options and f"({options})", missing)))
+        words = " ".join(filter(None, (row["summary"], options and f"({options})", _needs(row), missing)))
         table.add_row(*(Text(one_line(text)) for text in (row["name"], words)))
     Console().print(table)
+
+
+def _needs(row: Entry) -> str:
+    return f"Needs {'; '.join(row['needs'])}." if row.get("needs") else ""

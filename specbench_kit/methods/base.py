@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
@@ -14,6 +14,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
 __all__ = [
+    "GROUPS",
     "LATENCIES",
     "Child",
     "Environment",
@@ -43,6 +44,9 @@ Group = Literal[
     "other",
 ]
 """What a policy decides by, in the order in which reports show them; `other` is for methods that do not say."""
+
+
+GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class Pipeline(NamedTuple):
@@ -121,6 +125,13 @@ class Method(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.called = vars(cls).get("called", cls.__name__)
+
+    @classmethod
+    def asked_for(cls) -> list[str]:
+        """What it needs, in words."""
+        drafted = [f"a drafter that gives {cls.asks.words}"] if cls.uses_drafter and cls.asks > Offer.TOKENS else []
+        reference = ["the target's answer"] if cls.needs_reference else []
+        return [*drafted, *reference, *([cls.needs] if cls.needs else [])]
 
     @property
     def drafting(self) -> Drafting:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.rounds import Group, Metrics
@@ -17,6 +18,8 @@ from specbench_kit.metrics.verdicts import may_win
 from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
+MANY = 10
+"""Rows from which on tables and figures are divided into groups of methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,14 @@ class Comparison:
     def overall(self) -> Mapping[str, Metrics]:
         """The rows over all requests."""
         return self.parts[0].rows
+
+    @property
+    def by_group(self) -> dict[str, list[str]]:
+        """The labels of every group of methods, where there are too many rows to take in at once; else nothing."""
+        if len(self.series) <= MANY:
+            return {}
+        found = {group: [one.label for one in self.series if one.group == group] for group in GROUPS}
+        return {group: labels for group, labels in found.items() if labels}
 
     @property
     def runs(self) -> list[Run]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Group, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparability import dataset_name
 from specbench_kit.metrics.paired import request_seconds
@@ -30,6 +31,12 @@ class Series:
     def spec(self) -> str:
         """The method with its options."""
         return next(iter(self.runs.values())).method
+
+    @property
+    def group(self) -> Group:
+        """What the method decides by; of one that is not known here, other."""
+        known = methods.all().get(self.name)
+        return known.group if known else "other"
 
     @property
     def name(self) -> str:

@@ -21,6 +21,16 @@ def test_all_is_every_method_beside_the_baseline() -> None:
     assert not any(expand(["all"], baseline=True).values())
 
 
+def test_a_group_is_every_method_of_it() -> None:
+    found = expand(["group:static", "group:bounds", "fixed-k:k=2"], baseline=True)
+    assert found["fixed-k"] is False
+    assert found["oracle"] is False
+    assert found["fixed-k:k=2"] is True
+    assert not {"autoregressive", "wisp"} & set(found)
+    with pytest.raises(SkitError, match="no methods of group 'fast'; known: bounds, static, stop-rule, learned,"):
+        expand(["group:fast"], baseline=True)
+
+
 def test_named_methods_go_along_and_are_not_doubled() -> None:
     found = expand(["all", "fixed-k:k=3", "oracle"], baseline=True)
     assert [spec for spec, named in found.items() if named] == ["oracle", "fixed-k:k=3"]
@@ -39,7 +49,7 @@ def test_one_setting_is_run_once_however_it_is_named() -> None:
 def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
     ready, left_out = usable(Settings(("all",)), only_chains)
     assert {"fixed-k", "threshold", "oracle"} <= set(ready)
-    assert left_out == dict.fromkeys(("specedge", "specinfer", "specpipe"), "no trees here")
+    assert left_out == dict.fromkeys(("specdecpp", "specedge", "specinfer", "specpipe"), "no trees here")
 
 
 def test_a_reason_does_not_name_its_method_again() -> None:
@@ -60,5 +70,5 @@ def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
     def nothing(spec: str) -> Method:
         raise SkitError(f"not {spec}")
 
-    with pytest.raises(SkitError, match="no method can run here: adaspec: not adaspec; fixed-k: not fixed-k;"):
+    with pytest.raises(SkitError, match="no method can run here: adaedl: not adaedl; adaspec: not adaspec; banditspec"):
         usable(Settings(("all",)), nothing)

@@ -11,7 +11,7 @@ from command_line import environment, error_line, skit, skit_here
 
 from specbench_kit.cli.listing import KINDS, SLOW
 from specbench_kit.datasets.base import datasets
-from specbench_kit.methods.base import methods
+from specbench_kit.methods.base import GROUPS, methods
 
 HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "sklearn", "scipy", "numpy", "huggingface_hub"}
 
@@ -30,7 +30,14 @@ def test_methods_are_listed_with_their_options() -> None:
         "summary": "Draft exactly k tokens, then verify them.",
         "source": "Leviathan et al. 2023",
         "options": {"k": 4, "drafter": "model"},
+        "group": "static",
+        "needs": [],
     }
+    groups = [entry["group"] for entry in listed("methods")]
+    assert groups == sorted(groups, key=GROUPS.index)
+    assert set(groups) == set(GROUPS) - {"other"}
+    assert entries["svip"]["needs"] == ["a drafter that gives statistics"]
+    assert "skit measure-ranks" in entries["sequoia"]["needs"][-1]
     assert all(entry["summary"] for entry in entries.values())
 
 

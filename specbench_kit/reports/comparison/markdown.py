@@ -24,7 +24,7 @@ def render(comparison: Comparison, figures: str = "") -> str:
     sections = [
         _title(comparison),
         _setting(comparison),
-        *(_part(part) for part in comparison.parts if part.kind != "category"),
+        *(_part(part, comparison.by_group) for part in comparison.parts if part.kind != "category"),
         differences(comparison),
         _categories(comparison),
         averages(comparison),
@@ -66,16 +66,20 @@ def _merged(settings: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, st
     return [(name, " / ".join(found)) for name, found in values.items()]
 
 
-def results(rows: Mapping[str, Row]) -> str:
-    """The table of methods."""
+def results(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The table of methods, or one of each group of them."""
     marked = any(EVEN in speedup_cell(row) for row in rows.values())
-    return _methods(rows, COLUMNS) + (f"\n\n{EVEN_NOTE}" if marked else "")
+    parts = {
+        group: {label: rows[label] for label in labels if label in rows} for group, labels in (groups or {}).items()
+    }
+    tables = [f"**{group}**\n\n{_methods(part, COLUMNS)}" for group, part in parts.items() if part]
+    return "\n\n".join(tables or [_methods(rows, COLUMNS)]) + (f"\n\n{EVEN_NOTE}" if marked else "")
 
 
-def _part(part: Part) -> str:
+def _part(part: Part, groups: Mapping[str, Sequence[str]]) -> str:
     finished = max(row["finished"] for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
-    return f"## {title} ({count(finished)} requests)\n\n{results(part.rows)}"
+    return f"## {title} ({count(finished)} requests)\n\n{results(part.rows, groups)}"
 
 
 def _categories(comparison: Comparison) -> str:
@@ -85,7 +89,7 @@ def _categories(comparison: Comparison) -> str:
     labels = [one.label for one in comparison.series if not one.is_baseline]
     blocks = [_by_category("Speedup (95%)", parts, labels, speedup_cell)]
     blocks.append(_by_category("Tokens per verification", parts, labels, COLUMNS["tokens / verify"]))
-    blocks += [folded(f"All columns: {part.name}", results(part.rows)) for part in parts]
+    blocks += [folded(f"All columns: {part.name}", results(part.rows, comparison.by_group)) for part in parts]
     return "\n\n".join(["## By category", *blocks])
 
 

@@ -1,6 +1,7 @@
 """The figures of a comparison, drawn once for PNG, SVG and the HTML page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,9 +40,16 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
     bounds = [one.label for one in comparison.series if one.is_bound]
     scene = Scene(comparison, styles_of(comparison), drafting, bounds)
     for make in (_speedup, _pareto, _acceptance, _lengths, _wasted, _phases, _gaps):
-        picture = make(scene)
-        if picture is not None:
-            yield picture
+        for part in [scene] if make in BY_ROWS else scene.by_group():
+            picture = make(part)
+            if picture is not None:
+                yield _of_group(picture, part.group)
+
+
+def _of_group(picture: Picture, group: str) -> Picture:
+    if not group:
+        return picture
+    return replace(picture, name=f"{picture.name}-{group}", title=f"{picture.title}: {group}")
 
 
 def _speedup(scene: Scene) -> Picture | None:
@@ -141,7 +149,7 @@ def _acceptance(scene: Scene) -> Picture | None:
 
 
 def _lengths(scene: Scene) -> Picture | None:
-    curves = {label: _accepted_by_length(scene.group(label)) for label in scene.speculating}
+    curves = {label: _accepted_by_length(scene.requests(label)) for label in scene.speculating}
     curves = {label: curve for label, curve in curves.items() if len(curve[0])}
     if not curves:
         return None
@@ -237,7 +245,7 @@ def _phases(scene: Scene) -> Picture | None:
 
 
 def _gaps(scene: Scene) -> Picture | None:
-    gaps = {label: inter_token_gaps(scene.group(label).rounds) for label in scene.rows}
+    gaps = {label: inter_token_gaps(scene.requests(label).rounds) for label in scene.rows}
     gaps = {label: found[found > 0] for label, found in gaps.items()}
     shares = np.linspace(0, 1, QUANTILES)
     curves = {label: np.quantile(found, shares) * 1e3 for label, found in gaps.items() if len(found)}
@@ -253,3 +261,7 @@ def _gaps(scene: Scene) -> Picture | None:
 
     note = "A round's tokens arrive together; each counts with its share of the wait for them."
     return Picture("itl", "Inter-token latency (ITL)", note, 2.8 + legend_in(curves), draw)
+
+
+BY_ROWS = (_speedup, _wasted, _phases)
+"""Figures with a row for each method, of which there may be any number."""

@@ -1,6 +1,6 @@
 """What the figures of a comparison share: what they are drawn from, and how rows look."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,38 @@ class Scene:
     styles: Mapping[str, Style]
     speculating: Sequence[str]
     bounds: Sequence[str]
+    group: str = ""
+    """The group of methods whose curves are drawn; all, where it is empty."""
 
     @property
     def rows(self) -> Mapping[str, Metrics]:
         """Metrics over all requests."""
-        return self.comparison.overall
+        return {label: row for label, row in self.comparison.overall.items() if label in self.styles}
 
-    def group(self, label: str) -> Group:
+    def by_group(self) -> "list[Scene]":
+        """One scene for each group of many methods, beside baseline and bounds; or this one where they are few."""
+        groups = {name: set(labels) for name, labels in self.comparison.by_group.items() if name != "bounds"}
+        if not groups:
+            return [self]
+        always = {one.label for one in self.comparison.series if one.is_baseline or one.is_bound}
+        return [self._only(name, labels | always) for name, labels in groups.items() if labels - always]
+
+    def _only(self, group: str, labels: set[str]) -> "Scene":
+        styles = styles_of(self.comparison, labels)
+        return Scene(self.comparison, styles, [one for one in self.speculating if one in labels], self.bounds, group)
+
+    def requests(self, label: str) -> Group:
         """The requests of a row."""
         return self.comparison.groups[label]
 
 
-def styles_of(comparison: Comparison) -> dict[str, Style]:
-    """The style of every row: the baseline's, the bounds' and one colour for each other method."""
-    special = {one.label: BASELINE_STYLE for one in comparison.series if one.is_baseline}
-    special |= {one.label: BOUND_STYLE for one in comparison.series if one.is_bound}
-    others = method_styles({one.label: one.spec for one in comparison.series if one.label not in special})
-    return {one.label: (special | others)[one.label] for one in comparison.series}
+def styles_of(comparison: Comparison, labels: Collection[str] | None = None) -> dict[str, Style]:
+    """The style of every row, or of some: the baseline's, the bounds' and one colour for each other method."""
+    series = [one for one in comparison.series if labels is None or one.label in labels]
+    special = {one.label: BASELINE_STYLE for one in series if one.is_baseline}
+    special |= {one.label: BOUND_STYLE for one in series if one.is_bound}
+    others = method_styles({one.label: one.spec for one in series if one.label not in special})
+    return {one.label: (special | others)[one.label] for one in series}
 
 
 def short(label: str) -> str:

@@ -36,7 +36,12 @@ def _comparison_table(comparison: Comparison) -> "Table":
 
     against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
     table = empty_table(["speedup (95%)", "tokens /\nverify", "acceptance", against, "lossless"])
-    for label, row in comparison.overall.items():
+    groups = {labels[0]: group for group, labels in comparison.by_group.items()}
+    ordered = [label for labels in comparison.by_group.values() for label in labels] or list(comparison.overall)
+    for label in ordered:
+        row = comparison.overall[label]
+        if label in groups:
+            table.add_row(Text(f"[{groups[label]}]", style="bold"))
         cells = [wording.COLUMNS[name](row) for name in ("speedup (95%)", "tokens / verify", "acceptance")]
         cells += [_against(row), wording.lossless_cell(row).replace(", ", "\n")]
         table.add_row(Text(label), *map(Text, cells))
