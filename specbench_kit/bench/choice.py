@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 
 from specbench_kit.bench.settings import Settings
+from specbench_kit.bench.tuned import load
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
@@ -26,6 +27,15 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     found = {name: kind for name, kind in methods.all().items() if any(kind.group in groups for groups in wanted)}
     every = [name for name, kind in found.items() if _needs_no_option(kind) and not (baseline and name == BASELINE)]
     return {name: False for name in every if name in named or parse_method(name) not in chosen} | named
+
+
+def chosen(settings: Settings) -> dict[str, bool]:
+    """The same of a benchmark, with the options that were tuned for those without any."""
+    found = expand(settings.methods, settings.baseline)
+    if settings.tuned is None:
+        return found
+    tuned = load(settings.tuned)
+    return {tuned.spec(spec): named for spec, named in found.items()}
 
 
 def _groups(spec: str) -> Sequence[str]:
@@ -55,7 +65,7 @@ def usable(settings: Settings, make: Callable[[str], Method]) -> tuple[dict[str,
     """The methods that can be made ready, by spec, and why others of `all` cannot; of a named one this is an error."""
     ready: dict[str, Method] = {}
     left_out: dict[str, str] = {}
-    for spec, named in expand(settings.methods, settings.baseline).items():
+    for spec, named in chosen(settings).items():
         try:
             ready[spec] = make(spec)
         except SkitError as error:

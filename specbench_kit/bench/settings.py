@@ -92,6 +92,10 @@ class Settings:
             RUN,
         ),
     ] = "virtual"
+    tuned: Annotated[
+        Path | None,
+        Option("A file of `skit tune`: what it chose for methods that are named without options.", RUN),
+    ] = None
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

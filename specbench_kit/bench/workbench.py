@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specbench_kit.assembly import live_engine, require_stages
-from specbench_kit.bench.choice import expand, usable
+from specbench_kit.bench.choice import chosen, usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
 from specbench_kit.bench.lanes import BASELINE
@@ -111,7 +111,7 @@ class Workbench:
 
 def _load(settings: Settings) -> Pair:
     """The target, and those models that the methods' drafters forward."""
-    specs = expand(settings.methods, settings.baseline)
+    specs = chosen(settings)
     needed = dict.fromkeys(name for spec in specs for name in parse_method(spec).drafting.models)
     draft = settings.draft if DRAFT in needed else None
     others = [name for name in needed if name != DRAFT]

@@ -62,6 +62,7 @@ def bench(
     placed = load(deployment, replaced or ())
     settings = Settings(**{**given, **launch}, deployment=placed, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
+    _doubt_tuning(settings, console)
     problem = None
     if replay is not None:
         conclusions, left_out = _replay(settings, replay)
@@ -81,16 +82,27 @@ def bench(
         raise problem
 
 
+def _doubt_tuning(settings: Settings, console: "Console") -> None:
+    """Say where tuned options were tuned for something else."""
+    if settings.tuned is None:
+        return
+    from specbench_kit.bench.tuned import load
+
+    name = settings.deployment.name if settings.deployment else "recorded"
+    for doubt in load(settings.tuned).doubts(name, settings.batch_size):
+        say(console, f"{settings.tuned}: {doubt}")
+
+
 def _prepare(
     settings: Settings, datasets: Sequence[str], data_dir: Path | None, sample: bool, console: "Console"
 ) -> "Campaign":
     """Check the cheap things first: method names, then data, then models."""
-    from specbench_kit.bench.choice import expand
+    from specbench_kit.bench.choice import chosen
     from specbench_kit.methods.spec import parse_method
 
     if len(set(datasets)) < len(datasets):
         raise SkitError("a dataset is given twice: name each --dataset once")
-    for spec in expand(settings.methods, settings.baseline):
+    for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
             say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
     loaded = [load_dataset(name, data_dir, sample, settings, console) for name in datasets]

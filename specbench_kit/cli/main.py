@@ -20,6 +20,7 @@ from specbench_kit.cli import (
     simulate,
     sweep,
     train_predictor,
+    tune,
 )
 from specbench_kit.cli.config_file import configurable
 from specbench_kit.errors import SkitError
@@ -73,6 +74,7 @@ app.command("profile-verifier")(configurable(profile_verifier.profile_verifier))
 app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
 app.command("measure-ranks")(configurable(measure_ranks.measure_ranks))
 app.command("sweep")(configurable(sweep.sweep))
+app.command("tune")(configurable(tune.tune))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
 app.command("list")(configurable(listing.list_entries))

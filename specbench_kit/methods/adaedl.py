@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Policy, methods, require
@@ -32,6 +33,7 @@ class AdaEdl(Method):
     beta2: float = 0.9
     source = "AdaEDL, arXiv 2410.18351"
     group = "stop-rule"
+    grid = MappingProxyType({"threshold": (0.2, 0.35, 0.5), "target": (0.7, 0.8, 0.9), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"adaedl: max_draft must be at least 1, not {self.max_draft}")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
@@ -29,6 +30,9 @@ class AdaSpec(Method):
     elimination: bool = True
     source = "AdaSpec, 2025"
     group = "latency-aware"
+    grid = MappingProxyType(
+        {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
+    )
     needs = LATENCIES
     asks = Offer.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from random import Random
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from specbench_kit.methods.arms import ArmsPolicy, Composed
@@ -36,6 +37,9 @@ class BanditSpec(Composed):
     share: Literal["request", "run"] = "request"
     source = "BanditSpec, arXiv 2505.15141"
     group = "bandit"
+    grid = MappingProxyType(
+        {"algorithm": ("ucb", "exp3"), "share": ("request", "run"), "radius": (0.03, 0.1, 0.3, 1.0)}
+    )
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"banditspec: max_draft must be at least 1, not {self.max_draft}")

@@ -1,8 +1,9 @@
 """The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from specbench_kit.decoding.latency import LatencyModel
@@ -105,6 +106,8 @@ class Method(ABC):
     """Paper or system it comes from."""
     group: ClassVar[Group] = "other"
     """Under which it is listed and reported."""
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = MappingProxyType({})
+    """Values of its options that are worth trying where it is tuned."""
     needs: ClassVar[str] = ""
     """What has to be there before it can run, besides what the other attributes say."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"

@@ -1,6 +1,7 @@
 """Chains of constant length."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
@@ -18,6 +19,7 @@ class FixedK(Method):
     asks = Offer.TOKENS
     source = "Leviathan et al. 2023"
     group = "static"
+    grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
 
     def __post_init__(self) -> None:
         require(self.k >= 1, f"{self.called}: k must be at least 1, not {self.k}")

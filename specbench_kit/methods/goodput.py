@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Latencies, Offer, Policy, methods, require
@@ -30,6 +31,9 @@ class Goodput(LatencyAware):
     interval: int = 20
     bias: float = 1.1
     source = "SmartSpec and TurboSpec, arXiv 2406.14066"
+    grid = MappingProxyType(
+        {"max_draft": (4, 8), "initial_acceptance": (0.5, 0.7, 0.8), "interval": (5, 20), "bias": (1.0, 1.1)}
+    )
     asks = Offer.TOKENS
 
     def __post_init__(self) -> None:

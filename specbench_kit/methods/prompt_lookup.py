@@ -1,6 +1,7 @@
 """N-gram drafting by name, for its commonest setting."""
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from specbench_kit.drafting.base import Drafting
 from specbench_kit.methods.base import methods
@@ -18,6 +19,7 @@ class PromptLookup(FixedK):
     drafter: str = field(default="prompt-lookup", init=False)
     source = "prompt lookup decoding, Saxena 2023"
     group = "draft-free"
+    grid = MappingProxyType({"k": (2, 4, 10), "min": (1, 2), "max": (3, 4)})
 
     def __post_init__(self) -> None:
         super().__post_init__()

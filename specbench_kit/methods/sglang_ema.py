@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
@@ -38,6 +39,9 @@ class SGLangEma(Method):
     ceiling: float = 0.0
     source = "SGLang adaptive_spec_params"
     group = "bandit"
+    grid = MappingProxyType(
+        {"steps": (1, 3, 5), "alpha": (0.1, 0.2, 0.4), "down": (-0.25, 0.0, 0.25), "interval": (2, 5)}
+    )
     asks = Offer.TOKENS
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Latencies, Offer, Policy, methods, require
@@ -29,6 +30,7 @@ class SGLangThroughput(LatencyAware):
     window: int = 20
     interval: int = 10
     source = "SGLang pull request 28045"
+    grid = MappingProxyType({"steps": (2, 3, 5), "window": (10, 20, 40), "interval": (5, 10)})
     asks = Offer.TOKENS
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
@@ -33,6 +34,7 @@ class SpecDecPp(Method):
     force: bool = False
     source = "SpecDec++, arXiv 2405.19715"
     group = "learned"
+    grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})
     needs = PREDICTOR
     learned = True
 

@@ -1,6 +1,7 @@
 """Suffix decoding by name, for its commonest setting."""
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from specbench_kit.drafting.base import Drafting
 from specbench_kit.methods.base import Method, Policy, methods, require
@@ -24,6 +25,7 @@ class Suffix(Method):
     drafter: str = field(default="suffix", init=False)
     source = "SuffixDecoding, Oliaro et al. 2024"
     group = "draft-free"
+    grid = MappingProxyType({"max_draft": (4, 8, 16), "factor": (1, 2), "min_prob": (0.1, 0.3)})
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"suffix: max_draft must be at least 1, not {self.max_draft}")

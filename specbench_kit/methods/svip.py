@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Policy, methods, require
@@ -23,6 +24,7 @@ class Svip(Method):
     max_draft: int = 40
     source = "SVIP, arXiv 2411.18462"
     group = "stop-rule"
+    grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
         require(self.threshold >= 0, f"svip: threshold must not be negative, but is {self.threshold}")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.arms import ArmsPolicy, Composed
@@ -26,6 +27,9 @@ class TapOut(Composed):
     max_draft: int = 8
     source = "TapOut, arXiv 2511.02017"
     group = "bandit"
+    grid = MappingProxyType(
+        {"arms": ("threshold+svip+adaedl", "fixed-k.k=1..6", "svip+fixed-k.k=2..4"), "max_draft": (4, 6, 8)}
+    )
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"tapout: max_draft must be at least 1, not {self.max_draft}")

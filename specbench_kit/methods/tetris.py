@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
@@ -24,6 +25,7 @@ class Tetris(Method):
     min_batch: int = 2
     source = "TETRIS, arXiv 2502.15197"
     group = "latency-aware"
+    grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6), "extra": (1, 2, 3)})
     asks = Offer.PROBABILITIES
     proposal = "top"  # which tokens are verified depends on the tokens themselves
 

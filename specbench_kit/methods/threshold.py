@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
@@ -33,6 +34,7 @@ class Threshold(Method):
     asks = Offer.PROBABILITIES
     source = "Hugging Face assisted generation"
     group = "stop-rule"
+    grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
         require(0 <= self.threshold <= 1, f"threshold: threshold must lie in 0..1, not {self.threshold}")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.methods.base import Environment, Method, Offer, Policy, methods, require
@@ -32,6 +33,7 @@ class UcbSpecStop(Method):
     scale: Literal["auto", "none"] = "auto"
     source = "UCB-SpecStop, arXiv 2606.20591"
     group = "bandit"
+    grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
     needs = "a deployment"
     asks = Offer.TOKENS
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 from math import log
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
@@ -40,6 +41,9 @@ class VllmAdaptive(LatencyAware):
     damping: float = 50.0
     l2: float = 1e-3
     source = "vLLM pull requests 47808 and 52228"
+    grid = MappingProxyType(
+        {"max_draft": (3, 5, 7), "refit_every": (25, 100), "warmup_refits": (1, 3), "feature": ("max", "margin")}
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_draft", "refit_every"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
@@ -31,6 +32,7 @@ class Wisp(Method):
     force: bool = False
     source = "WISP, Li et al. 2025"
     group = "learned"
+    grid = MappingProxyType({"operating_point": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
     needs = PREDICTOR
     learned = True
 
