@@ -17,7 +17,6 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 
-
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
 """Where longer drafts pay."""
 
