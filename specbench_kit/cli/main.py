@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import (
+    batch_sizes,
     bench,
     capacity,
     compare,
@@ -75,6 +76,7 @@ app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
 app.command("measure-ranks")(configurable(measure_ranks.measure_ranks))
 app.command("sweep")(configurable(sweep.sweep))
 app.command("tune")(configurable(tune.tune))
+app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
 app.command("list")(configurable(listing.list_entries))

@@ -1,0 +1,72 @@
+"""`skit batch-sizes`: throughput against the time per token over batch sizes, one line per method."""
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit import common_options as common
+from specbench_kit.bench.settings import Settings
+from specbench_kit.cli import options
+from specbench_kit.cli.common import load_dataset, say, tell_report
+from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.errors import SkitError
+from specbench_kit.option import DEPLOYMENT, RUN, Option
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(set(parts)) < len(parts):
+        raise SkitError(f"--sizes must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'")
+    return tuple(sorted(map(int, parts)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What is decoded at every batch size."""
+
+    methods: Annotated[
+        tuple[str, ...],
+        Option("name or name:key=value,..., 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
+    ]
+    sizes: Annotated[tuple[int, ...], Option("Batch sizes.", RUN, parse=_sizes)] = (1, 2, 4, 8, 16, 32)
+    trace: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN, "replay")] = None
+    dataset: common.DrawnDataset = "gsm8k"
+    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed: at least the largest batch.", RUN)] = 64
+    data_dir: common.DataDir = None
+    sample: common.Sample = True
+    target: common.Target = "bundled"
+    draft: common.Draft = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 128
+    deployment: common.TimeOf = "local"
+    replaced: Annotated[
+        tuple[str, ...],
+        Option("Replace a field of the deployment; may be given several times.", DEPLOYMENT, flag="set"),
+    ] = ()
+    tuned: Annotated[Path | None, Option("A file of `skit tune`.", RUN)] = None
+    seed: common.Seed = 0
+    out: common.Out = Path("results")
+
+
+@options_of(Sizes)
+def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
+    """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
+    from rich.console import Console
+
+    from specbench_kit.deployments.loading import load
+
+    asked = Sizes(**given)
+    shared = {**part(Settings, asdict(asked)), "deployment": load(asked.deployment, asked.replaced)}
+    settings = Settings(**shared, argv=("skit", *sys.argv[1:]))
+    console = Console(stderr=as_json)
+    source = asked.trace or load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
+    from specbench_kit.bench.batch_curve import run_curves
+    from specbench_kit.cli.progress import decoding_bar
+
+    with decoding_bar() as report:
+        curves = run_curves(settings, asked.sizes, source, report)
+    for spec, reason in curves.left_out.items():
+        say(console, f"left out: {spec}: {reason}")
+    tell_report(console, curves.folder, curves.summary, as_json)

@@ -1,0 +1,1 @@
+"""Throughput against the time per token over batch sizes."""
