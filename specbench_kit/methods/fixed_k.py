@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -18,7 +18,7 @@ class FixedK(Method):
     k: int = 4
     asks = Offer.TOKENS
     source = "Leviathan et al. 2023"
-    group = "static"
+    group: ClassVar[Group] = "static"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
 
     def __post_init__(self) -> None:

@@ -4,10 +4,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Policy
+from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft
@@ -18,7 +18,7 @@ class LatencyAware(Method):
     """A method whose policy is made of the pair's latencies, which it finds where it is prepared."""
 
     latencies: Latencies | None = field(default=None, init=False, repr=False, kw_only=True)
-    group = "latency-aware"
+    group: ClassVar[Group] = "latency-aware"
     needs = LATENCIES
 
     def prepare(self, environment: Environment) -> Method:
@@ -29,7 +29,7 @@ class LatencyAware(Method):
     def uses(self) -> Mapping[str, Any]:
         if self.latencies is None:
             return {}
-        return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}  # type: ignore[call-overload]
+        return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}
 
     def policy(self) -> Policy:
         if self.latencies is None:

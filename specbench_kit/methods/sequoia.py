@@ -84,7 +84,8 @@ class _SequoiaPolicy(Policy):
             likeliest = iter(enumerate(forward.probabilities.topk(most).indices.tolist()))
             grown = []
             for draft, nodes, shapes in live:
-                added, below = [], []
+                added: list[int] = []
+                below: list[Shape] = []
                 for node, shape, (row, tokens) in zip(nodes, shapes, likeliest, strict=False):
                     added += [draft.tree.add(token, node, forward, row) for token in tokens[: len(shape.children)]]
                     below += shape.children

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
 from specbench_kit.methods.growth import Growth, expand, grow
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SpecEdge(Method):
     proactive_depth: int = 3
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
-    group = "overlapping"
+    group: ClassVar[Group] = "overlapping"
     proposal = "top"
     asks = Offer.TREES
     overlaps = True

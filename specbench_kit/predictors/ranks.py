@@ -82,8 +82,9 @@ def load(path: Path) -> RankTable:
         read = json.loads(path.read_text())
         if read.pop("schema") != SCHEMA:
             raise ValueError("it has another schema")
-        rows = {"shares": tuple(read.pop("shares")), "by_depth": tuple(map(tuple, read.pop("by_depth")))}
-        return RankTable(pair=PairHashes(**read.pop("pair")), **rows, **read)
+        read["pair"] = PairHashes(**read["pair"])
+        read["shares"], read["by_depth"] = tuple(read["shares"]), tuple(map(tuple, read["by_depth"]))
+        return RankTable(**read)
     except OSError as error:
         raise SkitError(f"ranks {path}: cannot be read ({error.strerror}); {AGAIN}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -51,7 +51,7 @@ def _picture(rows: Rows, labels: Sequence[str], group: str) -> Picture:
             x, y = [1e3 * row["tpot_s"] for row in own], [row["throughput"] for row in own]
             style = styles[label]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
-            for row, *place in zip(own, x, y, strict=True):
+            for row, place in zip(own, zip(x, y, strict=True), strict=True):
                 axes.annotate(str(row["batch_size"]), place, fontsize=6, xytext=(2, 2), textcoords="offset points")
         axes.set(xlabel="mean time per output token of a request (ms)", ylabel="tokens per second of the batch")
         legend(axes)
