@@ -39,8 +39,9 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
     drafting = [label for label, row in comparison.overall.items() if row["submitted"] or row["accepted"]]
     bounds = [one.label for one in comparison.series if one.is_bound]
     scene = Scene(comparison, styles_of(comparison), drafting, bounds)
-    for make in (_speedup, _pareto, _acceptance, _lengths, _wasted, _phases, _gaps):
-        for part in [scene] if make in BY_ROWS else scene.by_group():
+    few = not comparison.by_group
+    for make in (_speedup, _pareto, _acceptance, *([_lengths] if few else []), _wasted, _phases, _gaps):
+        for part in scene.by_group() if make in OF_CURVES else [scene]:
             picture = make(part)
             if picture is not None:
                 yield _of_group(picture, part.group)
@@ -263,5 +264,5 @@ def _gaps(scene: Scene) -> Picture | None:
     return Picture("itl", "Inter-token latency (ITL)", note, 2.8 + legend_in(curves), draw)
 
 
-BY_ROWS = (_speedup, _wasted, _phases)
-"""Figures with a row for each method, of which there may be any number."""
+OF_CURVES = (_acceptance, _lengths, _gaps)
+"""Figures in which many methods would lie upon each other; the others have a row or a mark for each."""
