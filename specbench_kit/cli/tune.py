@@ -69,6 +69,7 @@ def _print(console: "Console", found: "Tuned") -> None:
     from specbench_kit.reports.writing.formatting import ABSENT
 
     table = empty_table(["default\ntokens/s", "tuned\ntokens/s", "tried", "options"])
+    table.columns[0].no_wrap = True
     table.columns[-1].justify, table.columns[-1].overflow, table.columns[-1].no_wrap = "left", "fold", False
     for name, choice in found.methods.items():
         default = ABSENT if choice.default_tokens_per_s is None else f"{choice.default_tokens_per_s:.1f}"
