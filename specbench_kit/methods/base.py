@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
@@ -132,7 +132,8 @@ class Method(ABC):
     @classmethod
     def asked_for(cls) -> list[str]:
         """What it needs, in words."""
-        drafted = [f"a drafter that gives {cls.asks.words}"] if cls.uses_drafter and cls.asks > Offer.TOKENS else []
+        chooses = any(one.name == "drafter" and one.init for one in fields(cls))
+        drafted = [f"a drafter that gives {cls.asks.words}"] if chooses and cls.asks > Offer.TOKENS else []
         reference = ["the target's answer"] if cls.needs_reference else []
         return [*drafted, *reference, *([cls.needs] if cls.needs else [])]
 

@@ -13,6 +13,7 @@ class LayerSplit(Autoregressive):
 
     source = "baseline of SpecEdge, Park et al. 2025"
     group = "bounds"
+    needs = "a deployment"
     uses_drafter = True
     placement = "edge"
 
