@@ -14,46 +14,34 @@ DRAFT_S, VERIFY_S = 0.002, (0.010, 0.0105, 0.011, 0.0115, 0.012, 0.0125, 0.013)
 
 
 def made_request(
-    name: str,
-    length: int = 40,
-    prompt: tuple[int, ...] = (1, 2, 3),
-    spare: int | None = None,
-    seed: int = 0,
-    max_draft: int = MAX_DRAFT,
+    name: str, length: int = 40, prompt: tuple[int, ...] = (1, 2, 3), spare: int = MAX_DRAFT + 1, seed: int = 0
 ) -> RequestTrace:
     """An output whose tokens are drafted right the more often the surer the draft is.
 
-    `spare` tokens of the target's answer beyond the output are on record, by default one more than a draft can have.
+    `spare` tokens of the target's answer beyond the output are on record.
     """
     random = np.random.default_rng(seed)
-    places = length + max_draft
+    places = length + MAX_DRAFT
     answer = random.integers(0, VOCABULARY, places)
     own = statistics(random.random(places) ** 0.5, random)
     right = random.random(places) < own[:, 0]
     # After a draft's first wrong token it says what the answer has there: that must count for nothing.
-    drafted = np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:length].astype(np.int32)
-    table = np.empty((length, max_draft, 5), np.float32)
+    drafted = np.lib.stride_tricks.sliding_window_view(answer, MAX_DRAFT)[:length].astype(np.int32)
+    table = np.empty((length, MAX_DRAFT, 5), np.float32)
     for offset in range(length):
-        leading = int(np.logical_and.accumulate(right[offset : offset + max_draft]).sum())
-        table[offset] = statistics(random.random(max_draft), random)
-        table[offset, : leading + 1] = own[offset : offset + min(leading + 1, max_draft)]
+        leading = int(np.logical_and.accumulate(right[offset : offset + MAX_DRAFT]).sum())
+        table[offset] = statistics(random.random(MAX_DRAFT), random)
+        table[offset, : leading + 1] = own[offset : offset + min(leading + 1, MAX_DRAFT)]
         drafted[offset, leading : leading + 1] += VOCABULARY
     said = answer.tolist()
     return RequestTrace(
-        name,
-        "test",
-        list(prompt),
-        said[:length],
-        "length",
-        said[length : length + (max_draft + 1 if spare is None else spare)],
-        drafted,
-        table,
+        name, "test", list(prompt), said[:length], "length", said[length : length + spare], drafted, table
     )
 
 
-def made_requests(count: int, length: int = 40, max_draft: int = MAX_DRAFT) -> list[RequestTrace]:
+def made_requests(count: int, length: int = 40) -> list[RequestTrace]:
     """Requests of different prompts."""
-    return [made_request(f"request-{n}", length, prompt=(n, 1, 2), seed=n, max_draft=max_draft) for n in range(count)]
+    return [made_request(f"request-{n}", length, prompt=(n, 1, 2), seed=n) for n in range(count)]
 
 
 def statistics(confidence: NDArray[Any], random: np.random.Generator) -> NDArray[np.float32]:

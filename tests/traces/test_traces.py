@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from environments import ENVIRONMENT
+from environments import DEPLOYMENT, ENVIRONMENT
+from method_specs import filled_in
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -24,7 +25,6 @@ from tiny_models import (
     tiny_llama,
     with_references,
 )
-from tiny_predictors import confidence_predictor
 
 from specbench_kit.bench.replay_run import bench_replay
 from specbench_kit.bench.settings import Settings
@@ -39,7 +39,7 @@ from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, 
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
-PREDICTOR = confidence_predictor(Path(mkdtemp(prefix="predictor-")))
+PLACES = filled_in(Path(mkdtemp(prefix="places-")))
 VARIANTS = {
     "fixed-k": ["fixed-k", "fixed-k:k=6", "fixed-k:drafter=prompt-lookup", "fixed-k:drafter=suffix"],
     "threshold": [
@@ -65,7 +65,7 @@ def _chains(kind: type[Method]) -> bool:
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:
     known = {field.name for field in fields(kind)}
-    given = {"max_draft": str(MAX_DRAFT), "predictor": str(PREDICTOR)}
+    given = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, **PLACES}
     options = ",".join(f"{key}={value}" for key, value in given.items() if key in known)
     return VARIANTS.get(name, [f"{name}:{options}" if options else name])
 
@@ -119,12 +119,15 @@ def test_the_trace_is_not_trivial(traces):
     assert any(trace.finish_reason == "length" for trace in traces)
 
 
-@pytest.mark.parametrize("spec", CHAIN_METHODS, ids=[spec.replace(str(PREDICTOR), "made") for spec in CHAIN_METHODS])
+@pytest.mark.parametrize(
+    "spec", CHAIN_METHODS, ids=[spec.partition(str(PLACES["predictor"]))[0] for spec in CHAIN_METHODS]
+)
 def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, header, traces):
+    """Under a deployment, since policies that learn from time decide alike only where it is modelled."""
     method = parse_method(spec).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)
-    live = decode(method, runners, with_references(requests, answers), eos_ids=EOS)
-    replayed = list(replay(method, header, traces))
+    live = decode(method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT)
+    replayed = list(replay(method, header, traces, deployment=DEPLOYMENT))
     assert rounds(replayed) == rounds(live.values())
     assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
     assert {r.request_id: r.finish_reason for r in replayed} == {r.request_id: r.finish_reason for r in live.values()}
@@ -169,7 +172,7 @@ def test_replayed_time_is_steps_times_their_recorded_seconds(header, traces):
 
 
 def test_a_replayed_predictor_is_charged_for_its_decisions(header, traces):
-    method = parse_method(f"wisp:predictor={PREDICTOR},max_draft=6").prepare(ENVIRONMENT)
+    method = parse_method(f"wisp:predictor={PLACES['predictor']},max_draft=6").prepare(ENVIRONMENT)
     records = list(replay(method, header, traces))
     for step in (step for record in records for step in record.rounds):
         assert step.policy_s == pytest.approx(step.drafted * header.statistics_s)
