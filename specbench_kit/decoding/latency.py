@@ -42,6 +42,19 @@ class BatchSums(NamedTuple):
                 longest = new
         return BatchSums(linear, interactions, pairs, all_cached, kept, requests + len(rows), longest)
 
+    def longer(self, row: Row) -> "BatchSums":
+        """With one new token more of a request that it already counts as `row`."""
+        new, cached = row
+        return BatchSums(
+            self.linear + 1,
+            self.interactions + cached + 2 * new + 1,
+            self.pairs + cached + new,
+            self.cached,
+            self.kept + (1 if cached else 0),
+            self.requests,
+            max(self.longest, new + 1),
+        )
+
 
 NOTHING = BatchSums()
 

@@ -8,9 +8,10 @@ from math import log
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from specbench_kit.decoding.latency import sums_of
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
 from specbench_kit.methods.base import Latencies, Policy, methods, require
-from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
+from specbench_kit.methods.latency_aware import LatencyAware, draft_s
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -95,12 +96,13 @@ class _VllmAdaptivePolicy(Policy):
     def count(self, drafts: "Sequence[Draft]", scores: Sequence[Iterator[float]]) -> int:
         """How many slots give the most expected tokens per second, the likeliest first."""
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
-        lengths, expected = [0] * len(drafts), float(len(drafts))
-        best, best_rate = 0, expected / (drafting_s + verify_s(self.latencies, drafts, lengths))
+        rows = [(1, draft.context_length - 1) for draft in drafts]
+        sums, expected = sums_of(rows), float(len(drafts))
+        best, best_rate = 0, expected / (drafting_s + self.latencies.verify.of_sums(sums))
         for slots, (request, score) in enumerate(best_first(scores), 1):
-            lengths[request] += 1
-            expected += score
-            rate = expected / (drafting_s + verify_s(self.latencies, drafts, lengths))
+            sums, (new, cached) = sums.longer(rows[request]), rows[request]
+            rows[request], expected = (new + 1, cached), expected + score
+            rate = expected / (drafting_s + self.latencies.verify.of_sums(sums))
             if rate > best_rate:
                 best, best_rate = slots, rate
         return best

@@ -7,7 +7,7 @@ from environments import ENVIRONMENT
 from known_drafts import KnownDrafter, at
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
-from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel
+from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel, sums_of
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
 from specbench_kit.methods.base import Latencies
@@ -148,6 +148,12 @@ def test_vllm_adaptive_verifies_the_slots_that_pay() -> None:
         rates.append(expected / (10 + 0.8 * max(0, slots - 2)))
     assert rates == pytest.approx([0.2, 0.29, 0.362, 0.39074, 0.39483, 0.39355, 0.37879], abs=1e-5)
     assert [request for request, _ in ranked[:4]] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("row", [(1, 0), (1, 30), (4, 7)])
+def test_sums_of_a_request_that_gets_longer(row: tuple[int, int]) -> None:
+    others = [(2, 9), (3, 0)]
+    assert sums_of([*others, row]).longer(row) == sums_of([*others, (row[0] + 1, row[1])])
 
 
 def test_vllm_adaptive_fits_one_damped_step() -> None:
