@@ -1,6 +1,6 @@
 """The drafted tokens of one request in one round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, sqrt
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specbench_kit.decoding.candidates import Candidate, likeliest
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
@@ -82,6 +83,15 @@ class DraftForward:
     def score(self, row: int, token: int, place: int, judge: Judge) -> float:
         return judge.score(self.stats(row, token), place)
 
+    def likeliest(self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+        """Of the `branch` likeliest tokens of each row, the `count` that score highest, best first.
+
+        A token's score is its row's base plus the logarithm of its probability; its row is counted among `rows`.
+        """
+        if self.forward.candidates is None or self._sampler.cuts:
+            return likeliest(self.probabilities[rows], bases, branch, count)
+        return self.forward.candidates(self._sampler.temperature or 1.0, rows, bases, branch, count)
+
     def table(self, tokens: Sequence[int]) -> Tensor:
         """`NodeStats` of drawing one token from each row, as [rows, 5]."""
         chosen = torch.tensor(tokens, device=self.logits.device)[:, None]
@@ -146,7 +156,7 @@ class TokenTree:
     @property
     def drafted(self) -> int:
         """Tokens that this round has drafted."""
-        return self.last - self.inherited
+        return len(self.tokens) - 1 - self.inherited
 
     @property
     def last(self) -> int:
@@ -198,6 +208,10 @@ class TokenTree:
     def depth(self, node: int) -> int:
         """Distance from the root."""
         return self._depths[node]
+
+    def deepest(self, nodes: Iterable[int]) -> int:
+        """The largest distance of any of these from the root."""
+        return max(map(self._depths.__getitem__, nodes), default=0)
 
     def source(self, node: int) -> tuple[Distributions, int]:
         """The distribution that a drafted node was drawn from."""
