@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, sqrt
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.decoding.candidates import Candidate, likeliest
+from specbench_kit.decoding.features import features_of_row, features_of_rows
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
@@ -59,11 +59,17 @@ class Distributions(Protocol):
 
 
 class DraftForward:
-    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for."""
+    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for.
 
-    def __init__(self, forward: Forward, sampler: Sampler, sampled: bool = False) -> None:
+    `likeliest` are the rows' most likely tokens, where they are known.
+    """
+
+    def __init__(
+        self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[int] | None = None
+    ) -> None:
         self.forward, self.sampled = forward, sampled
-        self._sampler = sampler
+        self._sampler, self._likeliest = sampler, likeliest
+        self._described = forward.statistics is not None and not sampler.cuts
 
     @cached_property
     def logits(self) -> Tensor:
@@ -74,6 +80,8 @@ class DraftForward:
         return self._sampler.probabilities(self.logits)
 
     def probability(self, row: int, token: int) -> float:
+        if self._described and self._likeliest and token == self._likeliest[row]:  # spares the softmax
+            return self._features[row][0]
         return float(self.probabilities[row, token])
 
     def stats(self, row: int, token: int) -> NodeStats:
@@ -101,38 +109,13 @@ class DraftForward:
     @cached_property
     def _features(self) -> list[list[float]]:
         """Confidence, entropy, margin and logit_std of every row."""
-        if self.forward.statistics is not None and not self._sampler.cuts:
+        if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._sampler.temperature or 1.0)
         logits = self.logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
             return [features_of_row(*row, self._sampler.temperature or 1.0) for row in rows]
         return features_of_rows(logits, self.probabilities)
-
-
-def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperature: float) -> list[float]:
-    """Confidence, entropy, margin and logit_std, each [vocabulary]: a policy may ask for them at every drafted token.
-
-    Of p = softmax(logits / temperature), cut to some tokens or not, the entropy is
-    (logit of the best - mean logit under p) / temperature - log p(best), which takes no logarithm of every p.
-    """
-    best = int(probabilities.argmax())
-    confidence = float(probabilities[best])
-    others = probabilities.copy()
-    others[best] = 0.0
-    entropy = float(logits[best] - probabilities.dot(logits)) / temperature - log(confidence)
-    centred = logits - logits.mean()
-    logit_std = sqrt(float(centred.dot(centred)) / len(logits))
-    return [confidence, max(entropy, 0.0), confidence - float(others.max()), logit_std]
-
-
-def features_of_rows(logits: Tensor, probabilities: Tensor) -> list[list[float]]:
-    """The same of [rows, vocabulary], on the device."""
-    top = probabilities.topk(2, dim=-1).values
-    entropy = torch.special.entr(probabilities).sum(-1)
-    logit_std = logits.std(-1, correction=0)
-    features: list[list[float]] = torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1).tolist()
-    return features
 
 
 class TokenTree:

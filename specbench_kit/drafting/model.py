@@ -61,8 +61,9 @@ class ModelDrafter:
             self._prefill(draft)
         with self.clock.phase("draft"):
             found = self._runner.forward([self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
-            forward = DraftForward(found, self._sampler, sampled=self._sample)
-            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in found.argmax()]
+            best = None if self._sample else [token for (token,) in found.argmax()]
+            forward = DraftForward(found, self._sampler, self._sample, best)
+            tokens = best or self._draw(grown, forward)
         for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
             draft.tree.add(token, len(draft.tree.tokens) - 1, forward, row)
         return grown

@@ -109,7 +109,7 @@ class _NativeForward(Forward):
         parts = [cut] if len(counts) == 1 else list(cut.split(counts))
         states = {layer: found.split(counts) for layer, found in hidden.items()}
         super().__init__(parts, states, self._describe, self._candidates)
-        self.logits = cut
+        self.logits, self._size = cut, size
         self._library, self._whole, self._best, self._counts = library, logits, best, counts
 
     def mask(self, tokens: Sequence[int]) -> None:
@@ -122,11 +122,9 @@ class _NativeForward(Forward):
 
     def _describe(self, temperature: float) -> list[list[float]]:
         rows, stride = self._whole.shape
-        found = np.empty((rows, 4), np.float32)
-        logits, size = self._whole.data_ptr(), self.logits.shape[1]
-        self._library.skit_describe(logits, rows, stride, size, temperature, found.ctypes.data)
-        table: list[list[float]] = found.tolist()
-        return table
+        found = (ctypes.c_float * 4 * rows)()
+        self._library.skit_describe(self._whole.data_ptr(), rows, stride, self._size, temperature, found)
+        return [list(row) for row in found]
 
     def _candidates(
         self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int
@@ -134,7 +132,7 @@ class _NativeForward(Forward):
         number, places = len(rows), ctypes.c_int32 * count
         asked = (ctypes.c_int32 * number)(*rows), (ctypes.c_float * number)(*bases), number, branch, count
         scores, origins, tokens = (ctypes.c_float * count)(), places(), places()
-        logits, stride, size = self._whole.data_ptr(), self._whole.shape[1], self.logits.shape[1]
+        logits, stride, size = self._whole.data_ptr(), self._whole.shape[1], self._size
         found = self._library.skit_candidates(logits, stride, size, temperature, *asked, scores, origins, tokens)
         if found < 0:
             raise SkitError(f"the draft ran out of {FAULTS[7]}")
