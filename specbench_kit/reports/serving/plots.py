@@ -153,8 +153,8 @@ def _capacity(lines: Chart, published: Sequence[Fields]) -> Picture:
             curves(axes, lines, "capacity", 1)
         else:
             by_name = {line.label: {str(row["slo"]): row["capacity"] for row in line.rows} for line in lines.lines}
-            bars = {label: [found.get(name) for name in names] for label, found in by_name.items()}
-            places = bars(axes, lines, bars, names)
+            heights = {label: [found.get(name) for name in names] for label, found in by_name.items()}
+            places = bars(axes, lines, heights, names)
             _mark_published(axes, published, names, places)
         axes.set(xlabel=NAMES[lines.axis], ylabel="devices")
         axes.set_ylim(bottom=0)
