@@ -8,8 +8,9 @@ from typing import Any
 from specbench_kit.bench.conclusion import Conclusion
 from specbench_kit.bench.lanes import Progress
 from specbench_kit.bench.opening import open_runs
+from specbench_kit.bench.places import Places
 from specbench_kit.bench.replay_run import bench_replay
-from specbench_kit.bench.restore import Places, require_same_models, restore_dataset, restore_settings
+from specbench_kit.bench.restore import require_same_models, restore_dataset, restore_settings
 from specbench_kit.bench.run import Benchmark
 from specbench_kit.bench.settings import Settings
 from specbench_kit.bench.workbench import Workbench

@@ -1,11 +1,12 @@
 """From a run's `run.json` back to what was asked: settings, models and prompts, each checked by its hash."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.bench.places import Places
 from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
@@ -19,17 +20,6 @@ Fields = Mapping[str, Any]
 OPTIONS = ("dtype", "max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed")
 NEWER_OPTIONS = ("limit", "repeats", "launch", "device")
 """Those that not every run names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where on this machine lies what a run names by its content; None is to be found without help."""
-
-    target: str | None = None
-    draft: str | None = None
-    data_dir: Path | None = None
-    replay: Path | None = None
-    device: str | None = None
 
 
 def restore_settings(run: Fields, places: Places, out: Path, argv: tuple[str, ...]) -> Settings:

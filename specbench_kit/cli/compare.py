@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.report import FORMATS, AgainstOption, ForceOption, FormatOption, RunsArgument
+from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.cli.report import Comparing, RunsArgument
 
 FAILED = 1
 """Exit code where a condition of --fail-if holds."""
@@ -15,10 +16,10 @@ INCONCLUSIVE = 3
 """Exit code where none holds, but one on time could not be judged, since the machine was too busy."""
 
 
+@options_of(Comparing)
 def compare(
+    given: Given,
     run: RunsArgument,
-    against: AgainstOption = None,
-    force: ForceOption = False,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -30,21 +31,21 @@ def compare(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write a report into; none is written without.")] = None,
-    formats: FormatOption = FORMATS,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare runs of the same prompts, models, lengths, sampling and clock."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.cli.report import as_document, load_comparison, read_formats, write
+    from specbench_kit.cli.report import as_document, write
     from specbench_kit.metrics.condition import Condition, doubts, require_whole, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [Condition.parse(text) for text in fail_if or ()]
-    wanted = read_formats(formats)
+    comparing = Comparing(**given)
+    wanted = comparing.wanted()
     console = Console(stderr=as_json)
-    comparison = load_comparison(run, against, force)
+    comparison = comparing.load(run)
     print_comparison(console, comparison)
     if out is not None:
         write(console, comparison, out, wanted)

@@ -8,24 +8,22 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.option import MODELS, OUTPUT, RUN
+from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.interchange.importing import Names
+from specbench_kit.option import OUTPUT, RUN
 
 FormatOption = Annotated[str, typer.Option("--format", help="A name from `skit list formats`.")]
 
 
+@options_of(Names)
 def import_run(
+    given: Given,
     file: Annotated[Path, typer.Argument(help="A file that another tool wrote.", show_default=False)],
     name: FormatOption = "spec-bench",
     baseline: Annotated[
         Path | None,
         typer.Option(help="The file of plain autoregressive decoding on the same prompts.", rich_help_panel=RUN),
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="What to call the method; as in the file if left out.", rich_help_panel=RUN)
-    ] = None,
-    dataset: Annotated[str | None, typer.Option(help="What the prompts are.", rich_help_panel=RUN)] = None,
-    target: Annotated[str | None, typer.Option(help="Name of the target.", rich_help_panel=MODELS)] = None,
-    draft: Annotated[str | None, typer.Option(help="Name of the draft model.", rich_help_panel=MODELS)] = None,
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -33,12 +31,11 @@ def import_run(
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.interchange.importing import Names, import_file
+    from specbench_kit.interchange.importing import import_file
     from specbench_kit.reports.run.terminal import print_summary
 
     console = Console(stderr=as_json)
-    names = Names(method, dataset, target, draft)
-    done = import_file(file, name, baseline, names, out, ("skit", *sys.argv[1:]))
+    done = import_file(file, name, baseline, Names(**given), out, ("skit", *sys.argv[1:]))
     print_summary(console, done.directory.run, [done.summary])
     for note in done.directory.run["imported"]["notes"]:
         say(console, f"note: {note}")

@@ -1,12 +1,15 @@
 """`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and plots."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specbench_kit.cli import options
+from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.option import Option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,28 +21,47 @@ FORMATS = "md,html,csv,latex,png,svg"
 RunsArgument = Annotated[
     list[Path], typer.Argument(help="Run directories, or folders that hold some.", show_default=False)
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="Any of md, html, csv, latex, png and svg, with commas.")]
-AgainstOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The method that all others are compared with; the fastest that can be deployed and is lossless "
-        "if left out."
-    ),
-]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Compare runs that must not be compared; every output then says so.")
-]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparing:
+    """How runs are put side by side, and what is written of that."""
+
+    formats: Annotated[str, Option("Any of md, html, csv, latex, png and svg, with commas.", flag="format")] = FORMATS
+    against: Annotated[
+        str | None,
+        Option(
+            "The method that all others are compared with; the fastest that can be deployed and is lossless if left "
+            "out."
+        ),
+    ] = None
+    force: Annotated[bool, Option("Compare runs that must not be compared; every output then says so.")] = False
+
+    def wanted(self) -> list[str]:
+        """The formats; an unknown one is an error before anything is read."""
+        from specbench_kit.reports.comparison.document import require_formats
+
+        found = [name.strip() for name in self.formats.split(",") if name.strip()]
+        require_formats(found)
+        return found
+
+    def load(self, paths: list[Path]) -> "Comparison":
+        """The runs in these folders, side by side."""
+        from specbench_kit.metrics.comparison import compare
+        from specbench_kit.metrics.run_data import load_runs
+
+        runs, problems = load_runs(paths)
+        return compare(runs, against=self.against, force=self.force, problems=problems)
+
+
+@options_of(Comparing)
 def report(
+    given: Given,
     run: RunsArgument,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the report; the run's own, or a new one beside several runs, if left out."),
     ] = None,
-    formats: FormatOption = FORMATS,
-    against: AgainstOption = None,
-    force: ForceOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Report on one run, or put several in one report."""
@@ -47,31 +69,14 @@ def report(
 
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    wanted = read_formats(formats)
+    comparing = Comparing(**given)
+    wanted = comparing.wanted()
     console = Console(stderr=as_json)
-    comparison = load_comparison(run, against, force)
+    comparison = comparing.load(run)
     print_comparison(console, comparison)
     write(console, comparison, out or _folder(comparison), wanted)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
-
-
-def load_comparison(paths: list[Path], against: str | None, force: bool) -> "Comparison":
-    """The runs in these folders, side by side."""
-    from specbench_kit.metrics.comparison import compare
-    from specbench_kit.metrics.run_data import load_runs
-
-    runs, problems = load_runs(paths)
-    return compare(runs, against=against, force=force, problems=problems)
-
-
-def read_formats(formats: str) -> list[str]:
-    """The formats of `--format`; an unknown one is an error before anything is read."""
-    from specbench_kit.reports.comparison.document import require_formats
-
-    found = [name.strip() for name in formats.split(",") if name.strip()]
-    require_formats(found)
-    return found
 
 
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specbench_kit.bench.places import Places
 from specbench_kit.cli import options
-from specbench_kit.option import MODELS, RUN
+from specbench_kit.cli.declared import Given, options_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,24 +17,10 @@ if TYPE_CHECKING:
     from specbench_kit.bench.rerun import Rerun
 
 
+@options_of(Places)
 def rerun(
+    given: Given,
     run: Annotated[Path, typer.Argument(help="A run directory of `skit bench`, or a folder that holds one.")],
-    target: Annotated[
-        str | None, typer.Option(help="Where the target lies, if that cannot be found.", rich_help_panel=MODELS)
-    ] = None,
-    draft: Annotated[
-        str | None, typer.Option(help="Where the draft model lies, if that cannot be found.", rich_help_panel=MODELS)
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Local datasets, or the folder of a prompt file; SKIT_DATA_DIR if left out.", rich_help_panel=RUN
-        ),
-    ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="The trace, where the run replayed one.", rich_help_panel=RUN)
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Another device than the run's.", rich_help_panel=MODELS)] = None,
     out: options.OutOption = Path("results"),
     as_json: options.JsonOption = False,
 ) -> None:
@@ -43,12 +30,10 @@ def rerun(
     console = Console(stderr=as_json)
     with console.status("loading models"):
         from specbench_kit.bench.rerun import rerun as run_again
-        from specbench_kit.bench.restore import Places
     from specbench_kit.cli.progress import decoding_bar
 
-    places = Places(target, draft, data_dir, replay, device)
     with decoding_bar() as report:
-        done = run_again(run, places, out, ("skit", *sys.argv[1:]), report)
+        done = run_again(run, Places(**given), out, ("skit", *sys.argv[1:]), report)
     _print_differences(console, done)
     if as_json:
         print(json.dumps(_document(done), allow_nan=False))

@@ -36,7 +36,7 @@ class CheckedPolicy:
         if not self._overlaps:
             return
         try:
-            with self._clock.phase("policy"):
+            with self._clock.overlap(), self._clock.phase("policy"):
                 self._policy.overlap(drafter)
         except PolicyError as error:
             raise _named(self._name, error) from error

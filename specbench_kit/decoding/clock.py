@@ -25,11 +25,11 @@ class Effort(NamedTuple):
 
     def since(self, before: "Effort") -> "Effort":
         """What was spent from then to now."""
-        return Effort(*(now - then for now, then in zip(self, before, strict=True)))
+        return Effort(self[0] - before[0], self[1] - before[1], self[2] - before[2])
 
     def and_then(self, more: "Effort") -> "Effort":
         """The sum of two spells."""
-        return Effort(*(one + other for one, other in zip(self, more, strict=True)))
+        return Effort(self[0] + more[0], self[1] + more[1], self[2] + more[2])
 
 
 def effort() -> Effort:
@@ -82,20 +82,9 @@ class Clock(Protocol):
         """What the finished spells of `running` took; None where no clock is read."""
 
 
-class _Recent:
+def _recent() -> defaultdict[Phase, deque[float]]:
     """The last few durations of every phase."""
-
-    def __init__(self) -> None:
-        self._seconds: defaultdict[Phase, deque[float]] = defaultdict(lambda: deque(maxlen=15))
-
-    def add(self, phase: Phase, seconds: float) -> None:
-        self._seconds[phase].append(seconds)
-
-    def replace(self, phase: Phase, seconds: float) -> None:
-        self._seconds[phase][-1] = seconds
-
-    def median_s(self, phase: Phase) -> float:
-        return median(self._seconds[phase] or (0.0,))
+    return defaultdict(lambda: deque(maxlen=15))
 
 
 class ModelledClock(Recording):
@@ -107,7 +96,7 @@ class ModelledClock(Recording):
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
         self._phases: defaultdict[Phase, float] = defaultdict(float)
-        self._recent = _Recent()
+        self._recent = _recent()
 
     def running(self) -> AbstractContextManager[None]:
         return NOTHING
@@ -125,10 +114,10 @@ class ModelledClock(Recording):
         """Count a phase's modelled time, which may run beside another's; `times` it was gone through for that."""
         self._phases[phase] += seconds
         if typical:
-            self._recent.add(phase, seconds / times)
+            self._recent[phase].append(seconds / times)
 
     def typical_s(self, phase: Phase) -> float:
-        return self._recent.median_s(phase)
+        return median(self._recent[phase] or (0.0,))
 
     def wait_until(self, now_s: float) -> None:
         """Let time pass up to a moment."""
@@ -146,14 +135,16 @@ class MeasuringClock(Recording):
 
     def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
+        self._read_s = perf_counter if device.type != "cuda" else self._synchronised_s
         self.spent: Effort = Effort(0.0, 0.0, 0.0)
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
-        self._recent = _Recent()
+        self._recent = _recent()
         self._open: list[tuple[Phase, float]] = []
         self._began_s: dict[Phase, float] = {}
         self._mark_s = 0.0
+        self._spells: dict[tuple[Phase, bool, bool], _Spell] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -163,7 +154,7 @@ class MeasuringClock(Recording):
         try:
             yield
         finally:
-            self._elapsed_s += self._synchronised_s() - self._resumed_s
+            self._elapsed_s += self._read_s() - self._resumed_s
             self._resumed_s = None
             self.spent = self.spent.and_then(effort().since(before))
 
@@ -173,11 +164,11 @@ class MeasuringClock(Recording):
 
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
-        return _OpenPhase(self, phase, False, typical)
+        return self._spells.get((phase, False, typical)) or self._spell(phase, False, typical)
 
     def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed wait to a phase that goes on elsewhere since it was left."""
-        return _OpenPhase(self, phase, True, typical) if apart else NOTHING
+        return self._spell(phase, True, typical) if apart else NOTHING
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""
@@ -196,17 +187,20 @@ class MeasuringClock(Recording):
         if not typical:
             return
         if resumed:
-            self._recent.replace(phase, self._mark_s - self._began_s[phase])
+            self._recent[phase][-1] = self._mark_s - self._began_s[phase]
         else:
             self._began_s[phase] = entered_s
-            self._recent.add(phase, self._mark_s - entered_s)
+            self._recent[phase].append(self._mark_s - entered_s)
 
     def typical_s(self, phase: Phase) -> float:
         """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
-        return self._recent.median_s(phase)
+        return median(self._recent[phase] or (0.0,))
+
+    def _spell(self, phase: Phase, resumed: bool, typical: bool) -> "_Spell":
+        return self._spells.setdefault((phase, resumed, typical), _Spell(self, phase, resumed, typical))
 
     def _charge(self) -> None:
-        now_s = self._synchronised_s()
+        now_s = self._read_s()
         if self._open:
             phase = self._open[-1][0]
             self._phases[phase] += now_s - self._mark_s
@@ -217,13 +211,12 @@ class MeasuringClock(Recording):
         self._mark_s = now_s
 
     def _synchronised_s(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        torch.cuda.synchronize(self._device)
         return perf_counter()
 
 
-class _OpenPhase(AbstractContextManager[None]):
-    """Costs a third of what a generator would, several times a round."""
+class _Spell(AbstractContextManager[None]):
+    """Made once for all times that a phase is gone through, several times a round; a generator would be slower."""
 
     __slots__ = ("_clock", "_phase", "_resumed", "_typical")
 

@@ -17,10 +17,10 @@ class Draft:
     tree: TokenTree
     kv_nodes: dict[int, int] = field(default_factory=dict)
     """Tree node -> provisional index in the draft model's slot, for the nodes forwarded so far."""
+    request_id: str = field(init=False)
 
-    @property
-    def request_id(self) -> str:
-        return self.session.request.id
+    def __post_init__(self) -> None:
+        self.request_id = self.session.request.id
 
     @property
     def context_length(self) -> int:

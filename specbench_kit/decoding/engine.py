@@ -1,5 +1,6 @@
 """The round loop: draft, choose, verify, commit, over a batch that refills as requests finish."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,29 +62,35 @@ class Engine(Loop):
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy = CheckedPolicy(policy, name, clock)
         self.drafter, self.verifier = drafter, verifier
+        self._warm = False
+        """Whether no prompt is verified in this round."""
 
     def _round(self) -> Sequence[Outcome]:
         drafts = self.drafter.begin(self.sessions)
         chosen = self.policy.plan(self.drafter)
-        warm = all(session.produced for session in self.sessions)
-        answer = self._send(drafts, chosen, warm)
-        with self.clock.overlap():
-            self.policy.overlap(self.drafter)
-        with self.clock.rest_of("verify", apart=self.verifier.apart, typical=warm):
-            verdicts = answer()
-        with self.clock.phase("commit"):
-            outcomes = [self._commit(verdict) for verdict in verdicts]
+        answer = self._send(drafts, chosen)
+        self.policy.overlap(self.drafter)
+        verdicts = self._wait(answer)
+        outcomes = self._commit(verdicts)
         self.policy.observe(verdicts)
         self._record(outcomes)
         return outcomes
 
-    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]], warm: bool) -> Answer:
+    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
         for draft in drafts:
             draft.tree.sent = len(draft.tree.tokens)
-        with self.clock.phase("verify", typical=warm):
+        with self.clock.phase("verify", typical=self._warm):
             return self.verifier.send(drafts, chosen)
 
-    def _commit(self, verdict: Verdict) -> Outcome:
+    def _wait(self, answer: Answer) -> list[Verdict]:
+        with self.clock.rest_of("verify", apart=self.verifier.apart, typical=self._warm):
+            return answer()
+
+    def _commit(self, verdicts: Sequence[Verdict]) -> list[Outcome]:
+        with self.clock.phase("commit"):
+            return [self._commit_one(verdict) for verdict in verdicts]
+
+    def _commit_one(self, verdict: Verdict) -> Outcome:
         draft, kept = verdict.draft, self.policy.keep(verdict)
         committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
@@ -93,8 +100,10 @@ class Engine(Loop):
     def _record(self, outcomes: Sequence[Outcome]) -> None:
         """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
         seconds, now_s = self.clock.take(), self.clock.now_s()
-        computed = sum(outcome.verdict.weight for outcome in outcomes)
-        drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
+        self._warm, computed, drafted = True, 0, 0
+        for outcome in outcomes:
+            computed += outcome.verdict.weight
+            drafted += outcome.verdict.draft.tree.drafted
         for outcome in outcomes:
             verdict = outcome.verdict
             draft_share = verdict.draft.tree.drafted / drafted if drafted else 0.0
@@ -106,6 +115,7 @@ class Engine(Loop):
                 mark_round(self.clock, session)
 
     def _admit(self, session: Session) -> None:
+        self._warm = False
         self.verifier.admit(session)
 
     def _release(self, session: Session) -> None:
@@ -132,8 +142,8 @@ def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: fl
         end_s=0.0,
         proactive=tree.proactive,
         aligned=outcome.aligned,
-        reused=sum(node <= tree.inherited for node in verdict.path),
-        deepest=max((tree.depth(node) for node in verdict.submitted), default=0),
+        reused=bisect_right(verdict.path, tree.inherited),
+        deepest=tree.deepest(verdict.submitted),
         parents=parents,
         path=path,
     )

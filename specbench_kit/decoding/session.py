@@ -43,8 +43,8 @@ class Session:
         """Append verified tokens up to end-of-sequence or the length limit; returns how many were kept."""
         room = self.request.max_new_tokens - self.produced
         kept = list(tokens[:room])
-        end = next((i for i, token in enumerate(kept) if token in self.eos_ids), None)
-        if end is not None:
+        if not self.eos_ids.isdisjoint(kept):
+            end = next(i for i, token in enumerate(kept) if token in self.eos_ids)
             del kept[end + 1 :]
             self.finish_reason = "eos"
         elif len(kept) == room:

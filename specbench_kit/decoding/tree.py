@@ -1,15 +1,16 @@
 """The drafted tokens of one request in one round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, sqrt
 from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specbench_kit.decoding.candidates import Candidate, likeliest
+from specbench_kit.decoding.features import features_of_row, features_of_rows
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
@@ -64,11 +65,17 @@ class Distributions(Protocol):
 
 
 class DraftForward:
-    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for."""
+    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for.
 
-    def __init__(self, forward: Forward, sampler: Sampler, sampled: bool = False) -> None:
+    `likeliest` are the rows' most likely tokens, where they are known.
+    """
+
+    def __init__(
+        self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[int] | None = None
+    ) -> None:
         self.forward, self.sampled = forward, sampled
-        self._sampler = sampler
+        self._sampler, self._likeliest = sampler, likeliest
+        self._described = forward.statistics is not None and not sampler.cuts
 
     @cached_property
     def logits(self) -> Tensor:
@@ -79,6 +86,8 @@ class DraftForward:
         return self._sampler.probabilities(self.logits)
 
     def probability(self, row: int, token: int) -> float:
+        if self._described and self._likeliest and token == self._likeliest[row]:  # spares the softmax
+            return self._features[row][0]
         return float(self.probabilities[row, token])
 
     def stats(self, row: int, token: int) -> NodeStats:
@@ -87,6 +96,15 @@ class DraftForward:
 
     def score(self, row: int, token: int, place: int, judge: Judge) -> float:
         return judge.score(self.stats(row, token), place)
+
+    def likeliest(self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+        """Of the `branch` likeliest tokens of each row, the `count` that score highest, best first.
+
+        A token's score is its row's base plus the logarithm of its probability; its row is counted among `rows`.
+        """
+        if self.forward.candidates is None or self._sampler.cuts:
+            return likeliest(self.probabilities[rows], bases, branch, count)
+        return self.forward.candidates(self._sampler.temperature or 1.0, rows, bases, branch, count)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
         """`NodeStats` of drawing one token from each row, as [rows, 5]."""
@@ -97,38 +115,13 @@ class DraftForward:
     @cached_property
     def _features(self) -> list[list[float]]:
         """Confidence, entropy, margin and logit_std of every row."""
-        if self.forward.statistics is not None and not self._sampler.cuts:
+        if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._sampler.temperature or 1.0)
         logits = self.logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
             return [features_of_row(*row, self._sampler.temperature or 1.0) for row in rows]
         return features_of_rows(logits, self.probabilities)
-
-
-def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperature: float) -> list[float]:
-    """Confidence, entropy, margin and logit_std, each [vocabulary]: a policy may ask for them at every drafted token.
-
-    Of p = softmax(logits / temperature), cut to some tokens or not, the entropy is
-    (logit of the best - mean logit under p) / temperature - log p(best), which takes no logarithm of every p.
-    """
-    best = int(probabilities.argmax())
-    confidence = float(probabilities[best])
-    others = probabilities.copy()
-    others[best] = 0.0
-    entropy = float(logits[best] - probabilities.dot(logits)) / temperature - log(confidence)
-    centred = logits - logits.mean()
-    logit_std = sqrt(float(centred.dot(centred)) / len(logits))
-    return [confidence, max(entropy, 0.0), confidence - float(others.max()), logit_std]
-
-
-def features_of_rows(logits: Tensor, probabilities: Tensor) -> list[list[float]]:
-    """The same of [rows, vocabulary], on the device."""
-    top = probabilities.topk(2, dim=-1).values
-    entropy = torch.special.entr(probabilities).sum(-1)
-    logit_std = logits.std(-1, correction=0)
-    features: list[list[float]] = torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1).tolist()
-    return features
 
 
 class TokenTree:
@@ -154,7 +147,7 @@ class TokenTree:
     @property
     def drafted(self) -> int:
         """Tokens that this round has drafted."""
-        return self.last - self.inherited
+        return len(self.tokens) - 1 - self.inherited
 
     @property
     def last(self) -> int:
@@ -206,6 +199,10 @@ class TokenTree:
     def depth(self, node: int) -> int:
         """Distance from the root."""
         return self._depths[node]
+
+    def deepest(self, nodes: Iterable[int]) -> int:
+        """The largest distance of any of these from the root."""
+        return max(map(self._depths.__getitem__, nodes), default=0)
 
     def source(self, node: int) -> tuple[Distributions, int]:
         """The distribution that a drafted node was drawn from."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 from torch import Tensor
@@ -29,15 +30,17 @@ class Verdict:
     @property
     def tokens(self) -> list[int]:
         """What the round adds to the output, before any end is applied."""
-        return [*(self.draft.tree.tokens[node] for node in self.path), self.extra]
+        tokens = self.draft.tree.tokens
+        return [tokens[node] for node in self.path] + [self.extra]
 
     def places(self) -> tuple[list[int], list[int]]:
         """Parents of the submitted nodes and the path, as `RoundRecord` has them."""
-        place = {0: 0} | {node: number for number, node in enumerate(self.submitted, start=1)}
-        parents = [place[self.draft.tree.parents[node]] for node in self.submitted]
-        if parents == list(range(len(parents))):
+        above = self.draft.tree.parents
+        parents = [above[node] for node in self.submitted]
+        if parents == [0, *self.submitted][:-1]:
             return [], []
-        return parents, [place[node] for node in self.path]
+        place = {0: 0} | {node: number for number, node in enumerate(self.submitted, start=1)}
+        return [place[node] for node in parents], [place[node] for node in self.path]
 
 
 Answer = Callable[[], list[Verdict]]
@@ -117,15 +120,15 @@ class ModelVerifier:
         """Keep the KV of the root and of the accepted nodes."""
         slot = self._slots[verdict.draft.request_id]
         root = self._runner.provisional(slot) - len(verdict.submitted) - 1
-        place = {node: root + 1 + i for i, node in enumerate(verdict.submitted)}
-        self._runner.commit(slot, [*range(root + 1), *(place[node] for node in verdict.path)])
+        place = dict(zip(verdict.submitted, count(root + 1), strict=False))
+        self._runner.commit(slot, [*range(root + 1), *map(place.__getitem__, verdict.path)])
 
     def _append(self, draft: Draft, nodes: list[int]) -> Append:
         slot = self._slots[draft.request_id]
-        pending = draft.session.tokens[self._runner.length(slot) :]
-        place = {0: len(pending) - 1} | {node: len(pending) + i for i, node in enumerate(nodes)}
-        parents = [*range(-1, len(pending) - 1), *(place[draft.tree.parents[node]] for node in nodes)]
-        return Append(slot, pending + [draft.tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
+        pending, tree = draft.session.tokens[self._runner.length(slot) :], draft.tree
+        place = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
+        parents = [*range(-1, len(pending) - 1), *[place[tree.parents[node]] for node in nodes]]
+        return Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
 
     def _verdicts(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], logits: Forward

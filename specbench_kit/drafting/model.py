@@ -42,26 +42,30 @@ class ModelDrafter:
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees, or with what was kept of the last."""
-        fresh = (Draft(session, TokenTree(session.tokens[-1])) for session in sessions)
-        self.drafts = [self._kept.pop(draft.request_id, draft) for draft in fresh]
+        kept, self._kept = self._kept, {}
+        self.drafts = [
+            kept.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
+        ]
         return self.drafts
 
     def room(self, draft: Draft) -> int:
         """Nodes that the tree can still take before a slot or the context is full."""
-        return self._capacity - draft.context_length - len(draft.tree)
+        return self._capacity - len(draft.session.tokens) - len(draft.tree.tokens)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain by one batched forward; returns the drafts that had room for it."""
         grown = [draft for draft in drafts if self.room(draft) > 0]
         if not grown:
             return []
-        self._prefill(grown)
+        for draft in grown:
+            self._prefill(draft)
         with self.clock.phase("draft"):
             found = self._runner.forward([self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
-            forward = DraftForward(found, self._sampler, sampled=self._sample)
-            tokens = self._draw(grown, forward) if self._sample else [best for (best,) in found.argmax()]
+            best = None if self._sample else [token for (token,) in found.argmax()]
+            forward = DraftForward(found, self._sampler, self._sample, best)
+            tokens = best or self._draw(grown, forward)
         for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
-            draft.tree.add(token, draft.tree.last, forward, row)
+            draft.tree.add(token, len(draft.tree.tokens) - 1, forward, row)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -69,7 +73,8 @@ class ModelDrafter:
 
         Each node is forwarded once; `room` says how many children may be added.
         """
-        self._prefill([draft for draft, _ in frontier])
+        for draft, _ in frontier:
+            self._prefill(draft)
         with self.clock.phase("draft"):
             found = self._runner.forward([self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier])
             refuse_nan(found.logits)
@@ -96,18 +101,16 @@ class ModelDrafter:
         if slot is not None:
             self._runner.release(slot)
 
-    def _prefill(self, drafts: Sequence[Draft]) -> None:
-        """Bring the prompts of new requests into KV, so that a draft step is a draft step."""
-        new = [draft for draft in drafts if draft.request_id not in self._slots]
-        if not new:
+    def _prefill(self, draft: Draft) -> None:
+        """Bring a new request's prompt into KV, so that a draft step is a draft step."""
+        if draft.request_id in self._slots:
             return
         with self.clock.phase("prefill"):
-            for draft in new:
-                self._slots[draft.request_id] = slot = self._runner.acquire()
-                prefix = draft.session.tokens[:-1]
-                if prefix:
-                    refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
-                    self._runner.commit(slot, range(len(prefix)))
+            self._slots[draft.request_id] = slot = self._runner.acquire()
+            prefix = draft.session.tokens[:-1]
+            if prefix:
+                refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
+                self._runner.commit(slot, range(len(prefix)))
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
         """The nodes' tokens, after whatever committed tokens the slot still lacks."""
@@ -120,12 +123,15 @@ class ModelDrafter:
             parents = list(range(-1, len(tokens) - 1))
             draft.kv_nodes[0] = base + len(tokens) - 1
         fresh = bool(tokens)
+        tree, kv_nodes = draft.tree, draft.kv_nodes
         for node in nodes:
             if node == 0 and fresh:  # is the last of the committed tokens
                 continue
-            parents.append(_forwarded_parent(draft, node))
-            draft.kv_nodes[node] = base + len(tokens)
-            tokens.append(draft.tree.tokens[node])
+            if node in kv_nodes or node >= len(tree.tokens) or tree.parents[node] not in kv_nodes:
+                raise _misplaced(draft, node)
+            parents.append(kv_nodes[tree.parents[node]])
+            kv_nodes[node] = base + len(tokens)
+            tokens.append(tree.tokens[node])
         return Append(slot, tokens, parents, keep)
 
     def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
@@ -141,13 +147,10 @@ def _unforwarded(draft: Draft) -> list[int]:
     return nodes[::-1]
 
 
-def _forwarded_parent(draft: Draft, node: int) -> int:
-    """Where the parent of a node that is about to be forwarded lies in KV."""
+def _misplaced(draft: Draft, node: int) -> PolicyError:
+    """What is wrong with a node that cannot be forwarded now."""
     if node > draft.tree.last:
-        raise PolicyError(f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}")
+        return PolicyError(f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}")
     if node in draft.kv_nodes:
-        raise PolicyError(f"node {node} was expanded twice")
-    parent = draft.tree.parents[node]
-    if parent not in draft.kv_nodes:
-        raise PolicyError(f"node {node} was expanded before its parent, node {parent}")
-    return draft.kv_nodes[parent]
+        return PolicyError(f"node {node} was expanded twice")
+    return PolicyError(f"node {node} was expanded before its parent, node {draft.tree.parents[node]}")

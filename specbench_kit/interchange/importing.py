@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import Found, formats
+from specbench_kit.option import MODELS, RUN, Option
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ MODEL: Mapping[str, None] = dict.fromkeys(("name", "hash", "parameters"))
 class Names:
     """What a file does not say, or says in other words; None leaves it as it is."""
 
-    method: str | None = None
-    dataset: str | None = None
-    target: str | None = None
-    draft: str | None = None
+    method: Annotated[str | None, Option("What to call the method; as in the file if left out.", RUN)] = None
+    dataset: Annotated[str | None, Option("What the prompts are.", RUN)] = None
+    target: Annotated[str | None, Option("Name of the target.", MODELS)] = None
+    draft: Annotated[str | None, Option("Name of the draft model.", MODELS)] = None
 
 
 def import_file(

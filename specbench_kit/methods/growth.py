@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import nlargest
+from itertools import count, repeat
 from math import inf, log
 from typing import TYPE_CHECKING
-
-from specbench_kit.methods.candidates import likeliest
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -45,21 +43,22 @@ class Growth:
         parents = {self.draft.tree.parents[node] for node in self.kept}
         return [node for node in (self.root, *self.kept) if node not in parents]
 
-    def best(self, nodes: Sequence[int], count: int) -> list[int]:
+    def best(self, nodes: Sequence[int], most: int) -> list[int]:
         """The highest-scoring of some nodes, parents before children."""
-        return sorted(nlargest(count, nodes, key=self.scores.__getitem__))
+        return sorted(sorted(nodes, key=self.scores.__getitem__, reverse=True)[:most])
 
     def take(self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int) -> bool:
         """Take in those children of just forwarded nodes that beat what is kept; returns whether any did."""
         self.note(nodes, forward, first_row)
-        probabilities = forward.probabilities[first_row : first_row + len(nodes)]
-        bases = [self.scores[node] + log(self.decay) for node in nodes]
-        floor = min(self.scores[node] for node in self.kept) if len(self.kept) >= self.budget else -inf
-        newcomers = [
-            self.add(nodes[row], token, score)
-            for score, row, token in likeliest(probabilities, bases, branch, min(self.budget, room))
-            if score > floor
-        ]
+        scores, add, rows = self.scores, self.draft.tree.add, range(first_row, first_row + len(nodes))
+        loss = log(self.decay)
+        bases = [scores[node] + loss for node in nodes]
+        floor = min(map(scores.__getitem__, self.kept)) if len(self.kept) >= self.budget else -inf
+        newcomers = []
+        for score, row, token in forward.likeliest(rows, bases, branch, min(self.budget, room)):
+            if score > floor:
+                newcomers.append(node := add(token, nodes[row], forward, rows[row]))
+                scores[node] = score
         # Of equals the older stays, so that no node outlives its parent.
         self.kept = self.best([*self.kept, *newcomers], self.budget)
         return bool(newcomers)
@@ -78,7 +77,7 @@ class Growth:
 
     def note(self, nodes: Sequence[int], forward: "DraftForward", first_row: int) -> None:
         """Remember where forwarded nodes' next tokens are predicted."""
-        self.forwarded.update((node, (forward, first_row + row)) for row, node in enumerate(nodes))
+        self.forwarded.update(zip(nodes, zip(repeat(forward), count(first_row)), strict=False))
 
     def add(self, parent: int, token: int, score: float) -> int:
         """Append a child of a forwarded node."""

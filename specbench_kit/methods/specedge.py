@@ -1,5 +1,6 @@
 """Trees on the edge that go on growing, below a guess of the answer, while the server verifies."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
@@ -11,6 +12,7 @@ from specbench_kit.methods.growth import Growth, expand, grow
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
     from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.tree import DraftForward
     from specbench_kit.decoding.verification import Verdict
 
 DECAY = 0.9
@@ -118,13 +120,16 @@ class _SpecEdgePolicy(Policy):
 
 def _best_answer(growth: Growth) -> int:
     """Append the best pair of a leaf and its next token."""
-    found = []
+    leaves: defaultdict[DraftForward, list[int]] = defaultdict(list)
     for leaf in growth.leaves:
-        forward, row = growth.forwarded[leaf]
-        best = forward.probabilities[row].max(dim=-1)
-        found.append((growth.scores[leaf] + log(DECAY * best.values.item()), leaf, best.indices.item()))
+        leaves[growth.forwarded[leaf][0]].append(leaf)
+    found = []
+    for forward, nodes in leaves.items():
+        rows, bases = [growth.forwarded[node][1] for node in nodes], [growth.scores[node] for node in nodes]
+        ((score, place, token),) = forward.likeliest(rows, bases, 1, 1)
+        found.append((score + log(DECAY), nodes[place], token))
     score, leaf, token = max(found)
-    return growth.add(leaf, int(token), score)
+    return growth.add(leaf, token, score)
 
 
 def _aligned(guess: Growth, verdict: "Verdict") -> bool:

@@ -6,20 +6,20 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from specbench_kit.decoding.detail import RequestDetail
-from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_lined
 from specbench_kit.runs import fields
 from specbench_kit.runs.folder import replace_file
+from specbench_kit.runs.reading import read_details, read_object, read_records, reported, whole_lines
 
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
@@ -57,7 +57,7 @@ class RunDirectory:
         """Make `<out>/<utc-time>-<method>-<dataset>-<hash>/` with its `run.json`."""
         run = {"schema_version": SCHEMA_VERSION, **run}
         content = _to_json(run)
-        with _reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
+        with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
             out.mkdir(parents=True, exist_ok=True)
             path = _make_folder(out, _folder_name(run))
             try:
@@ -71,7 +71,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """The run that lies in `path`, to read it or to go on with it."""
-        run = one_lined(_read_object(path / "run.json"))
+        run = one_lined(read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
@@ -101,7 +101,7 @@ class RunDirectory:
     def summary(self) -> dict[str, Any]:
         """The content of `summary.json`; nothing where it was not written yet."""
         path = self.path / "summary.json"
-        return _read_object(path) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def amend(self, **facts: Any) -> None:
         """Write `run.json` anew with facts that were not known when the run was made."""
@@ -122,15 +122,15 @@ class RunDirectory:
 
     def records(self) -> list[RequestRecord]:
         """The method's finished requests, in the order in which they finished."""
-        return _read_records(self.path / "requests.jsonl")
+        return read_records(self.path / "requests.jsonl")
 
     def baseline_records(self) -> list[RequestRecord]:
         """The baseline's finished requests; none where no baseline was decoded."""
-        return _read_records(self.path / "baseline.jsonl")
+        return read_records(self.path / "baseline.jsonl")
 
     def details(self) -> list[RequestDetail]:
         """The trees of those requests that were recorded with them."""
-        return _read_details(self.path / "rounds_detail.jsonl")
+        return read_details(self.path / "rounds_detail.jsonl")
 
     def folder(self, name: str) -> Path:
         """A folder in the run's own, made where it is not there."""
@@ -156,7 +156,7 @@ class RunDirectory:
         return sum(map(self._drop_repeated, ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl")))
 
     def _drop_repeated(self, name: str) -> int:
-        lines = _whole_lines(self.path / name)
+        lines = whole_lines(self.path / name)
         kept = dict.fromkeys(lines)
         if len(kept) < len(lines):
             with self._writing(name):
@@ -170,7 +170,7 @@ class RunDirectory:
             file.write(line)
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
-        return _reported(f"cannot write {name} in {self.path}", KEPT)
+        return reported(f"cannot write {name} in {self.path}", KEPT)
 
 
 def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
@@ -222,15 +222,6 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-@contextmanager
-def _reported(problem: str, hint: str) -> Iterator[None]:
-    """Turn an OSError into one line that names the problem, its cause and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise SkitError(f"{problem}: {error.strerror or error}; {hint}") from error
-
-
 def _cut_partial_line(file: BinaryIO) -> None:
     """Drop what a kill in mid-write left after the last newline; the file is then at its end."""
     if file.seek(0, os.SEEK_END) == 0:
@@ -239,52 +230,3 @@ def _cut_partial_line(file: BinaryIO) -> None:
     if file.read() != b"\n":
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    with _reported(f"cannot read {path}", "name a run directory that skit bench made"):
-        content = path.read_bytes()
-    try:
-        found = parse(content)
-    except ValueError as error:
-        raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
-    if not isinstance(found, dict):
-        raise SkitError(f"{path} holds no JSON object: it was not written by skit bench")
-    return found
-
-
-def _read_records(path: Path) -> list[RequestRecord]:
-    """The records of the file's whole lines, each once; a file that is not there has none."""
-    records: dict[tuple[str, int], RequestRecord] = {}
-    for number, line in enumerate(_whole_lines(path), 1):
-        record = _read_record(line, f"{path}:{number}")
-        if records.setdefault(record.key, record) != record:
-            again = f", repeat {record.repeat}," if record.repeat else ""
-            raise SkitError(
-                f"{path}:{number}: request '{record.request_id}'{again} is recorded twice, and not alike: "
-                "remove one of the lines"
-            )
-    return list(records.values())
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    with _reported(f"cannot read {path}", "fix its permissions"):
-        content = path.read_bytes() if path.exists() else b""
-    return content.split(b"\n")[:-1]
-
-
-def _read_details(path: Path) -> list[RequestDetail]:
-    details = []
-    for number, line in enumerate(_whole_lines(path), 1):
-        try:
-            details.append(RequestDetail.from_dict(parse(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
-    return details
-
-
-def _read_record(line: bytes, place: str) -> RequestRecord:
-    try:
-        return RequestRecord.from_json(line)
-    except ValueError as error:
-        raise SkitError(f"{place}: not a request record ({error}): remove the line and use --resume") from error

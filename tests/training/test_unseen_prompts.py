@@ -16,7 +16,7 @@ from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.predictor.wording import headline
-from specbench_kit.reports.writing.wording import setting_cautions
+from specbench_kit.reports.writing.cautions import setting_cautions
 
 SETTINGS = Settings(("fixed-k",))
 

@@ -71,8 +71,11 @@ class Flight:
     @property
     def bottom(self) -> range:
         """Places of the level that was fed last."""
-        last = next((size for size in self.sizes if size), 0)
-        return range(len(self) - last, len(self))
+        end = len(self.tokens)
+        for size in self.sizes:
+            if size:
+                return range(end - size, end)
+        return range(end, end)
 
     @property
     def answers(self) -> bool:
@@ -82,7 +85,7 @@ class Flight:
     @property
     def holds(self) -> list[tuple[int, list[int]]]:
         """Every stage that works, counted from 1, and the ids of the nodes that it works on."""
-        found, end = [], len(self)
+        found, end = [], len(self.tokens)
         for stage, size in enumerate(self.sizes, 1):
             if size:
                 found.append((stage, self.ids[end - size : end]))
@@ -102,22 +105,22 @@ class Flight:
 
     def child(self, token: int) -> int | None:
         """The place of the root's child with that token."""
-        places = range(1, len(self))
+        places = range(1, len(self.tokens))
         return next((place for place in places if not self.parents[place] and self.tokens[place] == token), None)
 
     def below(self, place: int) -> list[int]:
         """A node and its descendants."""
-        inside = [False] * len(self)
+        inside, parents = [False] * len(self.tokens), self.parents
         inside[place] = True
-        for node in range(place + 1, len(self)):
-            inside[node] = inside[self.parents[node]]
-        return [node for node in range(place, len(self)) if inside[node]]
+        for node in range(place + 1, len(self.tokens)):
+            inside[node] = inside[parents[node]]
+        return [node for node in range(place, len(self.tokens)) if inside[node]]
 
     def keep(self, places: Sequence[int]) -> None:
         """The root joins the committed prefix; of the others these nodes stay."""
         self.prefixes = deque([0] * len(self.sizes))
         new = {place: index for index, place in enumerate(places)}
-        end = len(self)
+        end = len(self.tokens)
         for stage, size in enumerate(self.sizes):
             self.sizes[stage] = bisect_left(places, end) - bisect_left(places, end - size)
             end -= size

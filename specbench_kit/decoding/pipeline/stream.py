@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from specbench_kit.decoding.clock import Phase
 from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
@@ -78,7 +79,7 @@ class Stream:
     def go_on(self, children: Sequence[Child]) -> None:
         """Go on with the drafted nodes, while the root is still on its way."""
         self.prune = None
-        self._next_level(children, range(len(self.flight)))
+        self._next_level(children, range(len(self.flight.tokens)))
 
     def commit(self, token: int, children: Sequence[Child], now_s: float) -> bool:
         """Take the token after the root, and go on below it; returns whether it was in flight."""
@@ -97,11 +98,10 @@ class Stream:
 
     def _next_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:
         """Of the drafted nodes those whose parents are kept."""
-        bottom, places = self.flight.bottom, {place: index for index, place in enumerate(kept)}
-        parents = [places.get(bottom[child.parent]) for child in children]
-        fed = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent is not None]
-        self.level = self._number([child.token for _, child in fed], [parent for parent, _ in fed])
-        self.scores = [child.score for _, child in fed]
+        bottom, places = self.flight.bottom, dict(zip(kept, count(), strict=False))
+        fed = [(token, places[bottom[row]], score) for row, token, score in children if bottom[row] in places]
+        tokens, parents, self.scores = map(list, zip(*fed, strict=True)) if fed else ([], [], [])
+        self.level = self._number(tokens, parents)
 
     def _number(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
         first, self._ids = self._ids, self._ids + len(tokens)

@@ -31,12 +31,17 @@ class Row:
     keep: int = 1
 
 
+Candidates = Callable[[float, Sequence[int], Sequence[float], int, int], list[tuple[float, int, int]]]
+"""By temperature, rows, their bases, the most per row and the most in all."""
+
+
 class Forward:
     """What a forward gives for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one.
 
     `hidden` holds, by layer, states of the rows' kept tokens as `parts` holds their logits. `statistics`, where an
     executor computes them on the way, gives max probability, entropy, margin and standard deviation of the logits
-    [kept, 4] for softmax(logits / temperature).
+    [kept, 4] for softmax(logits / temperature). `candidates`, likewise, finds of the likeliest tokens of some kept rows
+    those that score highest, as (score, row, token): see `DraftForward.likeliest`.
     """
 
     def __init__(
@@ -44,8 +49,10 @@ class Forward:
         parts: Sequence[Tensor],
         hidden: Mapping[int, Sequence[Tensor]] | None = None,
         statistics: Callable[[float], list[list[float]]] | None = None,
+        candidates: Candidates | None = None,
     ) -> None:
-        self._parts, self._hidden, self.statistics = parts, hidden or {}, statistics
+        self._parts, self._hidden = parts, hidden or {}
+        self.statistics, self.candidates = statistics, candidates
 
     def __getitem__(self, row: int) -> Tensor:
         return self._parts[row]

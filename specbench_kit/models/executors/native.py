@@ -71,11 +71,13 @@ class NativeExecutor(Executor):
         logits = torch.empty((kept, self._padded))
         hidden = torch.empty((len(layers), kept, self._width))
         best = np.empty(kept, np.int32)
-        lists = (numbers.ctypes.data + 4 * offset for offset in offsets)
+        first = numbers.ctypes.data
+        lists = (first + 4 * offset for offset in offsets)
         outputs = logits.data_ptr(), hidden.data_ptr(), best.ctypes.data
         batch = Batch(tokens, kept, len(layers), torch.get_num_threads(), self._size, *lists, *outputs)
         _refuse(self._library.skit_forward(self._decoder, batch))
-        return _NativeForward(self._library, logits, self._size, best, counts, dict(zip(layers, hidden, strict=True)))
+        states = {layer: hidden[place] for place, layer in enumerate(layers)}
+        return _NativeForward(self._library, logits, self._size, best, counts, states)
 
     def beside(self, slots: int, capacity: int) -> "NativeExecutor":
         decoder = _found(self._library.skit_beside(self._decoder, slots, capacity))
@@ -106,8 +108,8 @@ class _NativeForward(Forward):
         cut = logits[:, :size]
         parts = [cut] if len(counts) == 1 else list(cut.split(counts))
         states = {layer: found.split(counts) for layer, found in hidden.items()}
-        super().__init__(parts, states, self._describe)
-        self.logits = cut
+        super().__init__(parts, states, self._describe, self._candidates)
+        self.logits, self._size = cut, size
         self._library, self._whole, self._best, self._counts = library, logits, best, counts
 
     def mask(self, tokens: Sequence[int]) -> None:
@@ -120,11 +122,21 @@ class _NativeForward(Forward):
 
     def _describe(self, temperature: float) -> list[list[float]]:
         rows, stride = self._whole.shape
-        found = np.empty((rows, 4), np.float32)
-        logits, size = self._whole.data_ptr(), self.logits.shape[1]
-        self._library.skit_describe(logits, rows, stride, size, temperature, found.ctypes.data)
-        table: list[list[float]] = found.tolist()
-        return table
+        found = (ctypes.c_float * 4 * rows)()
+        self._library.skit_describe(self._whole.data_ptr(), rows, stride, self._size, temperature, found)
+        return [list(row) for row in found]
+
+    def _candidates(
+        self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int
+    ) -> list[tuple[float, int, int]]:
+        number, places = len(rows), ctypes.c_int32 * count
+        asked = (ctypes.c_int32 * number)(*rows), (ctypes.c_float * number)(*bases), number, branch, count
+        scores, origins, tokens = (ctypes.c_float * count)(), places(), places()
+        logits, stride, size = self._whole.data_ptr(), self._whole.shape[1], self._size
+        found = self._library.skit_candidates(logits, stride, size, temperature, *asked, scores, origins, tokens)
+        if found < 0:
+            raise SkitError(f"the draft ran out of {FAULTS[7]}")
+        return list(zip(scores[:found], origins[:found], tokens[:found], strict=True))
 
 
 def _refuse(fault: int) -> None:

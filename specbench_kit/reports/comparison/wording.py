@@ -8,6 +8,7 @@ from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
 from specbench_kit.reports.writing import wording
+from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code
 
@@ -107,15 +108,15 @@ def cautions(comparison: Comparison) -> list[str]:
     """Everything that must be known before a number is quoted."""
     lines = [f"FORCED COMPARISON: these runs differ in {one}." for one in comparison.overruled]
     for run in comparison.runs:
-        lines += wording.setting_cautions(run.fields)
+        lines += setting_cautions(run.fields)
     for one in comparison.series:
         for run in () if one.is_derived else one.runs.values():
-            own = [*wording.resumption_cautions(run.fields), *wording.result_cautions(run.summary)]
+            own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]
             lines += [f"{code(one.label)}: {caution}" for caution in own]
     lines += unsteady(comparison)
     lines += changed_machines(comparison)
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
-    lines += map(wording.not_read, comparison.problems)
+    lines += map(not_read, comparison.problems)
     return list(dict.fromkeys(lines))
 
 

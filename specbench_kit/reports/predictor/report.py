@@ -6,21 +6,16 @@ from typing import Any
 from specbench_kit.papers import wisp
 from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.data import data_section, feature_section, search_section, section, shares
 from specbench_kit.reports.writing import machine
+from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
-from specbench_kit.reports.writing.markup import code, document, folded, table, warning
+from specbench_kit.reports.writing.markup import document, folded, table, warning
 from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, hardware_sentence, model_sentence, setting_cautions
+from specbench_kit.reports.writing.wording import dataset_sentence, hardware_sentence, model_sentence
 
 Fields = Mapping[str, Any]
 
-FEATURE_MEANINGS = {
-    "confidence": "largest draft probability",
-    "entropy": "of the draft distribution, in nats",
-    "margin": "lead of the largest probability over the second",
-    "logit_std": "standard deviation of the draft logits",
-    "draft_position": "place in the draft, 1 for the first",
-}
 LATENCIES = ("mean", "median", "std", "min", "max", "p95", "p99")
 RATES = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
 COUNTS = ("true_negatives", "false_positives", "false_negatives", "true_positives")
@@ -37,9 +32,9 @@ def render(run: Fields, summary: Fields) -> str:
         _calibration(summary),
         _latency(summary),
         _theorem(summary),
-        _data(summary),
-        _features(summary),
-        _search(summary),
+        data_section(summary),
+        feature_section(summary),
+        search_section(summary),
         _definitions(),
         provenance(dict(run)),
     ]
@@ -63,7 +58,7 @@ def _setting(run: Fields, summary: Fields) -> str:
         ("time", wording.time_sentence(run)),
         ("hardware", hardware_sentence(run.get("hardware") or {})),
     ]
-    return _section("What was run", table(["", ""], rows))
+    return section("What was run", table(["", ""], rows))
 
 
 def _worth(summary: Fields) -> str:
@@ -75,7 +70,7 @@ def _worth(summary: Fields) -> str:
             wording.contender(summary, name)["longest"] or ABSENT,
             significant(found["throughput"]),
             _with_interval(found["against_best_fixed"], times, interval),
-            _with_interval(found["gap_closed"], share, _shares),
+            _with_interval(found["gap_closed"], share, shares),
             share(found["regret"]["value"]),
             times(found["speedup"]["value"]),
         )
@@ -87,7 +82,7 @@ def _worth(summary: Fields) -> str:
         "`wisp` but for that and cannot be run as a method. *Gap closed*: of the speed between "
         "the best fixed length and the oracle. *Regret*: share of the oracle's speed that is missed."
     )
-    return _section("Is a predictor worth it?", table(header, rows), note, "![Modelled speed](plots/speed.png)")
+    return section("Is a predictor worth it?", table(header, rows), note, "![Modelled speed](plots/speed.png)")
 
 
 def _details(summary: Fields) -> str:
@@ -106,7 +101,7 @@ def _details(summary: Fields) -> str:
         )
         for name, found in summary["decoding"].items()
     ]
-    return _section("What it does to decoding", table(header, rows))
+    return section("What it does to decoding", table(header, rows))
 
 
 def _classification(summary: Fields) -> str:
@@ -131,7 +126,7 @@ def _classification(summary: Fields) -> str:
         note += " A threshold of 0 lets every token pass, so that the rule drafts its longest in every round."
     plots = "![ROC](plots/roc.png) ![Precision and recall](plots/precision_recall.png)"
     title = "Accepted or rejected? (form of WISP's Tables 4, 5 and 10)"
-    return _section(title, table(header, rows), note, table(names, cells), plots)
+    return section(title, table(header, rows), note, table(names, cells), plots)
 
 
 def _rates_row(name: str, kind: str, found: Fields, summary: Fields) -> Iterable[str]:
@@ -154,7 +149,7 @@ def _calibration(summary: Fields) -> str:
         (name, f"{summary['classification'][name]['expected_calibration_error']:.4f}") for name in summary["families"]
     ]
     text = "Expected calibration error: mean distance of predicted and observed acceptance over ten bins."
-    return _section("Calibration", text, table(["family", "ECE"], rows), "![Calibration](plots/calibration.png)")
+    return section("Calibration", text, table(["family", "ECE"], rows), "![Calibration](plots/calibration.png)")
 
 
 def _latency(summary: Fields) -> str:
@@ -166,7 +161,7 @@ def _latency(summary: Fields) -> str:
         f"One score at a time, 1,000 trials, on this machine (form of WISP's Table 11). The token's draft statistics "
         f"come to {seconds(summary['timing']['statistics_s'])} more, for every rule that looks at them."
     )
-    return _section("Latency of one score", text, table(["family", *LATENCIES], rows))
+    return section("Latency of one score", text, table(["family", *LATENCIES], rows))
 
 
 def _theorem(summary: Fields) -> str:
@@ -192,62 +187,7 @@ def _theorem(summary: Fields) -> str:
         for term in leader
     ]
     by_place = table(["first rejection r", "P(R = r)", "FP(r)", "term of the bound"], terms)
-    return _section("Theorem 1", text, table(header, rows), folded(f"Terms for {summary['recommended']}", by_place))
-
-
-def _data(summary: Fields) -> str:
-    rows = [
-        (
-            name,
-            *(count(part[key]) for key in ("prompts", "requests", "offsets", "examples", "accepted")),
-            count(part["examples"] - part["accepted"]),
-            share(part["accepted"] / part["examples"]),
-        )
-        for name, part in summary["split"].items()
-    ]
-    header = ["part", "prompts", "requests", "offsets", "examples", "accepted", "rejected", "share accepted"]
-    text = (
-        "Split by prompt; turns of one dialogue stay together. At every output offset the drafted tokens that the "
-        "target says too are accepted, the first other one is rejected, and tokens after it are dropped."
-    )
-    return _section("Data", text, table(header, rows))
-
-
-def _features(summary: Fields) -> str:
-    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
-    used = next(iter(summary["families"].values()))["features"]
-    accepted = matrix[names.index("accepted")]
-    rows = [
-        (code(name), meaning, "yes" if name in used else "no", significant(accepted[names.index(name)], 2))
-        for name, meaning in FEATURE_MEANINGS.items()
-    ]
-    text = (
-        "Form of WISP's Table 8, Figs. 2 and 3, on the training prompts. The paper's text names the first four and its "
-        "table says five; the fifth is this kit's."
-    )
-    plots = "![Acceptance by feature](plots/acceptance_by_feature.png) ![Correlations](plots/correlations.png)"
-    header = ["feature", "meaning", "used", "correlation with acceptance"]
-    return _section("Features", text, table(header, rows), plots)
-
-
-def _search(summary: Fields) -> str:
-    rows = [
-        (
-            name,
-            f"{count(family['trials'])} of {count(family['grid'])}",
-            f"{family['default_loss']:.4f}",
-            f"{family['validation_loss']:.4f}",
-            ", ".join(f"{key}={value:g}" for key, value in family["params"].items()),
-        )
-        for name, family in summary["families"].items()
-    ]
-    text = (
-        "Budget: the defaults and random draws from a grid over the dimensions of WISP's Table 9, with a fixed seed. "
-        "The least log-loss on the validation examples wins, in nats per token. On the same loss, boosting and the "
-        "network stop early, and a forest keeps its first trees."
-    )
-    header = ["family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters"]
-    return _section("Hyper-parameters", text, table(header, rows))
+    return section("Theorem 1", text, table(header, rows), folded(f"Terms for {summary['recommended']}", by_place))
 
 
 def _definitions() -> str:
@@ -265,14 +205,6 @@ def _definitions() -> str:
     return folded("Definitions", "\n".join(f"- {name}: {meaning}" for name, meaning in meanings.items()))
 
 
-def _section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *parts])
-
-
 def _with_interval(estimate: Fields, show: Any, show_interval: Any) -> str:
     within = f" ({show_interval(estimate['interval'])})" if estimate["interval"] else ""
     return f"{show(estimate['value'])}{within}"
-
-
-def _shares(bounds: Iterable[float]) -> str:
-    return " to ".join(share(bound) for bound in bounds)

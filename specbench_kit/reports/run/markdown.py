@@ -12,9 +12,11 @@ from specbench_kit.metrics.vocabulary import (
     METRICS,
     OVERLAP,
 )
+from specbench_kit.reports.run.lossless import capped_table, lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
-from specbench_kit.reports.writing import deployment, machine, methods, sampling_check, wording
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, shorten_head, shorten_tail
+from specbench_kit.reports.writing import deployment, machine, methods, wording
+from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.writing.formatting import count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.writing.markup import code, document, fence, folded, table, warning
 from specbench_kit.reports.writing.provenance import provenance
 from specbench_kit.reports.writing.values import COLUMNS, value_with_interval
@@ -30,7 +32,6 @@ EXPORTS = {
     "tokens/index.html": "Tokens: [a page per request](tokens/index.html) shows where each token came from.",
 }
 """What the report says of each file that may lie beside it."""
-MOST_ROWS = 20
 PROMPT_CHARACTERS = 300
 OUTPUT_CHARACTERS = 600
 
@@ -54,7 +55,7 @@ def render(
         _setting(run),
         methods.section([run]),
         deployment.section(run),
-        _lossless(run, summary),
+        lossless_section(run, summary),
         _results(run, summary),
         _latency(run, summary),
         _categories(summary),
@@ -81,8 +82,8 @@ def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
         *filter(None, [first]),
         f"**{wording.headline(run, summary)}**",
     ]
-    cautions = [*wording.result_cautions(summary), *wording.resumption_cautions(run), *wording.setting_cautions(run)]
-    cautions += map(wording.not_read, problems)
+    cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
+    cautions += map(not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
 
 
@@ -111,61 +112,6 @@ def setting(run: Fields) -> list[tuple[str, str]]:
         ("hardware", wording.hardware_sentence(run.get("hardware") or {})),
         *((f"left out: {code(name)}", reason) for name, reason in (run.get("left_out") or {}).items()),
     ]
-
-
-def _lossless(run: Fields, summary: Fields) -> str:
-    lossless = summary.get("lossless") or {}
-    if (summary.get("sampling") or {}).get("rule") == "match":
-        lossless = summary["sampling"]
-    lines = [f"**{wording.lossless_sentence(run, summary)}**"]
-    if lossless.get("prompt_differs"):
-        turns = "Later turns of dialogues whose earlier output diverged"
-        lines.append(
-            f"{turns} have another prompt than in the baseline and are not compared: {lossless['prompt_differs']}."
-        )
-    if lossless.get("not_compared"):
-        lines.append(f"Requests without a finished baseline or result, not compared: {lossless['not_compared']}.")
-    if lossless.get("divergences"):
-        lines.append(_divergences(lossless["divergences"]))
-    if lossless.get("noise") is not None:
-        lines.append(_noise(lossless))
-    if (summary.get("sampling") or {}).get("rule") == "residual":
-        lines.append(table(sampling_check.HEADER, sampling_check.rows(summary["sampling"])))
-    return "## Losslessness\n\n" + "\n\n".join(lines)
-
-
-def _divergences(divergences: Sequence[Fields]) -> str:
-    header = ["request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control"]
-    return _capped_table(header, [_divergence_row(d) for d in divergences])
-
-
-def _divergence_row(divergence: Fields) -> tuple[object, ...]:
-    tokens = (_token(divergence[side]) for side in ("method_token", "baseline_token"))
-    return (
-        divergence["request_id"],
-        divergence["verdict"],
-        divergence["position"],
-        *tokens,
-        *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
-    )
-
-
-def _short(number: float | None) -> str:
-    return ABSENT if number is None else f"{number:.2g}"
-
-
-def _noise(found: Fields) -> str:
-    """What the judgement of divergences rests on."""
-    return (
-        "A divergence is a tie where the two tokens are nearer than twice the noise, and each shape of forward gives "
-        "the token that it gave in the run. Noise, between plain decoding and the verifications: "
-        f"{found['noise']:.2g} at most; control, between plain decoding, the same in a batch, and one forward of all: "
-        f"{_short(found['control'])}."
-    )
-
-
-def _token(token: int | None) -> str:
-    return "(ended)" if token is None else str(token)
 
 
 def _sides(run: Fields, summary: Fields) -> dict[str, Fields]:
@@ -240,7 +186,7 @@ def _exports(exports: Sequence[str]) -> str:
 
 def _failures(records: Sequence[RequestRecord]) -> str:
     rows = [(r.request_id, r.error or "no message") for r in records if r.finish_reason == "error"]
-    return "## Failed requests\n\n" + _capped_table(["request", "error"], rows) if rows else ""
+    return "## Failed requests\n\n" + capped_table(["request", "error"], rows) if rows else ""
 
 
 def _example(records: Sequence[RequestRecord], decode: Decode | None) -> str:
@@ -268,8 +214,3 @@ def definitions() -> str:
     """What every metric means, to open on a click."""
     meanings = {m.name: m.definition for m in METRICS} | DISTRIBUTIONS | LISTS
     return folded("Definitions", "\n".join(f"- {code(name)}: {text}" for name, text in meanings.items()))
-
-
-def _capped_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    shown = table(header, rows[:MOST_ROWS])
-    return shown if len(rows) <= MOST_ROWS else f"{shown}\n\nand {len(rows) - MOST_ROWS} more."

@@ -1,26 +1,20 @@
 """The figures of a simulation and of a search for capacity, drawn once for PNG, SVG and the HTML page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.reports.serving.lines import NAMES, Chart, Line, chart
+from specbench_kit.reports.serving.axes import PUBLISHED, bars, curves, frame, height, legend
+from specbench_kit.reports.serving.lines import NAMES, Chart, chart
 from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
+from specbench_kit.reports.writing.palette import BLACK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Fields = Mapping[str, Any]
-Figure = Callable[[Fields], Fields | None]
 
-HEIGHT_IN = 3.0
-LEGEND_IN = 0.16
-LOGARITHMIC_SPAN = 20
-"""Of an axis whose largest value is so many times its smallest."""
 OVERALL = "figures.overall"
-PUBLISHED = "published"
 
 
 def pictures(run: Fields, summary: Fields) -> Iterator[Picture]:
@@ -42,13 +36,13 @@ def pictures(run: Fields, summary: Fields) -> Iterator[Picture]:
 
 def _violations(lines: Chart, summary: Fields) -> Picture:
     def draw(axes: "Axes") -> None:
-        _curves(axes, lines, f"{OVERALL}.violation_rate", 100)
+        curves(axes, lines, f"{OVERALL}.violation_rate", 100)
         if lines.axis == "devices":
             _mark_knees(axes, lines, summary["knees"])
-        _frame(axes, lines, "responses that break their SLO (%)", top=103)
+        frame(axes, lines, "responses that break their SLO (%)", top=103)
 
     note = "Means over seeds with 95% intervals; a ring marks the knee, where a line begins to rise."
-    return Picture("violations", "Violation rate", note, _height(lines), draw)
+    return Picture("violations", "Violation rate", note, height(lines), draw)
 
 
 def _mark_knees(axes: "Axes", lines: Chart, knees: Sequence[Fields]) -> None:
@@ -61,34 +55,34 @@ def _mark_knees(axes: "Axes", lines: Chart, knees: Sequence[Fields]) -> None:
 
 def _throughput(lines: Chart) -> Picture:
     def draw(axes: "Axes") -> None:
-        _curves(axes, lines, f"{OVERALL}.throughput", 1)
-        _curves(axes, lines, f"{OVERALL}.goodput", 1, faint=True)
-        _frame(axes, lines, "tokens per second")
+        curves(axes, lines, f"{OVERALL}.throughput", 1)
+        curves(axes, lines, f"{OVERALL}.goodput", 1, faint=True)
+        frame(axes, lines, "tokens per second")
 
     note = "Full lines: all committed tokens; faint ones: goodput, tokens of responses that keep their SLO."
-    return Picture("throughput", "Throughput and goodput", note, _height(lines), draw)
+    return Picture("throughput", "Throughput and goodput", note, height(lines), draw)
 
 
 def _waiting(lines: Chart) -> Picture:
     def draw(axes: "Axes") -> None:
-        _curves(axes, lines, f"{OVERALL}.verify_s.mean", 1e3)
-        _curves(axes, lines, f"{OVERALL}.queue_s.mean", 1e3, faint=True)
-        _frame(axes, lines, "ms per round")
+        curves(axes, lines, f"{OVERALL}.verify_s.mean", 1e3)
+        curves(axes, lines, f"{OVERALL}.queue_s.mean", 1e3, faint=True)
+        frame(axes, lines, "ms per round")
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylim(bottom=0)
 
     note = "Full lines: mean time in verification; faint ones: mean time in the queue before it."
-    return Picture("waiting", "Queue and verification", note, _height(lines), draw)
+    return Picture("waiting", "Queue and verification", note, height(lines), draw)
 
 
 def _interference(lines: Chart) -> Picture:
     def draw(axes: "Axes") -> None:
-        _curves(axes, lines, f"{OVERALL}.interference.mean", 1)
-        _curves(axes, lines, f"{OVERALL}.interference.p95", 1, faint=True)
-        _frame(axes, lines, "batch time / time alone")
+        curves(axes, lines, f"{OVERALL}.interference.mean", 1)
+        curves(axes, lines, f"{OVERALL}.interference.p95", 1, faint=True)
+        frame(axes, lines, "batch time / time alone")
 
     note = "Full lines: mean; faint ones: 95th percentile of how much longer a round's batch takes than it would alone."
-    return Picture("interference", "Interference", note, _height(lines), draw)
+    return Picture("interference", "Interference", note, height(lines), draw)
 
 
 def _missed(row: Fields) -> float:
@@ -99,11 +93,11 @@ def _missed(row: Fields) -> float:
 
 def _attribution(lines: Chart) -> Picture:
     def draw(axes: "Axes") -> None:
-        _curves(axes, lines, _queue_share, 100)
-        _frame(axes, lines, "missed deadlines due to the queue (%)", top=103)
+        curves(axes, lines, _queue_share, 100)
+        frame(axes, lines, "missed deadlines due to the queue (%)", top=103)
 
     note = "The rest is put down to the round's own batch, which took over 1.5 times the moving mean of 50 batches."
-    return Picture("attribution", "What kept rounds that missed their deadline", note, _height(lines), draw)
+    return Picture("attribution", "What kept rounds that missed their deadline", note, height(lines), draw)
 
 
 def _queue_share(row: Fields) -> Fields | None:
@@ -126,14 +120,14 @@ def _attainment(lines: Chart) -> Picture:
 
     def draw(axes: "Axes") -> None:
         found = {label: [_kept(_classes(row).get(name)) for name in names] for label, row in last.items()}
-        _bars(axes, lines, found, names)
+        bars(axes, lines, found, names)
         axes.set(xlabel="SLO class", ylabel="responses that keep their SLO (%)")
         axes.set_ylim(0, 103)
-        _legend(axes, lines)
+        legend(axes, lines)
 
     where = "" if not lines.several else f" At the last place of the axis ({NAMES[lines.axis]})."
     note = f"Means over seeds with 95% intervals.{where}"
-    return Picture("attainment", "SLO attainment by class", note, _height(lines), draw)
+    return Picture("attainment", "SLO attainment by class", note, height(lines), draw)
 
 
 def _kept(group: Fields | None) -> Fields | None:
@@ -156,20 +150,20 @@ def _capacity(lines: Chart, published: Sequence[Fields]) -> Picture:
 
     def draw(axes: "Axes") -> None:
         if lines.numeric:
-            _curves(axes, lines, "capacity", 1)
+            curves(axes, lines, "capacity", 1)
         else:
             by_name = {line.label: {str(row["slo"]): row["capacity"] for row in line.rows} for line in lines.lines}
-            bars = {label: [found.get(name) for name in names] for label, found in by_name.items()}
-            places = _bars(axes, lines, bars, names)
+            heights = {label: [found.get(name) for name in names] for label, found in by_name.items()}
+            places = bars(axes, lines, heights, names)
             _mark_published(axes, published, names, places)
         axes.set(xlabel=NAMES[lines.axis], ylabel="devices")
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", alpha=0.3)
-        _legend(axes, lines)
+        legend(axes, lines)
 
     marks = " Diamonds: published." if published else ""
     note = f"The most devices whose violation rate stays at or below epsilon; 95% intervals over seeds.{marks}"
-    return Picture("capacity", "Capacity", note, _height(lines), draw)
+    return Picture("capacity", "Capacity", note, height(lines), draw)
 
 
 def _mark_published(
@@ -205,97 +199,7 @@ def _curve(lines: Chart) -> Picture:
         axes.set(xlabel="devices", ylabel="responses that break their SLO (%)")
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
-        _legend(axes, lines)
+        legend(axes, lines)
 
     note = "Every number of devices that was tried, under every SLO; runs that were settled early were stopped early."
-    return Picture("tried", "Violation rates on the way to the capacity", note, _height(lines), draw)
-
-
-def _curves(axes: "Axes", lines: Chart, figure: str | Figure, scale: float, *, faint: bool = False) -> None:
-    """A line for each, or a bar where there is one place only; faint ones stand beside the others, unnamed.
-
-    `figure` is where a row holds the estimate, or what makes one of a row.
-    """
-    read = figure if callable(figure) else partial(look_up, path=figure)
-    for number, line in enumerate(lines.lines):
-        found = [(x, read(row)) for x, row in zip(_positions(lines, line), line.rows, strict=True)]
-        there = [(x, one) for x, one in found if one is not None and one["mean"] is not None]
-        if not there:
-            continue
-        x = [place if lines.several else number + (0.2 if faint else -0.2) for place, _ in there]
-        y = [scale * one["mean"] for _, one in there]
-        if lines.several:
-            axes.plot(x, y, label=None if faint else line.label, **_look(line, faint=faint))
-        else:
-            axes.bar(x, y, 0.38, color=line.style.colour, edgecolor=BLACK, linewidth=0.5, alpha=0.4 if faint else 1)
-        if not faint and all(one["low"] is not None for _, one in there):
-            _intervals(axes, line, x, *([scale * one[end] for _, one in there] for end in ("low", "high")))
-
-
-def _intervals(axes: "Axes", line: Line, x: Sequence[Any], low: Sequence[float], high: Sequence[float]) -> None:
-    if len(x) > 1:
-        axes.fill_between(x, low, high, color=line.style.colour, alpha=0.15, linewidth=0)
-        axes.vlines(x, low, high, color=line.style.colour, linewidth=1)
-    else:
-        axes.vlines(x, low, high, color=BLACK, linewidth=1)
-
-
-def _look(line: Line, *, faint: bool = False) -> dict[str, Any]:
-    look = {"color": line.style.colour, "linestyle": line.style.line, "marker": line.style.marker, "markersize": 4}
-    return {**look, "alpha": 0.4, "markersize": 3} if faint else look
-
-
-def _positions(lines: Chart, line: Line) -> list[Any]:
-    return lines.x(line) if lines.numeric else [str(value) for value in lines.x(line)]
-
-
-def _bars(
-    axes: "Axes", lines: Chart, found: Mapping[str, Sequence[Fields | None]], names: Sequence[str]
-) -> dict[tuple[str, int], float]:
-    """Groups of bars with intervals; where each bar's middle is."""
-    width, places = 0.8 / len(lines.lines), {}
-    for number, line in enumerate(lines.lines):
-        for group, one in enumerate(found[line.label]):
-            middle = group + (number - (len(lines.lines) - 1) / 2) * width
-            places[line.label, group] = middle
-            if one is None:
-                continue
-            style: dict[str, Any] = {"color": line.style.colour, "edgecolor": BLACK, "linewidth": 0.5}
-            hatch = HATCHES[number % len(HATCHES)]
-            axes.bar([middle], [one["mean"]], width * 0.92, hatch=hatch, label=None if group else line.label, **style)
-            if one["low"] is not None:
-                axes.vlines([middle], [one["low"]], [one["high"]], color=BLACK, linewidth=1)
-    axes.set_xticks(range(len(names)), list(names))
-    return places
-
-
-def _frame(axes: "Axes", lines: Chart, metric: str, top: float | None = None) -> None:
-    axes.set(ylabel=metric)
-    axes.set_ylim(bottom=0, top=top)
-    axes.grid(alpha=0.3, color=GREY, axis="both" if lines.several else "y")
-    if not lines.several:
-        axes.set_xticks(range(len(lines.lines)), [line.label for line in lines.lines])
-        return
-    axes.set_xlabel(NAMES[lines.axis])
-    values = [x for line in lines.lines for x in lines.x(line)]
-    if lines.numeric and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
-    _legend(axes, lines)
-
-
-def _legend(axes: "Axes", lines: Chart) -> None:
-    """Below the axes, where it hides nothing."""
-    named = zip(*axes.get_legend_handles_labels(), strict=True)
-    handles = zip(*sorted(named, key=lambda one: one[1] == PUBLISHED), strict=True)
-    look: dict[str, Any] = {"ncols": _columns(lines), "fontsize": 7, "frameon": False}
-    axes.figure.legend(*handles, loc="outside lower center", **look)
-
-
-def _columns(lines: Chart) -> int:
-    longest = max(len(line.label) for line in lines.lines)
-    return 3 if longest <= 16 else 2 if longest <= 30 else 1
-
-
-def _height(lines: Chart) -> float:
-    return HEIGHT_IN + LEGEND_IN * -(-(len(lines.lines) + 1) // _columns(lines))
+    return Picture("tried", "Violation rates on the way to the capacity", note, height(lines), draw)

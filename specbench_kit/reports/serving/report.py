@@ -5,12 +5,12 @@ from typing import Any
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports.serving import wording
+from specbench_kit.reports.serving.setting import deployments, series, setting
 from specbench_kit.reports.serving.wording import cell
-from specbench_kit.reports.writing import deployment
+from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, folded, table, warning
 from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, setting_cautions
 
 Fields = Mapping[str, Any]
 
@@ -46,10 +46,6 @@ SERVER = {
 }
 MOST_ROWS = 8
 """Of a table that is not folded."""
-NOTE = (
-    "Only time is modelled, by the latency models above. Which tokens are accepted comes from the acceptance that is "
-    "named for each series, which need not be that of the models whose latencies these are."
-)
 
 
 def render(run: Fields, summary: Fields, figures: Sequence[str], links: Sequence[str]) -> str:
@@ -63,9 +59,9 @@ def render(run: Fields, summary: Fields, figures: Sequence[str], links: Sequence
         _guards(summary),
         "\n\n".join(["## Figures", *figures]),
         _links(links),
-        _setting(run),
-        _series(run),
-        *_deployments(run),
+        setting(run),
+        series(run),
+        *deployments(run),
         _definitions(run),
         provenance(dict(run)),
     ]
@@ -212,62 +208,6 @@ def _links(links: Sequence[str]) -> str:
     lines = [f"- [{name}]({name})" for name in links]
     text = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
     return "\n\n".join(["## Events", "\n".join(lines), text]) if lines else ""
-
-
-def _setting(run: Fields) -> str:
-    config = run["config"]
-    lengths = [f"{config[f'{name}_tokens'] or 'as recorded'} {name}" for name in ("prompt", "output")]
-    faster = f" at {config['arrivals_scale']:g} times the rate" if config["arrivals_scale"] != 1 else ""
-    judged = "token speed end to end" if config["objective"] == "speed" else "time per token after the first"
-    rows = [
-        ("arrivals", f"{config['arrivals']}{faster}"),
-        ("SLO", ", ".join(config["slo"])),
-        ("held against it", judged),
-        ("tokens, unless arrivals say", ", ".join(lengths)),
-        ("largest batch", str(config["max_batch"])),
-        ("simulated", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
-        ("seeds", f"{config['seeds']}, from {config['seed']} on; the same for every series"),
-        ("dataset", dataset_sentence(run["dataset"]) if run["dataset"] else ""),
-        ("estimator's profile", config["estimator_profile"] or "the server's own"),
-    ]
-    return "## What was simulated\n\n" + table(["", ""], [row for row in rows if row[1]])
-
-
-def _series(run: Fields) -> str:
-    header = ["series", "system", "scheduler", "method", "acceptance", "sent / round", "accepted", "tokens / round"]
-    rows = [
-        (
-            code(one["label"]),
-            f"{one['system']}: {one['summary']}",
-            code(one["scheduler"]),
-            code(one["method"]),
-            _acceptance(run, one),
-            significant(one["typical"]["submitted"]),
-            share(one["typical"]["acceptance"]),
-            significant(one["typical"]["committed"]),
-        )
-        for one in run["series"]
-    ]
-    memory = [f"- {code(one['label'])}: {_memory(one['kv'])}" for one in run["series"]]
-    return "\n\n".join(["## Series", table(header, rows), "Room for KV:", "\n".join(memory)])
-
-
-def _acceptance(run: Fields, one: Fields) -> str:
-    if one["acceptance"]:
-        return code(one["acceptance"])
-    name = (run["dataset"] or {}).get("name", "a dataset")
-    return f"the recorded trace of {name}, replayed under the method"
-
-
-def _memory(kv: Fields) -> str:
-    context = f"; context of {count(kv['context'])}" if kv["context"] else ""
-    return f"{count(kv['tokens'])} tokens, {kv['origin']}{context}" if kv["tokens"] else f"{kv['origin']}{context}"
-
-
-def _deployments(run: Fields) -> Iterator[str]:
-    for name, described in run["deployments"].items():
-        yield f"## Deployment {code(name)} (modelled)\n\n{table(['', ''], deployment.rows(described))}"
-    yield NOTE
 
 
 def _definitions(run: Fields) -> str:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.wording import cell
+from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import count, share, significant
-from specbench_kit.reports.writing.wording import setting_cautions, time_kind
+from specbench_kit.reports.writing.wording import time_kind
 
 if TYPE_CHECKING:
     from rich.console import Console

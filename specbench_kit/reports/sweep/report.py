@@ -5,10 +5,11 @@ from typing import Any
 
 from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing import deployment
+from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, table, warning
 from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, model_sentence, setting_cautions, time_sentence
+from specbench_kit.reports.writing.wording import dataset_sentence, model_sentence, time_sentence
 
 Fields = Mapping[str, Any]
 

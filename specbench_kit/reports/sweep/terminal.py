@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.reports.sweep import wording
+from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import rate, significant, times
-from specbench_kit.reports.writing.wording import dataset_sentence, setting_cautions, time_kind
+from specbench_kit.reports.writing.wording import dataset_sentence, time_kind
 
 if TYPE_CHECKING:
     from rich.console import Console

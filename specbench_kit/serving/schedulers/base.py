@@ -63,7 +63,9 @@ class Growing:
         """Take it in if it fits and all are in time with it; whether it was."""
         if len(self.requests) >= self._most or request.new + request.cached > self._room:
             return False
-        seconds, due_s = self._with(request), min(self._due_s, self._due(request))
+        seconds, due_s = self._with(request), self._due(request)
+        if due_s > self._due_s:
+            due_s = self._due_s
         if seconds > self._free_s and now_s + seconds > due_s:
             return False
         self._due_s = due_s

@@ -57,12 +57,13 @@ inline void normalise(const float* x, const float* weight, float* y, int size, f
 }
 
 inline int likeliest(const float* logits, int size) {
-  Floats best = all(-INFINITY);
-  int at = 0;
-  for (; at + kLanes <= size; at += kLanes) best = max(best, loadf(logits + at));
-  float top = largest(best);
-  for (; at < size; at++) top = std::max(top, logits[at]);
-  for (at = 0; at < size - 1 && logits[at] != top;) at++;  // NaN is nobody's equal: the search ends all the same
+  constexpr int kBlock = 8 * kLanes;  // one by one only where it is
+  float top = -INFINITY;
+  int block = 0;
+  for (int at = 0; at < size; at += kBlock)
+    if (const float here = largest(logits + at, std::min(kBlock, size - at)); here > top) top = here, block = at;
+  int at = block;
+  while (at < size - 1 && logits[at] != top) at++;  // NaN is nobody's equal: the search ends all the same
   return at;
 }
 
@@ -73,12 +74,13 @@ inline void describe(const float* logits, int size, float temperature, float* st
   const float top = logits[best], inverse = 1.0f / temperature;
   Floats total = {}, weighted = {}, plain = {}, squares = {}, second = all(-INFINITY);
   const auto each = [&](auto&& visit) {
-    for (int at = 0; at < size; at += kLanes) {
-      Floats values = all(top), live = {};  // what lies behind the end stands for nothing
-      std::memcpy(&values, logits + at, std::min(kLanes, size - at) * sizeof(float));
-      for (int lane = 0; lane < kLanes; lane++) live[lane] = at + lane < size;
-      visit(at, values - top, live);
-    }
+    const int whole = size - size % kLanes;
+    for (int at = 0; at < whole; at += kLanes) visit(at, loadf(logits + at) - top, all(1));
+    if (whole == size) return;
+    Floats values = all(top), live = {};  // what lies behind the end stands for nothing
+    std::memcpy(&values, logits + whole, (size - whole) * sizeof(float));
+    for (int lane = 0; lane < size - whole; lane++) live[lane] = 1;
+    visit(whole, values - top, live);
   };
   each([&](int at, Floats below, Floats live) {
     const Floats weight = exponential(below * inverse) * live;

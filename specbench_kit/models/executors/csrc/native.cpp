@@ -1,4 +1,5 @@
 // What Python calls. No function throws: one that cannot do its work returns null or the number of what is wrong.
+#include "candidates.h"
 #include "model.h"
 
 using namespace skit;
@@ -34,6 +35,18 @@ int skit_padded(int size) { return padded(size); }
 // `statistics` [rows, 4] of logits [rows, stride], of which the first `size` count.
 void skit_describe(const float* logits, int rows, int stride, int size, float temperature, float* statistics) {
   for (int row = 0; row < rows; row++) describe(logits + size_t(row) * stride, size, temperature, statistics + 4 * row);
+}
+
+// The best `count` entries [number] of logits [any, stride], of which the first `size` count; returns how many there are.
+int skit_candidates(const float* logits, int stride, int size, float temperature, const int32_t* rows, const float* bases,
+                    int number, int branch, int count, float* scores, int32_t* places, int32_t* tokens) {
+  try {
+    const auto best = candidates(logits, stride, size, temperature, rows, bases, number, branch, count);
+    for (size_t i = 0; i < best.size(); i++) scores[i] = best[i].score, places[i] = best[i].row, tokens[i] = best[i].token;
+    return int(best.size());
+  } catch (...) {
+    return -1;
+  }
 }
 
 // `kind`: 0 for fp32 weights, 1 for bf16, 2 for fp16.

@@ -1,5 +1,6 @@
 // One register of floats, as wide as the machine has them that the compiler builds for.
 #pragma once
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,6 +40,15 @@ inline float largest(Floats v) {
   float found = v[0];
   for (int lane = 1; lane < kLanes; lane++) found = v[lane] > found ? v[lane] : found;
   return found;
+}
+
+inline float largest(const float* values, int size) {
+  Floats best = all(-INFINITY);
+  int at = 0;
+  for (; at + kLanes <= size; at += kLanes) best = max(best, loadf(values + at));
+  float top = largest(best);
+  for (; at < size; at++) top = values[at] > top ? values[at] : top;
+  return top;
 }
 
 // e^x to within 2 units in the last place, for x <= 88; below -87 it stays at e^-87.

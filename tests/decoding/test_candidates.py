@@ -1,0 +1,50 @@
+"""The quick way to the best children against sorting every row."""
+
+import numpy as np
+import pytest
+import torch
+
+from specbench_kit.decoding.candidates import _by_bound, _by_rows, likeliest
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.models.executors.library import load_library
+from specbench_kit.models.executors.native import _NativeForward
+
+
+@pytest.mark.parametrize("vocabulary", [5, 64, 128, 1000, 1024])
+@pytest.mark.parametrize("rows", [1, 3, 32])
+def test_looking_for_a_bound_finds_what_sorting_finds(rows: int, vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    for branch, count in ((1, 1), (2, 9), (5, 3), (16, 32), (200, 40)):
+        logits = torch.randn(rows, vocabulary, generator=generator) * 4
+        bases = (-3 * torch.rand(rows, generator=generator)).tolist()
+        asked = logits.softmax(-1), bases, min(branch, vocabulary), min(count, rows * min(branch, vocabulary))
+        quick, plain = _by_bound(*asked), _by_rows(*asked)
+        assert [found[1:] for found in quick] == [found[1:] for found in plain]
+        assert [found[0] for found in quick] == pytest.approx([found[0] for found in plain])
+        assert likeliest(logits.softmax(-1), bases, branch, count) == quick
+
+
+def test_no_row_gives_more_than_its_branch() -> None:
+    sure = torch.tensor([[0.5, 0.4, 0.1, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    assert [found[1:] for found in likeliest(sure, [0.0, -9.0], 2, 3)] == [(0, 0), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("vocabulary", [5, 64, 1000])
+def test_the_native_executor_finds_the_same(vocabulary: int) -> None:
+    library = load_library()
+    if library is None:
+        pytest.skip("not compiled here")
+    generator = torch.Generator().manual_seed(vocabulary)
+    for rows, branch, count in ((1, 1, 1), (4, 2, 9), (4, 5, 3), (32, 16, 32)):
+        logits = torch.randn(rows + 2, vocabulary + 7, generator=generator) * 4
+        bases = (-3 * torch.rand(rows, generator=generator)).tolist()
+        kept = list(range(rows + 2))[::-1][:rows]
+        best = np.zeros(rows + 2, np.int32)
+        forward = _NativeForward(library, logits, vocabulary, best, [rows + 2], {})
+        draft = DraftForward(forward, Sampler(temperature=0.8))
+        quick = draft.likeliest(kept, bases, branch, count)
+        forward.candidates = None
+        plain = draft.likeliest(kept, bases, branch, count)
+        assert [found[1:] for found in quick] == [found[1:] for found in plain]
+        assert [found[0] for found in quick] == pytest.approx([found[0] for found in plain], abs=1e-4)
