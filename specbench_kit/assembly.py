@@ -70,7 +70,7 @@ def live_engine(
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
     drafter = method.drafting.source(Parts(models, sampler, measured, sampled_drafts, capacity))
-    verifier = ModelVerifier(Passes(stages) if stages else target, sampler)
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
     if deployment is None:
