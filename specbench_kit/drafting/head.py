@@ -11,7 +11,7 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.drafting.base import Drafting, Parts, drafters
 from specbench_kit.drafting.model import ModelDrafter
 from specbench_kit.models.executors.head import HeadExecutor
-from specbench_kit.models.heads.library import AUTO, named
+from specbench_kit.models.head_library import AUTO, named
 
 if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner

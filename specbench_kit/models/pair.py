@@ -15,7 +15,7 @@ from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.heads.files import load_head
-from specbench_kit.models.heads.library import HEAD, find
+from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.tokenizers import require_room, unshared

@@ -98,7 +98,7 @@ def fit(
 
 
 def batched(texts: Sequence[Text], tokens: int, rng: random.Random) -> Iterator[list[Text]]:
-    """Texts of like length together, in an order by chance; a batch has at most so many tokens, its padding included."""
+    """Texts of like length together, in an order by chance, with at most so many tokens, padding included, in a batch."""
     # Steps after the first leave out what all of a batch have as prompts.
     ordered = sorted(texts, key=lambda text: (len(text.prompt) // 16, len(text.answer), rng.random()))
     found, batch = list[list[Text]](), list[Text]()
@@ -124,7 +124,7 @@ def judge(head: HeadModel, target: Any, texts: Sequence[Text], steps: int) -> tu
         counts[row, max(len(text.prompt) - 1, 0) : size - 2] = True
     tokens, counts = tokens.to(head.device), counts.to(head.device)
     with torch.autocast(head.device.type, dtype=torch.bfloat16):
-        features, wanted = _teach(head, target, tokens, counts)
+        features, wanted = _teach(head, target, tokens)
         first = max(0, int(counts.any(0).int().argmax()) - steps + 1)
         losses, hits = [], []
         for step, state in enumerate(unroll(head, tokens[:, :-1], head.fc(features), steps, first)):
@@ -137,8 +137,8 @@ def judge(head: HeadModel, target: Any, texts: Sequence[Text], steps: int) -> tu
 
 
 @torch.no_grad()
-def _teach(head: HeadModel, target: Any, tokens: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head reads of the target, and the target's distribution over what the head can say, where it counts."""
+def _teach(head: HeadModel, target: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """What the head reads of the target, and the target's distribution over what the head can say."""
     # Padding stands behind every text, where nothing attends to it.
     output = target(input_ids=tokens[:, :-1], use_cache=False, output_hidden_states=True, logits_to_keep=1)
     features = torch.cat([output.hidden_states[layer] for layer in head.config.layers], -1)[:, :-1]

@@ -9,7 +9,7 @@ from specbench_kit.user_data import user_folder
 AUTO = "auto"
 HEAD = "head:"
 """What tells heads from models among the names of what drafts."""
-BUNDLED_HEAD = Path(__file__).parents[1] / "bundled" / "head"
+BUNDLED_HEAD = Path(__file__).parent / "bundled" / "head"
 
 
 def named(path: str) -> str:
