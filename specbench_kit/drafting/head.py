@@ -10,7 +10,7 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.session import Session
 from specbench_kit.drafting.base import Drafting, Parts, drafters
 from specbench_kit.drafting.model import ModelDrafter
-from specbench_kit.models.executors.head import HeadExecutor
+from specbench_kit.models.executors.head import ReadsStates
 from specbench_kit.models.head_library import AUTO, named
 
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class Head(Drafting):
         return (named(self.path),)
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
-        return self._executor(models).model.config.layers
+        return self._executor(models).reads
 
     def source(self, parts: Parts) -> "HeadDrafter":
         (name,) = self.models
         return HeadDrafter(parts, parts.models[name], self._executor(parts.models))
 
-    def _executor(self, models: "Mapping[str, Runner]") -> HeadExecutor:
+    def _executor(self, models: "Mapping[str, Runner]") -> ReadsStates:
         executor = models[self.models[0]].executor
-        assert isinstance(executor, HeadExecutor)
+        assert isinstance(executor, ReadsStates)
         return executor
 
 
@@ -49,7 +49,7 @@ class HeadDrafter(ModelDrafter):
 
     skips = 1  # its rows begin with the second token, as there are no states before the first
 
-    def __init__(self, parts: Parts, runner: "Runner", executor: HeadExecutor) -> None:
+    def __init__(self, parts: Parts, runner: "Runner", executor: ReadsStates) -> None:
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
         self._first: dict[str, Tensor] = {}

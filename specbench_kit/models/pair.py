@@ -14,8 +14,8 @@ from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
-from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.head_library import HEAD, find
+from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.tokenizers import require_room, unshared
@@ -114,7 +114,7 @@ class Pair:
             for name, loaded in self.loaded.items()
         }
         for name, runner in runners.items():
-            runner.masked = () if name == "target" else self.masked
+            runner.masked = () if name == "target" or name.startswith(HEAD) else self.masked
         return runners
 
 

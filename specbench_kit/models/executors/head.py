@@ -1,32 +1,40 @@
 """Feature heads behind the door of all executors."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
+from torch.nn.utils.rnn import pad_sequence
 
 from specbench_kit.models.executors.base import Row, executors
+from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.kv import KVShape
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 from specbench_kit.models.heads.model import HeadModel, attend
 
-HIDDEN_LOGIT = 10.0
-"""What tokens outside the draft vocabulary lie below the least likely one: minus infinity would spoil statistics."""
+
+@runtime_checkable
+class ReadsStates(Protocol):
+    """An executor of a head, which is told what the target made of a text."""
+
+    reads: tuple[int, ...]
+    """The layers of the target."""
+
+    def tell(self, slot: int, states: Tensor) -> None:
+        """What the target made of further tokens of a slot's text, [tokens, layers x width], in their order."""
+
+    def forget(self, slot: int) -> None:
+        """A slot's next text is another one."""
 
 
 @executors.register("head")
 class HeadExecutor(PaddedExecutor):
-    """A token's row reads what the target made of the token before it, where that was told, else the row before it.
-
-    A slot's first row is for the second token of a text, as there is nothing before the first. Rows whose states were
-    not told need the row before them to be there already, from an earlier forward.
-    """
+    """Any head on any device."""
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
-        self.model = model
+        self.model, self.reads = model, model.config.layers
         self._tokens = model.tokens
         super().__init__(model, slots, capacity, vocabulary)
 
@@ -40,67 +48,41 @@ class HeadExecutor(PaddedExecutor):
         return KVShape(1, attention.kv_heads, attention.head_dim)
 
     def tell(self, slot: int, states: Tensor) -> None:
-        """What the target made of further tokens of a slot's text, [tokens, 3 x width], in the order of the text."""
-        first = self.told[slot]
-        self._states[slot, 0, first : first + len(states)] = self.model.fc(states.to(self._dtype))
-        self.told[slot] = first + len(states)
+        self.states.tell(slot, self.model.fc(states.to(self._dtype)))
 
     def forget(self, slot: int) -> None:
-        """A slot's next text is another one."""
-        self.told[slot] = 0
+        self.states.forget(slot)
 
     def compute(self, batch: ForwardInput) -> Computed:
         model, layer = self.model, self.model.layers[0]
-        read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), self._read())
-        queries, keys, values = layer.self_attn.project(read, model.rotary(read, batch.positions))
+        counts = [len(row.tokens) for row in self._rows]
+        given = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
+        read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), given)
+        queries, keys, values = layer.self_attn.project(read, model.rotary_emb(read, batch.positions))
         batch.kv.write(0, torch.stack((keys, values)))
         keys, values = batch.kv.read(0)
-        state = layer.leave(residual, attend(queries, keys, values, batch.mask))
-        self._states[self._slots, 1, self._places] = state
-        last = state[:, batch.first :]
-        return Computed(self._over_all(model.lm_head(model.norm(last))), {})
+        made = layer.leave(residual, attend(queries, keys, values, batch.mask))
+        self.states.keep(self._rows, torch.cat([one[:count] for one, count in zip(made, counts, strict=True)]))
+        logits = model.lm_head(model.norm(made[:, batch.first :]))
+        return Computed(over_all(logits, self._tokens, model.config.layer.vocab_size), {})
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         super().move(slot, sources, to)
-        self._states[slot, 1, to : to + len(sources)] = self._states[slot, 1, list(sources)]
+        self.states.move(slot, sources, to)
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        states = 2 * self._states.shape[-1] * self._states.dtype.itemsize
-        return super().kv_bytes(slots, capacity) + slots * capacity * states
+        return super().kv_bytes(slots, capacity) + 2 * slots * capacity * self.model.fc.out_features * 4
 
     def _make_room(self, slots: int, capacity: int) -> None:
         super()._make_room(slots, capacity)
-        size = slots, 2, self.store.data.shape[-2], self.model.config.layer.hidden_size
-        self._states = torch.zeros(size, dtype=self._dtype, device=self.device)
-        """By slot what the target made of every token of the text, and what every row gave."""
-        self.told = [0] * slots
-        """Tokens of each slot's text whose states are there."""
+        self.states = HeadStates(slots, capacity, self.model.fc.out_features, self._dtype, self.device)
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
-        batch = super()._batch(rows, layers)
-        sources = np.zeros((2, len(rows), batch.tokens.shape[1]), np.int64)
-        for index, row in enumerate(rows):
-            for place in range(len(row.tokens)):
-                sources[:, index, place] = self._source(row, place)
-        self._kinds, self._sources = torch.from_numpy(sources).to(self.device).unbind()
-        self._slots = torch.tensor([row.slot for row in rows], device=self.device)[:, None]
-        starts = torch.tensor([row.start for row in rows], device=self.device)[:, None]
-        self._places = starts + torch.arange(batch.tokens.shape[1], device=self.device)
-        return batch
+        self._rows = rows
+        return super()._batch(rows, layers)
 
-    def _source(self, row: Row, place: int) -> tuple[int, int]:
-        """Whether what a token reads is the target's or a row's, and where it lies."""
-        path = None if row.paths is None else row.paths[place]
-        position = row.start + place if path is None else row.prefix + len(path) - 1
-        if position < self.told[row.slot]:
-            return 0, position
-        before = row.prefix + path[-2] if path is not None and len(path) > 1 else position - 1
-        return 1, before
 
-    def _read(self) -> Tensor:
-        return self._states[self._slots, self._kinds, self._sources]
-
-    def _over_all(self, logits: Tensor) -> Tensor:
-        """Logits of the target's tokens."""
-        whole = (logits.amin(-1, keepdim=True) - HIDDEN_LOGIT).repeat(1, 1, self.model.config.layer.vocab_size)
-        return whole.index_copy_(-1, self._tokens, logits)
+def over_all(logits: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
+    """Logits of all the target's tokens; those that a head cannot say are less likely than any that it can."""
+    whole = (logits.amin(-1, keepdim=True) - 10.0).repeat(*[1] * (logits.dim() - 1), vocabulary)
+    return whole.index_copy_(-1, tokens, logits)

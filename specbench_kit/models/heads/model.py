@@ -77,7 +77,7 @@ class HeadModel(nn.Module):
         self.layers = nn.ModuleList([HeadLayer(config)])
         self.norm = LlamaRMSNorm(layer.hidden_size, eps=layer.rms_norm_eps)
         self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
-        self.rotary = LlamaRotaryEmbedding(layer)
+        self.rotary_emb = LlamaRotaryEmbedding(layer)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
         self.owns_embedding = True
         """Whether its embedding is another than the target's."""

@@ -18,7 +18,7 @@ def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: in
     layer, attention = head.layers[0], head.layers[0].self_attn
     rows = fused.shape[1]
     embedded = head.embed_tokens(tokens[:, 1 : rows + 1])
-    cosines, sines = head.rotary(fused, torch.arange(rows, device=fused.device)[None])
+    cosines, sines = head.rotary_emb(fused, torch.arange(rows, device=fused.device)[None])
     keys, values = list[Tensor](), list[Tensor]()
     state, begin = fused, 0
     for step in range(steps):
