@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig
 
+from specbench_kit.errors import SkitError
 from specbench_kit.models.heads.config import HeadConfig, default_layers
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.training.heads.unroll import unroll
@@ -30,12 +31,23 @@ class Text:
 class Recipe:
     """How a head is trained; `steps` in a row are drafted, each of which counts `decay` of the one before it."""
 
-    epochs: int = 3
+    epochs: int = 4
     steps: int = 4
     decay: float = 0.8
     learning_rate: float = 4e-3
-    tokens_per_batch: int = 4096
+    tokens_per_batch: int = 2048
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("epochs", self.epochs),
+            ("steps", self.steps),
+            ("tokens_per_batch", self.tokens_per_batch),
+        ):
+            if value < 1:
+                raise SkitError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if not (self.decay > 0 and self.learning_rate > 0):
+            raise SkitError("--decay and --learning-rate must be above 0")
 
 
 def new_head(
@@ -98,7 +110,7 @@ def fit(
 
 
 def batched(texts: Sequence[Text], tokens: int, rng: random.Random) -> Iterator[list[Text]]:
-    """Texts of like length together, in an order by chance, with at most so many tokens, padding included, in a batch."""
+    """Texts of like length together, in an order by chance; at most so many tokens in a batch, padding included."""
     # Steps after the first leave out what all of a batch have as prompts.
     ordered = sorted(texts, key=lambda text: (len(text.prompt) // 16, len(text.answer), rng.random()))
     found, batch = list[list[Text]](), list[Text]()
