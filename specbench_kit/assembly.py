@@ -148,6 +148,11 @@ def timed(
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
     on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
+    if on_edge and method.drafting.reads_target:
+        raise SkitError(
+            f"drafter '{method.drafting.called}' reads the target's hidden states, which do not cross the link of "
+            f"deployment {deployment.name}: draft on the server (--set placement=server), or choose another drafter"
+        )
     endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
     timelines = Timelines(replace(deployment, drafter=endpoint), clock, on_edge=on_edge, learned=method.learned)
     return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock

@@ -9,6 +9,7 @@ import pytest
 import torch
 from environments import ENVIRONMENT
 from scipy.stats import chisquare
+from tiny_heads import put_beside, trained
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -173,8 +174,10 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
-    return make_runner(target, 8, 256), make_runner(disturbed(target, 0.01), 8, 256)
+def runners(target: Any, prompts: list[list[int]], answers: dict[str, list[int]]) -> Runners:
+    runner = make_runner(target, 8, 256)
+    put_beside(runner, trained(target, prompts, [answers[name] for name in sorted(answers)]))
+    return runner, make_runner(disturbed(target, 0.01), 8, 256)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,9 @@ _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
     """The heads that a method's drafter asks for, all of them the one beside the target."""
     names = [name for name in method.drafting.models if name.startswith(HEAD)]
-    if names and target not in _beside:
+    if not names:
+        return {}
+    if target not in _beside:
         put_beside(target, untrained(target))
     return dict.fromkeys(names, _beside[target])
 
@@ -58,5 +60,5 @@ def trained(target: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Seq
     """A head that knows some of the answers."""
     texts = [Text(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     head = new_head(target, texts, target.config.vocab_size, 0, (0, 1, 2))
-    fit(head, target, texts, Recipe(epochs=60, learning_rate=2e-2, tokens_per_batch=4096), lambda *_: None)
+    fit(head, target, texts, Recipe(epochs=40, learning_rate=2e-2, tokens_per_batch=4096), lambda *_: None)
     return head.requires_grad_(False)

@@ -72,6 +72,9 @@ class Drafting(ABC):
     def source(self, parts: Parts) -> "Drafter":
         """What the loop asks for drafts."""
 
+    reads_target: ClassVar[bool] = False
+    """Whether it reads hidden states of the target, which it can only have beside the target."""
+
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
         """Those of the target whose hidden states it reads of every committed token; `models` are those of `Parts`."""
         return ()

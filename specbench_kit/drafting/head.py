@@ -26,6 +26,7 @@ class Head(Drafting):
     """
 
     path: str = AUTO
+    reads_target = True
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -39,13 +39,9 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("epochs", self.epochs),
-            ("steps", self.steps),
-            ("tokens_per_batch", self.tokens_per_batch),
-        ):
-            if value < 1:
-                raise SkitError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        for name in ("epochs", "steps", "tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise SkitError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
         if not (self.decay > 0 and self.learning_rate > 0):
             raise SkitError("--decay and --learning-rate must be above 0")
 
