@@ -43,6 +43,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
 from specbench_kit.specs import given_fields
 
@@ -174,9 +175,14 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any, prompts: list[list[int]], answers: dict[str, list[int]]) -> Runners:
+def head(target: Any, prompts: list[list[int]], answers: dict[str, list[int]]) -> HeadModel:
+    return trained(target, prompts, [answers[name] for name in sorted(answers)])
+
+
+@pytest.fixture(scope="module")
+def runners(target: Any, head: HeadModel) -> Runners:
     runner = make_runner(target, 8, 256)
-    put_beside(runner, trained(target, prompts, [answers[name] for name in sorted(answers)]))
+    put_beside(runner, head)
     return runner, make_runner(disturbed(target, 0.01), 8, 256)
 
 
@@ -245,9 +251,10 @@ def test_end_of_sequence_cuts_an_accepted_block(
 
 @every_method
 def test_output_is_never_longer_than_asked(
-    method: Method, target: Any, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method, target: Any, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
+    put_beside(agreeing[0], head)
     for count in range(1, 8):
         records = run(method, agreeing, make_requests(prompts, count), batch_size=3)
         assert outputs(records) == {name: answer[:count] for name, answer in answers.items()}

@@ -141,7 +141,10 @@ class ModelVerifier:
         ]
         if not self._layers:
             return verdicts
-        return [replace(verdict, states=_of_path(verdict, logits.states(row))) for row, verdict in enumerate(verdicts)]
+        return [
+            replace(verdict, states=_of_path(verdict, logits.states(row, self._layers)))
+            for row, verdict in enumerate(verdicts)
+        ]
 
     def _judge(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward

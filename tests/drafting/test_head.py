@@ -112,7 +112,7 @@ def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
         ({"proposal": {"verifier_accept_k": 3}}, "lossy acceptance"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}, "layers (2, 16, 29)"),
         ({"target_hidden_size": 4096}, "width 4096"),
-        ({"draft_vocab_size": 31}, "lm_head.weight"),
+        ({"draft_vocab_size": 31}, "has another shape"),
         ({"norm_before_fc": True}, "a norm before its projection"),
         ({"transformer_layer_config": None}, "damaged"),
     ],
@@ -120,7 +120,7 @@ def test_a_head_comes_back_as_it_was_saved(target: Any, tmp_path: Path) -> None:
 def test_heads_that_do_not_fit_are_refused_in_one_line(
     changes: dict[str, Any], words: str, target: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(SkitError, match=".") as refused:
+    with pytest.raises(SkitError) as refused:
         load_head(speculators_folder(tmp_path / "head", **changes), target)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
