@@ -89,4 +89,6 @@ class Stage:
 
 
 def _beside(before: Tensor | None, new: Tensor | None) -> Tensor | None:
-    return new if before is None else before if new is None else torch.cat((before, new), dim=-1)
+    if before is None or new is None:
+        return new if before is None else before
+    return torch.cat((before[-len(new) :], new), dim=-1)  # the last stage gives no more than was asked for

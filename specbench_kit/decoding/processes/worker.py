@@ -109,7 +109,8 @@ class _Server:
         received = channel.exchange(outgoing, incoming)
         if received is not None:
             for load, part in zip(loads.values(), received.split(weights), strict=True):
-                load.states, load.seen = part[:, : stage.hidden_size], part[:, stage.hidden_size :]
+                load.states = part[:, : stage.hidden_size]
+                load.seen = part[:, stage.hidden_size :] if part.shape[1] > stage.hidden_size else None
         return loads
 
 
