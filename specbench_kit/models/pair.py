@@ -88,13 +88,14 @@ class Pair:
         return min(int(loaded.text_config.vocab_size) for loaded in self.loaded.values())
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """Target and draft model, as a run records them."""
+        """All models, as a run records them."""
         ignored = ignored_settings(self.target.model.generation_config)
         target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
+        others = {name: other.describe(hash_folder) for name, other in self.others.items()}
         if self.draft is None:
-            return {"target": target}
+            return {"target": target} | others
         masked = {"masked_tokens": len(self.masked)} if self.masked else {}
-        return {"target": target, "draft": self.draft.describe(hash_folder) | masked}
+        return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | others
 
     def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
         """Target and draft runners of `all_runners`."""
