@@ -94,13 +94,13 @@ def fit(
     """Train; `report` is told the share that is done and how it goes."""
     rng = random.Random(recipe.seed)
     batches = [batch for _ in range(recipe.epochs) for batch in batched(texts, recipe.tokens_per_batch, rng)]
-    optimizer = _Optimizer(head, len(batches), recipe.learning_rate)
+    optimizer, warm_up = Optimizer(head, recipe.learning_rate), max(1, len(batches) // 40)
     head.train()
     for number, batch in enumerate(batches, 1):
         losses, hits = judge(head, target, batch, recipe.steps)
         loss = sum((recipe.decay**step * loss for step, loss in enumerate(losses)), torch.zeros(()))
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        optimizer.step(min(1.0, number / warm_up, 1.0 - (number - 1) / len(batches)))
         report(number / len(batches), " ".join(f"{float(hit):.3f}" for hit in hits))
     head.eval()
 
@@ -155,26 +155,23 @@ def _teach(head: HeadModel, target: Any, tokens: Tensor) -> tuple[Tensor, Tensor
     return features, logits.float().softmax(-1)
 
 
-class _Optimizer:
-    """Muon for the layer's matrices, AdamW for the rest, both with a short warm-up and a linear decay."""
+class Optimizer:
+    """Muon for the layer's matrices, AdamW for the rest."""
 
-    def __init__(self, head: HeadModel, batches: int, learning_rate: float) -> None:
+    def __init__(self, head: HeadModel, learning_rate: float) -> None:
         inner = [w for n, w in head.named_parameters() if w.ndim == 2 and w.requires_grad and "lm_head" not in n]
         outer = [w for n, w in head.named_parameters() if w.requires_grad and (w.ndim != 2 or "lm_head" in n)]
         self._weights = inner + outer
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(inner, lr=learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(outer, lr=learning_rate / 4, betas=(0.9, 0.95), weight_decay=0.0),
-        ]
-        warm_up = max(1, batches // 40)
-        self._schedules = [
-            torch.optim.lr_scheduler.LambdaLR(part, lambda i: min(1.0, (i + 1) / warm_up, 1.0 - i / batches))
-            for part in self._parts
+        self._parts: list[tuple[torch.optim.Optimizer, float]] = [
+            (torch.optim.Muon(inner, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"), learning_rate),
+            (torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0), learning_rate / 4),
         ]
 
-    def step(self) -> None:
+    def step(self, share: float) -> None:
+        """Go a share of the learning rate."""
         torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
-        for part, schedule in zip(self._parts, self._schedules, strict=True):
+        for part, highest in self._parts:
+            for group in part.param_groups:
+                group["lr"] = share * highest
             part.step()
-            schedule.step()
             part.zero_grad()
