@@ -1,12 +1,12 @@
 """Train the bundled target's feature head on text that it has not learned by heart, for some minutes of this machine.
 
-    python scripts/train_bundled_head.py --data-dir DATA --out specbench_kit/models/bundled/head --minutes 60
-    python scripts/train_bundled_head.py --data-dir DATA --out specbench_kit/models/bundled/head --minutes 15 --resume \\
-        --answers WORK
+    python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 60
+    python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 15 --resume --answers WORK
 
-DATA is what train_bundled_pair.py takes. The texts are GSM8K's training problems and their answers with other digits,
-along which the target is asked for its distribution; WORK may hold shards (.npz with lengths, starts and tokens) of
-texts whose ends, from `starts` on, the target has said itself. For any other target there is `skit train-head`.
+HEAD is specbench_kit/models/bundled/head, DATA what train_bundled_pair.py takes. The texts are GSM8K's training
+problems and their answers with other digits, along which the target is asked for its distribution; WORK may hold
+shards (.npz with lengths, starts and tokens) of texts whose ends, from `starts` on, the target has said itself. For
+any other target there is `skit train-head`.
 """
 
 import argparse

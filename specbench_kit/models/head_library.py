@@ -38,6 +38,16 @@ def find(name: str, target: ModelSource) -> ModelSource:
     )
 
 
+def lacks(name: str, target: ModelSource) -> bool:
+    """Whether what is called so is a head that is not there."""
+    try:
+        if name.startswith(HEAD):
+            find(name, target)
+    except SkitError:
+        return True
+    return False
+
+
 def _checked(folder: Path, missing: str) -> ModelSource:
     if not (folder / "config.json").is_file():
         raise SkitError(missing)
