@@ -44,7 +44,7 @@ class HeadExecutor(PaddedExecutor):
 
     @property
     def kv_shape(self) -> KVShape:
-        attention = self.model.layers[0].self_attn
+        attention = self.model.layer.self_attn
         return KVShape(1, attention.kv_heads, attention.head_dim)
 
     def tell(self, slot: int, states: Tensor) -> None:
@@ -54,7 +54,7 @@ class HeadExecutor(PaddedExecutor):
         self.states.forget(slot)
 
     def compute(self, batch: ForwardInput) -> Computed:
-        model, layer = self.model, self.model.layers[0]
+        model, layer = self.model, self.model.layer
         counts = [len(row.tokens) for row in self._rows]
         given = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
         read, residual = layer.enter(embedding(batch.tokens, model.embed_tokens.weight), given)

@@ -38,14 +38,19 @@ class HeadStates:
     def read(self, rows: Sequence[Row]) -> Tensor:
         """What new tokens read, [tokens, width], row after row."""
         sources = [self._source(row, index) for row in rows for index in range(len(row.tokens))]
-        return self._flat[sources]
+        first = sources[0]
+        return self._flat[first : first + 1] if len(sources) == 1 else self._flat[sources]
+
+    def place(self, row: Row) -> Tensor:
+        """Where it is kept what becomes of one row's tokens."""
+        return self._table[row.slot, 1, row.start : row.start + len(row.tokens)]
 
     def keep(self, rows: Sequence[Row], states: Tensor) -> None:
         """What became of them."""
         first = 0
         for row in rows:
             count = len(row.tokens)
-            self._table[row.slot, 1, row.start : row.start + count] = states[first : first + count]
+            self.place(row)[:] = states[first : first + count]
             first += count
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:

@@ -116,7 +116,7 @@ class NativeForward(Forward):
         states = {layer: found.split(counts) for layer, found in hidden.items()}
         super().__init__(parts, states, self._describe)
         self.logits = cut
-        self._library, self._whole, self.best, self._counts = library, logits, best, counts
+        self._library, self._whole, self.best, self.counts = library, logits, best, counts
 
     def mask(self, tokens: Sequence[int]) -> None:
         super().mask(tokens)
@@ -124,7 +124,7 @@ class NativeForward(Forward):
 
     def argmax(self) -> list[list[int]]:
         best = iter(self.best.tolist())
-        return [list(islice(best, count)) for count in self._counts]
+        return [list(islice(best, count)) for count in self.counts]
 
     def _describe(self, temperature: float) -> list[list[float]]:
         rows, stride = self._whole.shape

@@ -24,7 +24,7 @@ class NativeHeadExecutor(NativeExecutor):
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
         self.reads, self.vocabulary = model.config.layers, vocabulary
-        self._fuse, self._tokens = model.fc, model.tokens
+        self._fuse, self._tokens, self._said = model.fc, model.tokens, model.tokens.tolist()
         self._whole = model.config.layer.vocab_size
         self.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
 
@@ -40,10 +40,11 @@ class NativeHeadExecutor(NativeExecutor):
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         given = self.states.read(rows)
-        made = torch.empty_like(given)
+        made = self.states.place(rows[0]) if len(rows) == 1 else torch.empty_like(given)
         found = self._forward(rows, layers, given, made)
-        self.states.keep(rows, made)
-        return _HeadForward(found, [row.keep for row in rows], self._tokens, self._whole, self.vocabulary)
+        if len(rows) > 1:
+            self.states.keep(rows, made)
+        return _HeadForward(found, self._said, self._tokens, self._whole, self.vocabulary)
 
     def beside(self, slots: int, capacity: int) -> "NativeHeadExecutor":
         other = super().beside(slots, capacity)
@@ -56,18 +57,21 @@ class NativeHeadExecutor(NativeExecutor):
         self.states.move(slot, sources, to)
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        return super().kv_bytes(slots, capacity) + 2 * slots * capacity * self._width * 4
+        return int(super().kv_bytes(slots, capacity) + 2 * slots * capacity * self._width * 4)
 
 
 class _HeadForward(Forward):
-    """Logits of all the target's tokens are made only where somebody asks for more than the likeliest."""
+    """Logits of all the target's tokens are made only where somebody asks for more than the likeliest.
+
+    `said` and `tokens` are the target's token of every one that the head can say.
+    """
 
     def __init__(
-        self, found: NativeForward, counts: list[int], tokens: Tensor, whole: int, vocabulary: int | None
+        self, found: NativeForward, said: Sequence[int], tokens: Tensor, whole: int, vocabulary: int | None
     ) -> None:
         super().__init__(())
-        self._found, self._counts, self._tokens = found, counts, tokens
-        self._whole, self._vocabulary = whole, vocabulary or whole
+        self._found, self._said, self._tokens, self._whole = found, said, tokens, whole
+        self._vocabulary = vocabulary or whole
         self._cut = self._vocabulary < whole
 
     @cached_property
@@ -75,13 +79,14 @@ class _HeadForward(Forward):
         return over_all(self._found.logits, self._tokens, self._whole)[:, : self._vocabulary]
 
     def __getitem__(self, row: int) -> Tensor:
-        first = sum(self._counts[:row])
-        return self.logits[first : first + self._counts[row]]
+        first = sum(self._found.counts[:row])
+        return self.logits[first : first + self._found.counts[row]]
 
     def argmax(self) -> list[list[int]]:
-        chosen = self.logits.argmax(-1) if self._cut else self._tokens[torch.from_numpy(self._found.best).long()]
-        best = iter(chosen.tolist())
-        return [list(islice(best, count)) for count in self._counts]
+        if self._cut:
+            best = iter(self.logits.argmax(-1).tolist())
+            return [list(islice(best, count)) for count in self._found.counts]
+        return [[self._said[token] for token in row] for row in self._found.argmax()]
 
     def mask(self, tokens: Sequence[int]) -> None:
         self.logits[:, list(tokens)] = self.logits.amin(-1, keepdim=True)

@@ -65,8 +65,10 @@ class HeadLayer(nn.Module):
 class HeadModel(nn.Module):
     """Predicts, from the target's states of a token and the token after it, the one after that.
 
-    `offsets` (d2t in checkpoints) is what is to be added to a draft token to make the target's of it.
+    `d2t` is what is to be added to a draft token to make the target's of it.
     """
+
+    d2t: Tensor
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -83,6 +85,13 @@ class HeadModel(nn.Module):
         """Whether its embedding is another than the target's."""
 
     @property
+    def layer(self) -> HeadLayer:
+        """The one that it has."""
+        (layer,) = self.layers
+        assert isinstance(layer, HeadLayer)
+        return layer
+
+    @property
     def device(self) -> torch.device:
         return self.fc.weight.device
 
@@ -93,8 +102,7 @@ class HeadModel(nn.Module):
     @property
     def tokens(self) -> Tensor:
         """The target's token of every draft token."""
-        offsets: Tensor = self.d2t  # type: ignore[assignment]
-        return torch.arange(len(offsets), device=offsets.device) + offsets
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def num_parameters(self) -> int:
         """As models of transformers have it."""

@@ -99,7 +99,7 @@ def fit(
     for number, batch in enumerate(batches, 1):
         losses, hits = judge(head, target, batch, recipe.steps)
         loss = sum((recipe.decay**step * loss for step, loss in enumerate(losses)), torch.zeros(()))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step(min(1.0, number / warm_up, 1.0 - (number - 1) / len(batches)))
         report(number / len(batches), " ".join(f"{float(hit):.3f}" for hit in hits))
     head.eval()

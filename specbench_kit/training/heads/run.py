@@ -2,10 +2,10 @@
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,10 +29,8 @@ FEWEST = 10
 RECORD = "training.json"
 
 
-class Report(Protocol):
-    """Is told what is done, how much of it and of how much."""
-
-    def __call__(self, step: str, done: int, planned: int) -> None: ...
+Report = Callable[[str, int, int], None]
+"""Is told what is done, how much of it and of how much."""
 
 
 @dataclass(frozen=True, slots=True)

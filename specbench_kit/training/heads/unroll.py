@@ -15,7 +15,7 @@ def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: in
     step it reads what the target made of the token at i, `fused` [texts, rows, hidden]; in step j what row i - 1 gave
     in step j - 1, as if drafting had begun j tokens before. Step j gives rows from first + j on.
     """
-    layer, attention = head.layers[0], head.layers[0].self_attn
+    layer, attention = head.layer, head.layer.self_attn
     rows = fused.shape[1]
     embedded = head.embed_tokens(tokens[:, 1 : rows + 1])
     cosines, sines = head.rotary_emb(fused, torch.arange(rows, device=fused.device)[None])
