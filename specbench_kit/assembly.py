@@ -70,7 +70,7 @@ def live_engine(
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
     drafter = method.drafting.source(Parts(models, sampler, measured, sampled_drafts, capacity))
-    verifier = ModelVerifier(Passes(stages) if stages else target, sampler)
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
     if deployment is None:
@@ -126,6 +126,19 @@ def require_stages(method: Method, deployment: Deployment) -> None:
         )
 
 
+def require_states(method: Method, deployment: Deployment) -> None:
+    """Refuse a drafter beyond the link that reads what does not cross it."""
+    if _on_edge(method, deployment) and method.drafting.reads_target:
+        raise SkitError(
+            f"drafter '{method.drafting.called}' reads the target's hidden states, which do not cross the link of "
+            f"deployment {deployment.name}: let it draft on the server (placement), or choose another drafter"
+        )
+
+
+def _on_edge(method: Method, deployment: Deployment) -> bool:
+    return (method.placement or deployment.placement) == "edge" and method.uses_drafter
+
+
 def round_policy(method: Method) -> Policy:
     """The policy of a method that goes round by round."""
     policy = method.policy()
@@ -147,7 +160,8 @@ def timed(
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
-    on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
+    on_edge = _on_edge(method, deployment)
+    require_states(method, deployment)
     endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
     timelines = Timelines(replace(deployment, drafter=endpoint), clock, on_edge=on_edge, learned=method.learned)
     return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock

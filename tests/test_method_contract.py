@@ -10,6 +10,7 @@ import torch
 from environments import ENVIRONMENT
 from method_specs import filled_in, specs, variants
 from scipy.stats import chisquare
+from tiny_heads import put_beside, trained
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -42,6 +43,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
 from specbench_kit.specs import given_fields
 
@@ -154,8 +156,15 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def runners(target: Any) -> Runners:
-    return make_runner(target, 8, 256), make_runner(disturbed(target, 0.01), 8, 256)
+def head(target: Any, prompts: list[list[int]], answers: dict[str, list[int]]) -> HeadModel:
+    return trained(target, prompts, [answers[name] for name in sorted(answers)])
+
+
+@pytest.fixture(scope="module")
+def runners(target: Any, head: HeadModel) -> Runners:
+    runner = make_runner(target, 8, 256)
+    put_beside(runner, head)
+    return runner, make_runner(disturbed(target, 0.01), 8, 256)
 
 
 @pytest.fixture(scope="module")
@@ -222,9 +231,10 @@ def test_end_of_sequence_cuts_an_accepted_block(
 
 @every_method
 def test_output_is_never_longer_than_asked(
-    method: Method, target: Any, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method, target: Any, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
+    put_beside(agreeing[0], head)
     asked = {name: 1 + place % 7 for place, name in enumerate(answers)}
     requests = [replace(one, max_new_tokens=asked[one.id]) for one in make_requests(prompts, 1)]
     records = run(method, agreeing, requests, batch_size=3)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from tiny_heads import heads_beside
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -78,7 +79,7 @@ def decode(
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
     shared: Any = {"sampler": sampler, "seed": seed, "eos_ids": eos_ids, "batch_size": batch_size}
-    engine = live_engine(method, *runners, deployment=deployment, **shared)
+    engine = live_engine(method, *runners, deployment=deployment, others=heads_beside(method, runners[0]), **shared)
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench_kit.assembly import live_engine, require_stages
+from specbench_kit.assembly import live_engine, require_stages, require_states
 from specbench_kit.bench.choice import chosen, usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
@@ -19,6 +19,8 @@ from specbench_kit.errors import SkitError
 from specbench_kit.machine.probe import Probe, probe_here
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.catalogue import locate
+from specbench_kit.models.head_library import HEAD, find, lacks
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.measurement import Report
@@ -82,9 +84,13 @@ class Workbench:
             self.stages.close()
 
     def _prepare(self, spec: str) -> Method:
+        for name in parse_method(spec).drafting.models:
+            if name.startswith(HEAD):
+                find(name, self.pair.target.source)
         method = parse_method(spec).prepare(self.surroundings.environment)
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
+            require_states(method, self.settings.deployment)
         return method
 
     def _make_runners(self, datasets: Sequence[LoadedDataset]) -> dict[str, Runner]:
@@ -110,9 +116,10 @@ class Workbench:
 
 
 def _load(settings: Settings) -> Pair:
-    """The target, and those models that the methods' drafters forward."""
-    specs = chosen(settings)
-    needed = dict.fromkeys(name for spec in specs for name in parse_method(spec).drafting.models)
+    """The target, and those models that the methods' drafters forward; a head that nobody named may be missing."""
+    specs, target = chosen(settings), locate(settings.target, "target")
+    asked = [(name, named) for spec, named in specs.items() for name in parse_method(spec).drafting.models]
+    needed = dict.fromkeys(name for name, named in asked if named or not lacks(name, target))
     draft = settings.draft if DRAFT in needed else None
     others = [name for name in needed if name != DRAFT]
     return load_pair(settings.target, draft, others=others, device=settings.device, dtype=settings.dtype)

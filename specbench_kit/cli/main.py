@@ -20,6 +20,7 @@ from specbench_kit.cli import (
     rerun,
     simulate,
     sweep,
+    train_head,
     train_predictor,
     tune,
 )
@@ -71,6 +72,7 @@ app.command("import")(configurable(interchange.import_run))
 app.command("export")(configurable(interchange.export_run))
 app.command("record")(configurable(record.record))
 app.command("train-predictor")(configurable(train_predictor.train_predictor))
+app.command("train-head")(configurable(train_head.train_head))
 app.command("profile-verifier")(configurable(profile_verifier.profile_verifier))
 app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
 app.command("measure-ranks")(configurable(measure_ranks.measure_ranks))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torch import Tensor
+
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
@@ -52,8 +54,11 @@ class DraftSource(Protocol):
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Forward tree nodes; row i is the distribution after the i-th node, in order."""
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
-        """Take note of the accepted nodes, and of the node that the next round's tree begins at if there is one."""
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+        """Take note of the accepted nodes, and of the node that the next round's tree begins at if there is one.
+
+        `states` are the verdict's, where the drafter asked for any.
+        """
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""

@@ -94,7 +94,7 @@ class Engine(Loop):
         draft, kept = verdict.draft, self.policy.keep(verdict)
         committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
-        self.drafter.commit(draft, verdict.path, kept)
+        self.drafter.commit(draft, verdict.path, kept, verdict.states)
         return Outcome(verdict, committed, aligned=kept is not None)
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:

@@ -1,7 +1,7 @@
 """The target model's side of a round: one forward over the chosen nodes, then one of three rules."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
@@ -26,6 +26,9 @@ class Verdict:
     extra: int
     weight: int
     """Tokens that the target computed for this request, its share of the batch."""
+    states: Tensor | None = None
+    """What it made, in the layers that the drafter reads, of the committed tokens that are new to it: [tokens, layers x
+    width], those up to the root and then the accepted ones."""
 
     @property
     def tokens(self) -> list[int]:
@@ -84,18 +87,18 @@ class Target(Protocol):
     def provisional(self, slot: int) -> int:
         """Appended tokens that are not yet committed."""
 
-    def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
-        """Append every row's tokens as provisional; what is returned waits for the logits of those it keeps."""
+    def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
+        """Append every row's tokens as provisional; what is returned waits for what it gives for those it keeps."""
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Make a path of provisional nodes part of the prefix and drop the others."""
 
 
 class ModelVerifier:
-    """Target forwards over the requests of a batch."""
+    """Target forwards over the requests of a batch; `layers` are those whose states the drafter reads."""
 
-    def __init__(self, runner: Target, sampler: Sampler) -> None:
-        self._runner, self._sampler = runner, sampler
+    def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = ()) -> None:
+        self._runner, self._sampler, self._layers = runner, sampler, layers
         self.apart = runner.apart
         self._slots: dict[str, int] = {}
 
@@ -110,7 +113,7 @@ class ModelVerifier:
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
         """One batched target forward, then the rule that fits how the tokens were drafted."""
         rows = [self._append(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
-        logits = self._runner.begin(rows)
+        logits = self._runner.begin(rows, self._layers)
         if self.apart:
             return lambda: self._verdicts(drafts, chosen, rows, logits())
         verdicts = self._verdicts(drafts, chosen, rows, logits())
@@ -128,15 +131,22 @@ class ModelVerifier:
         pending, tree = draft.session.tokens[self._runner.length(slot) :], draft.tree
         place = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
         parents = [*range(-1, len(pending) - 1), *[place[tree.parents[node]] for node in nodes]]
-        return Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep=1 + len(nodes))
+        keep = (len(pending) if self._layers else 1) + len(nodes)
+        return Append(slot, pending + [tree.tokens[node] for node in nodes], parents, keep)
 
     def _verdicts(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], logits: Forward
     ) -> list[Verdict]:
         outcomes = self._judge(drafts, chosen, logits)
-        return [
+        verdicts = [
             Verdict(draft, nodes, path, extra, len(row.tokens))
             for draft, nodes, row, (path, extra) in zip(drafts, chosen, rows, outcomes, strict=True)
+        ]
+        if not self._layers:
+            return verdicts
+        return [
+            replace(verdict, states=_of_path(verdict, logits.states(row, self._layers)))
+            for row, verdict in enumerate(verdicts)
         ]
 
     def _judge(
@@ -146,15 +156,23 @@ class ModelVerifier:
             refuse_nan(logits.logits)
             best = logits.argmax()
             return [
-                walk(draft.tree, nodes, row.__getitem__) for draft, nodes, row in zip(drafts, chosen, best, strict=True)
+                walk(draft.tree, nodes, row[-1 - len(nodes) :].__getitem__)
+                for draft, nodes, row in zip(drafts, chosen, best, strict=True)
             ]
         outcomes = []
         for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True)):
-            target = self._sampler.probabilities(logits[row])
+            target = self._sampler.probabilities(logits[row][-1 - len(nodes) :])
             refuse_nan(target)
             rule = rule_for(draft.tree, nodes)
             outcomes.append(rule(draft.tree, nodes, target, draft.session.random))
         return outcomes
+
+
+def _of_path(verdict: Verdict, states: Tensor) -> Tensor:
+    """Of the states of a row those of the tokens that were committed."""
+    root = len(states) - len(verdict.submitted) - 1
+    place = {node: root + 1 + i for i, node in enumerate(verdict.submitted)}
+    return states[[*range(root + 1), *(place[node] for node in verdict.path)]]
 
 
 Rule = Callable[[TokenTree, Sequence[int], Tensor, RequestRandom], tuple[list[int], int]]

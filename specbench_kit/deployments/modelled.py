@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from torch import Tensor
+
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.latency import Row
@@ -238,10 +240,10 @@ class TimedDrafter:
         self._timelines.draft(frontier)
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Take note of the accepted nodes."""
         self._timelines.drafted(draft, path, kept)
-        self._drafter.commit(draft, path, kept)
+        self._drafter.commit(draft, path, kept, states)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""

@@ -1,7 +1,7 @@
 """The contract of a drafter: options in a frozen dataclass, and the source of draft tokens that it makes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -71,6 +71,13 @@ class Drafting(ABC):
     @abstractmethod
     def source(self, parts: Parts) -> "Drafter":
         """What the loop asks for drafts."""
+
+    reads_target: ClassVar[bool] = False
+    """Whether it reads hidden states of the target, which it can only have beside the target."""
+
+    def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
+        """Those of the target whose hidden states it reads of every committed token; `models` are those of `Parts`."""
+        return ()
 
     def latency(self, draft: "LatencyModel") -> "LatencyModel":
         """Of one drafted token of every request, where a forward of the draft model takes as long as `draft` says."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch import Tensor
+
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.latency import LatencyModel
@@ -150,7 +152,7 @@ class CascadeSource:
         """Nobody guesses the nodes of a tree."""
         raise PolicyError("drafter 'cascade' gives chains, and this method grows trees: choose another drafter")
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Take note of the accepted nodes in both."""
         chain = self._chains[draft.request_id]
         self._first.commit(chain.first, chain.first_path[: len(path)])

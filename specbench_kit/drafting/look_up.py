@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, NoReturn, Protocol
 
+from torch import Tensor
+
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import LatencyModel, TableModel
@@ -103,7 +105,7 @@ class LookUpSource:
         """There are no distributions to grow a tree by."""
         raise PolicyError(f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter")
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """What was accepted is learned when the next round begins."""
 
     def release(self, session: Session) -> None:

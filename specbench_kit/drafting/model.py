@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
@@ -26,6 +29,9 @@ class Model(Drafting):
 
 class ModelDrafter:
     """Draft-model forwards over the requests of a batch; slots are taken at a request's first draft."""
+
+    skips: ClassVar[int] = 0
+    """Tokens at the beginning of a text that it does not forward."""
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
         self.drafts: list[Draft] = []
@@ -80,7 +86,7 @@ class ModelDrafter:
             refuse_nan(found.logits)
         return DraftForward(found, self._sampler)
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
         slot = self._slots.get(draft.request_id)
         if slot is None or not draft.kv_nodes:
@@ -106,11 +112,15 @@ class ModelDrafter:
         if draft.request_id in self._slots:
             return
         with self.clock.phase("prefill"):
-            self._slots[draft.request_id] = slot = self._runner.acquire()
-            prefix = draft.session.tokens[:-1]
+            slot = self._take_slot(draft)
+            prefix = draft.session.tokens[self.skips : -1]
             if prefix:
                 refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
                 self._runner.commit(slot, range(len(prefix)))
+
+    def _take_slot(self, draft: Draft) -> int:
+        self._slots[draft.request_id] = slot = self._runner.acquire()
+        return slot
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
         """The nodes' tokens, after whatever committed tokens the slot still lacks."""
@@ -119,7 +129,7 @@ class ModelDrafter:
         parents: list[int] = []
         base = self._runner.provisional(slot)
         if not draft.kv_nodes:
-            tokens = draft.session.tokens[self._runner.length(slot) :]
+            tokens = draft.session.tokens[self.skips + self._runner.length(slot) :]
             parents = list(range(-1, len(tokens) - 1))
             draft.kv_nodes[0] = base + len(tokens) - 1
         fresh = bool(tokens)

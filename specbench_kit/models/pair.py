@@ -14,6 +14,8 @@ from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
+from specbench_kit.models.head_library import HEAD, find
+from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.tokenizers import require_room, unshared
@@ -86,13 +88,14 @@ class Pair:
         return min(int(loaded.text_config.vocab_size) for loaded in self.loaded.values())
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """Target and draft model, as a run records them."""
+        """All models, as a run records them."""
         ignored = ignored_settings(self.target.model.generation_config)
         target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
+        others = {name: other.describe(hash_folder) for name, other in self.others.items()}
         if self.draft is None:
-            return {"target": target}
+            return {"target": target} | others
         masked = {"masked_tokens": len(self.masked)} if self.masked else {}
-        return {"target": target, "draft": self.draft.describe(hash_folder) | masked}
+        return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | others
 
     def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
         """Target and draft runners of `all_runners`."""
@@ -106,11 +109,13 @@ class Pair:
         """
         size = min(length + SLACK, *(loaded.context for loaded in self.loaded.values()))
         runners = {
-            name: Runner(make_executor(loaded.model, slots, size, self.vocabulary, executor))
+            name: Runner(
+                make_executor(loaded.model, slots, size, self.vocabulary, None if name.startswith(HEAD) else executor)
+            )
             for name, loaded in self.loaded.items()
         }
         for name, runner in runners.items():
-            runner.masked = () if name == "target" else self.masked
+            runner.masked = () if name == "target" or name.startswith(HEAD) else self.masked
         return runners
 
 
@@ -125,19 +130,21 @@ def load_pair(
     """Load all models; a missing model or two tokenizers that differ are errors of one line."""
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
-    drafts = [name for name in (draft, *others) if name is not None]
+    heads = [name for name in others if name.startswith(HEAD)]
+    drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
     tokenizer, *tokenizers = (from_pretrained(AutoTokenizer, source) for source in sources)
     differing = [unshared(tokenizer, one, (target, name)) for one, name in zip(tokenizers, drafts, strict=True)]
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
     for one in loaded:
         require_room(tokenizer, one.source.label, int(one.text_config.vocab_size))
+    by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
     return Pair(
         target=loaded[0],
         draft=None if draft is None else loaded[1],
         tokenizer=tokenizer,
         masked=tuple(sorted({token for tokens in differing for token in tokens})),
-        others=dict(zip(others, loaded[len(loaded) - len(others) :], strict=True)),
+        others={name: by_name[name] for name in others},
     )
 
 
@@ -166,6 +173,11 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in known:
         raise SkitError(f"unknown dtype '{name}': use {', '.join(sorted(known))}")
     return known[name]
+
+
+def _load_head(name: str, target: LoadedModel) -> LoadedModel:
+    source = find(name, target.source)
+    return LoadedModel(load_head(Path(source.location), target.model), source)
 
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:

@@ -94,9 +94,9 @@ class Runner:
         """Appended tokens that are not yet committed."""
         return len(self._slots[slot].parents)
 
-    def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
+    def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
         """As `forward`, for whoever might have to wait for another process."""
-        found = self.forward(rows)
+        found = self.forward(rows, layers)
         return lambda: found
 
     def forward(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Forward:

@@ -39,7 +39,7 @@ def check(path: Path, run: Mapping[str, Any]) -> None:
         value = _get(run, name)
         if value is not None and not kind.holds(value):
             raise SkitError(f"{path}: {name} must be {kind}, not {shown(value)}: it is not a run of skit bench")
-    if unknown := set(run.get("models") or ()) - {"target", "draft"}:
+    if unknown := {name for name, model in (run.get("models") or {}).items() if not isinstance(model, dict | None)}:
         raise SkitError(f"{path}: models has '{min(unknown)}': it is not a run of skit bench")
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from specbench_kit.assembly import round_policy, timed
 from specbench_kit.decoding.clock import MeasuringClock
@@ -90,7 +91,7 @@ class ReplayDrafter:
         """A trace holds one chain per offset."""
         raise SkitError("a trace holds chains, so a method that drafts trees cannot be replayed: run it live")
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Nothing is cached."""
 
     def release(self, session: Session) -> None:

@@ -8,7 +8,7 @@ from specbench_kit.decoding.candidates import _by_bound, _by_rows, likeliest
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.models.executors.library import load_library
-from specbench_kit.models.executors.native import _NativeForward
+from specbench_kit.models.executors.native import NativeForward
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 128, 1000, 1024])
@@ -41,7 +41,7 @@ def test_the_native_executor_finds_the_same(vocabulary: int) -> None:
         bases = (-3 * torch.rand(rows, generator=generator)).tolist()
         kept = list(range(rows + 2))[::-1][:rows]
         best = np.zeros(rows + 2, np.int32)
-        forward = _NativeForward(library, logits, vocabulary, best, [rows + 2], {})
+        forward = NativeForward(library, logits, vocabulary, best, [rows + 2], {})
         draft = DraftForward(forward, Sampler(temperature=0.8))
         quick = draft.likeliest(kept, bases, branch, count)
         forward.candidates = None

@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, error_line, read_object, read_rows, write_rows
+from tiny_heads import heads_beside
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -26,6 +28,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
+from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -35,7 +38,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
-from specbench_kit.models.runner import Runner
+from specbench_kit.models.runner import Append, Runner
 
 SPEC = "specpipe:stages=2,width=6,children=3"
 CAPACITY = 256
@@ -106,16 +109,31 @@ def test_processes_take_the_same_steps_to_the_same_output(
         assert len({stage for _, stage, _ in told}) == 2
 
 
-@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k", "specedge:depth=3"])
+@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k", "specedge:depth=3", "eagle"])
 def test_rounds_pass_through_the_processes(
     spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
 ) -> None:
-    engine = live_engine(
-        parse_method(spec), *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=2, stages=stages
-    )
+    method = parse_method(spec)
+    options: Any = {"sampler": Sampler(), "seed": 3, "eos_ids": frozenset(), "batch_size": 2, "stages": stages}
+    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), **options)
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
+
+
+def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, stages: ProcessStages) -> None:
+    """The embeddings and the middle from the first stage, its end and the normalised last ones from the second."""
+    passes, layers, tokens = Passes(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]
+    slots = [runners[0].acquire(), passes.acquire()]
+    parents = [-1, 0, 1, 1, 3]
+    near, far = (
+        target.begin([Append(slot, tokens, parents, 4)], layers)()
+        for target, slot in zip((runners[0], passes), slots, strict=True)
+    )
+    torch.testing.assert_close(far.states(0, layers), near.states(0, layers), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(far[0], near[0], atol=1e-4, rtol=1e-4)
+    runners[0].release(slots[0])
+    passes.release(slots[1])
 
 
 def test_drafting_goes_on_between_sending_and_hearing_the_answer(

@@ -52,11 +52,17 @@ class Passes:
         """Appended tokens that are not yet committed."""
         return self._slots[slot].prefix + self._slots[slot].nodes
 
-    def begin(self, rows: Sequence[Append]) -> Callable[[], Forward]:
+    def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
         """One pass of all rows, which is still on its way when this returns."""
-        self._stages.pass_through([Feed(row.slot, self._level(row), self._slots[row.slot].prune) for row in rows])
-        kept = [row.keep for row in rows]
-        return lambda: Forward(self._stages.answers(sum(kept)).split(kept))
+        wanted, kept = sorted(set(layers)), [row.keep for row in rows]
+        feeds = [Feed(row.slot, self._level(row), self._slots[row.slot].prune) for row in rows]
+        self._stages.pass_through(feeds, wanted)
+
+        def answer() -> Forward:
+            logits, states = self._stages.split(self._stages.answers(sum(kept), wanted), wanted)
+            return Forward(logits.split(kept), {layer: found.split(kept) for layer, found in states.items()})
+
+        return answer
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""

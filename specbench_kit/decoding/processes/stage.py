@@ -1,6 +1,6 @@
 """One stage of a pipeline: its slice of the target, its KV, and what it holds for the next stage."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,14 @@ from specbench_kit.models.runner import Runner
 
 @dataclass(slots=True)
 class Load:
-    """A level on its way, with the hidden states [tokens, hidden] that the last stage which worked on it gave."""
+    """A level on its way, with the hidden states [tokens, hidden] that the last stage which worked on it gave.
+
+    `seen` [tokens, layers x hidden] are those that a drafter reads, of the layers that it has gone through.
+    """
 
     level: Level = field(default_factory=Level)
     states: Tensor | None = None
+    seen: Tensor | None = None
 
 
 class Stage:
@@ -53,13 +57,18 @@ class Stage:
         kept = tree.prune(prune)
         rows = [place - first for place in kept if place >= first]
         if rows and held.states is not None:
-            states = held.states[[len(held.level.prefix) + row for row in rows]]
-            self.held[slot] = Load(held.level.pick(rows, kept), states)  # in its place: answers go out in this order
+            staying = [len(held.level.prefix) + row for row in rows]
+            seen = None if held.seen is None else held.seen[staying]
+            # In its place: answers go out in this order.
+            self.held[slot] = Load(held.level.pick(rows, kept), held.states[staying], seen)
         else:
             self.held.pop(slot, None)
 
-    def work(self, loads: Mapping[int, Load]) -> None:
-        """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before."""
+    def work(self, loads: Mapping[int, Load], layers: Sequence[int] = ()) -> None:
+        """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before.
+
+        Of the `layers` that a drafter reads, those of this stage's join what the levels carry.
+        """
         self.held = {}
         if not loads:
             return
@@ -71,5 +80,15 @@ class Stage:
         self.executor.received = {
             tree.index: load.states for tree, load in zip(trees, loads.values(), strict=True) if load.states is not None
         }
-        found = self.runner.forward(rows)
-        self.held = {slot: Load(load.level, found[row]) for row, (slot, load) in enumerate(loads.items())}
+        own = [layer for layer in layers if layer in self.executor.layers]
+        found = self.runner.forward(rows, own)
+        self.held = {
+            slot: Load(load.level, found[row], _beside(load.seen, found.states(row, own) if own else None))
+            for row, (slot, load) in enumerate(loads.items())
+        }
+
+
+def _beside(before: Tensor | None, new: Tensor | None) -> Tensor | None:
+    if before is None or new is None:
+        return new if before is None else before
+    return torch.cat((before[-len(new) :], new), dim=-1)  # the last stage gives no more than was asked for

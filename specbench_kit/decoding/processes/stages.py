@@ -32,7 +32,7 @@ class ProcessStages:
     def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
         require_cuttable(loaded.model, stages)
         self._ranks = range(1, stages + 1)
-        self._vocabulary = sizes["vocabulary"]
+        self._vocabulary, self._width = sizes["vocabulary"], int(loaded.text_config.hidden_size)
         self._free = list(range(sizes["slots"]))[::-1]
         self._workers: Workers | None = None
         self._broken = False
@@ -62,26 +62,38 @@ class ProcessStages:
         self._tell({"do": "release", "slot": slot})
         self._free.append(slot)
 
-    def step(self, feeds: Sequence[Feed]) -> None:
-        """Let every stage prune, hand on and work; returns while they do."""
+    def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
+        """Let every stage prune, hand on and work, and add hidden states to what it hands on; returns while they do."""
         levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.weight]
         prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
-        self._tell({"do": "step", "prunes": prunes}, {"levels": levels})
+        self._tell({"do": "step", "prunes": prunes, "layers": list(layers)}, {"levels": levels})
 
     def answer(self, slots: Sequence[int]) -> Tensor:
         """Logits [slots, vocabulary] after the roots, as soon as the last stage has them."""
         return self.answers(len(slots))
 
-    def answers(self, nodes: int) -> Tensor:
-        """Logits [nodes, vocabulary] of the levels in the last stage, in the order in which they were fed."""
-        with self._talking():
-            return self._channel.receive_tensor(self._ranks[-1], (nodes, self._vocabulary), torch.float32)
+    def answers(self, nodes: int, layers: Sequence[int] = ()) -> Tensor:
+        """Of the levels in the last stage, in the order in which they were fed: logits and, beside them, hidden states.
 
-    def pass_through(self, feeds: Sequence[Feed]) -> None:
-        """Send one level of each slot through the empty pipeline; `answers` waits for their logits."""
-        self.step(feeds)
+        [nodes, vocabulary + layers x hidden].
+        """
+        with self._talking():
+            width = self._vocabulary + len(layers) * self._width
+            return self._channel.receive_tensor(self._ranks[-1], (nodes, width), torch.float32)
+
+    def pass_through(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
+        """Send one level of each slot through the empty pipeline; `answers` waits for what comes out.
+
+        `layers`, in rising order, are those whose hidden states are wanted.
+        """
+        self.step(feeds, layers)
         for _ in self._ranks[1:]:
-            self.step([])
+            self.step([], layers)
+
+    def split(self, found: Tensor, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """What `answers` gave: logits, and hidden states by layer."""
+        logits, states = found.split((self._vocabulary, len(layers) * self._width), dim=-1)
+        return logits, dict(zip(layers, states.split(self._width, dim=-1), strict=True)) if layers else {}
 
     def trace(self) -> list[tuple[int, int, list[int]]]:
         """What every stage worked on, as each of them tells it: a step, the stage, and the ids of the nodes."""

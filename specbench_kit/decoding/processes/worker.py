@@ -2,12 +2,13 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.processes.channel import Channel
@@ -71,22 +72,22 @@ class _Server:
     def _tell(self) -> None:
         self._channel.send(0, self._trace)
 
-    def _step(self, prunes: Prunes, levels: Levels = ()) -> None:
+    def _step(self, prunes: Prunes, layers: Sequence[int], levels: Levels = ()) -> None:
         self._steps += 1
         self._channel.settle()
         for slot, prune in prunes:
             self._stage.prune(slot, Prune(*prune))
         with torch.inference_mode():
-            self._stage.work(self._hand_on({slot: Load(Level(**level)) for slot, level in levels}))
+            self._stage.work(self._hand_on({slot: Load(Level(**level)) for slot, level in levels}, layers), layers)
         fed = [load for load in self._stage.held.values() if load.level.tokens]
         self._trace += [[self._steps, load.level.ids] for load in fed]
         if self._after is None:
-            states = [load.states for load in fed if load.states is not None]
-            if states:
-                self._channel.send_tensor(0, torch.cat(states).float())
+            states = _joined(fed)
+            if states is not None:
+                self._channel.send_tensor(0, states.float())
             self._stage.held = {}
 
-    def _hand_on(self, loads: dict[int, Load]) -> dict[int, Load]:
+    def _hand_on(self, loads: dict[int, Load], layers: Sequence[int]) -> dict[int, Load]:
         """Give what is held to the next stage, and take what the one before it held; the first is given `loads`."""
         channel, held, stage = self._channel, self._stage.held, self._stage
         if self._after is not None:
@@ -99,16 +100,28 @@ class _Server:
                 slot: Load(Level(ids, [0] * len(ids), parents, [0] * prefix))
                 for slot, ids, parents, prefix in channel.receive(self._before)
             }
-        states = [load.states for load in held.values() if load.states is not None]
-        outgoing = (self._after, torch.cat(states)) if self._after is not None and states else None
+        states = _joined(held.values())
+        outgoing = (self._after, states) if self._after is not None and states is not None else None
         incoming, weights = None, [load.level.weight for load in loads.values()]
         if self._before is not None and loads:
-            incoming = (self._before, (sum(weights), stage.hidden_size), stage.dtype)
+            seen = sum(layer < stage.executor.layers[0] for layer in layers)
+            incoming = (self._before, (sum(weights), (1 + seen) * stage.hidden_size), stage.dtype)
         received = channel.exchange(outgoing, incoming)
         if received is not None:
             for load, part in zip(loads.values(), received.split(weights), strict=True):
-                load.states = part
+                load.states = part[:, : stage.hidden_size]
+                load.seen = part[:, stage.hidden_size :] if part.shape[1] > stage.hidden_size else None
         return loads
+
+
+def _joined(loads: Iterable[Load]) -> Tensor | None:
+    """What levels carry, token by token: their states, and those that a drafter reads beside them."""
+    parts = [
+        load.states if load.seen is None else torch.cat((load.states, load.seen), dim=-1)
+        for load in loads
+        if load.states is not None
+    ]
+    return torch.cat(parts) if parts else None
 
 
 def main() -> None:

@@ -67,6 +67,10 @@ class Forward:
         """[kept, width] of all rows by layer."""
         return {layer: _together(parts) for layer, parts in self._hidden.items()}
 
+    def states(self, row: int, layers: Sequence[int]) -> Tensor:
+        """Hidden states of one row's kept tokens, those of the layers side by side: [kept, layers x width]."""
+        return torch.cat([self._hidden[layer][row] for layer in layers], dim=-1)
+
     def mask(self, tokens: Sequence[int]) -> None:
         """Make tokens as unlikely as the least likely one: minus infinity would spoil draft statistics."""
         self.statistics = None

@@ -19,7 +19,7 @@ class Shape(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int32) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "inner")),
-        *((name, c_int32) for name in ("vocabulary", "positions", "slots", "capacity")),
+        *((name, c_int32) for name in ("vocabulary", "positions", "slots", "capacity", "outputs", "reads")),
         ("eps", c_float),
     ]
 
@@ -30,6 +30,7 @@ class LayerWeights(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("qkv", "out", "gate_up", "down")),
         *((name, c_void_p) for name in ("input_norm", "post_norm", "qkv_bias", "query_norm", "key_norm")),
+        ("state_norm", c_void_p),
     ]
 
 
@@ -40,7 +41,7 @@ class Batch(ctypes.Structure):
         *((name, c_int32) for name in ("tokens", "kept", "hidden_layers", "threads", "vocabulary")),
         *((name, c_void_p) for name in ("token", "position", "slot", "place", "prefix")),
         *((name, c_void_p) for name in ("extra_offset", "extra", "kept_token", "hidden_layer")),
-        *((name, c_void_p) for name in ("logits", "hidden", "best")),
+        *((name, c_void_p) for name in ("logits", "hidden", "best", "states", "new_states")),
     ]
 
 

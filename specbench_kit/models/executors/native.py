@@ -46,10 +46,11 @@ class NativeExecutor(Executor):
         if library is None:
             raise SkitError(f"executor 'native' {self.missing()}")
         self._library = library
-        self._padded = library.skit_padded(model.config.vocab_size)
-        self._size = vocabulary or model.config.vocab_size
-        self._width = model.config.hidden_size
-        self._kv_bytes = 8 * model.config.num_hidden_layers * model.config.num_key_value_heads * _head_dim(model)
+        config, outputs = model.config.get_text_config(), model.lm_head.out_features
+        self._padded = library.skit_padded(outputs)
+        self._size = min(vocabulary or outputs, outputs)
+        self._width = config.hidden_size
+        self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(model)
         self._decoder = _make(library, model, slots, capacity)
 
     def __del__(self) -> None:
@@ -65,6 +66,12 @@ class NativeExecutor(Executor):
         return load_library() is not None and model.device.type == "cpu" and _computable(model)
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        return self._forward(rows, layers)
+
+    def _forward(
+        self, rows: Sequence[Row], layers: Sequence[int], states: Tensor | None = None, made: Tensor | None = None
+    ) -> "NativeForward":
+        """`states` [tokens, width] are read beside the tokens' embeddings, and what they become goes to `made`."""
         counts = [row.keep for row in rows]
         tokens, kept = sum(len(row.tokens) for row in rows), sum(counts)
         numbers, offsets = _lay_out(rows, layers)
@@ -73,11 +80,12 @@ class NativeExecutor(Executor):
         best = np.empty(kept, np.int32)
         first = numbers.ctypes.data
         lists = (first + 4 * offset for offset in offsets)
-        outputs = logits.data_ptr(), hidden.data_ptr(), best.ctypes.data
+        beside = (None if states is None else states.data_ptr(), None if made is None else made.data_ptr())
+        outputs = logits.data_ptr(), hidden.data_ptr(), best.ctypes.data, *beside
         batch = Batch(tokens, kept, len(layers), torch.get_num_threads(), self._size, *lists, *outputs)
         _refuse(self._library.skit_forward(self._decoder, batch))
-        states = {layer: hidden[place] for place, layer in enumerate(layers)}
-        return _NativeForward(self._library, logits, self._size, best, counts, states)
+        found = {layer: hidden[place] for place, layer in enumerate(layers)}
+        return NativeForward(self._library, logits, self._size, best, counts, found)
 
     def beside(self, slots: int, capacity: int) -> "NativeExecutor":
         decoder = _found(self._library.skit_beside(self._decoder, slots, capacity))
@@ -93,7 +101,7 @@ class NativeExecutor(Executor):
         return int(self._kv_bytes * slots * capacity)
 
 
-class _NativeForward(Forward):
+class NativeForward(Forward):
     """Answers what the library has found out already without looking at the logits again."""
 
     def __init__(
@@ -110,15 +118,15 @@ class _NativeForward(Forward):
         states = {layer: found.split(counts) for layer, found in hidden.items()}
         super().__init__(parts, states, self._describe, self._candidates)
         self.logits, self._size = cut, size
-        self._library, self._whole, self._best, self._counts = library, logits, best, counts
+        self._library, self._whole, self.best, self.counts = library, logits, best, counts
 
     def mask(self, tokens: Sequence[int]) -> None:
         super().mask(tokens)
-        self._best = self.logits.argmax(-1).numpy()
+        self.best = self.logits.argmax(-1).numpy()
 
     def argmax(self) -> list[list[int]]:
-        best = iter(self._best.tolist())
-        return [list(islice(best, count)) for count in self._counts]
+        best = iter(self.best.tolist())
+        return [list(islice(best, count)) for count in self.counts]
 
     def _describe(self, temperature: float) -> list[list[float]]:
         rows, stride = self._whole.shape
@@ -177,24 +185,33 @@ def _lay_out(rows: Sequence[Row], layers: Sequence[int]) -> tuple[NDArray[np.int
 
 def _computable(model: Any) -> bool:
     """Whether the forward in model.h is this model's."""
-    config = model.config
+    return model.config.model_type in {"llama", "mistral", "qwen2", "qwen3"} and computable(model)
+
+
+def computable(model: Any) -> bool:
+    """Whether what it does in its layers is what model.h does."""
+    config, attention = model.config.get_text_config(), _decoder(model).layers[0].self_attn
     rope = getattr(config, "rope_parameters", None) or {}
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
     return (
-        config.model_type in {"llama", "mistral", "qwen2", "qwen3"}
-        and model.dtype == torch.float32
+        model.dtype == torch.float32
         and config.hidden_act == "silu"
         and layers == {"full_attention"}
         and (getattr(config, "sliding_window", None) is None or not getattr(config, "use_sliding_window", True))
         and not getattr(config, "mlp_bias", False)
-        and model.model.layers[0].self_attn.o_proj.bias is None
+        and attention.o_proj.bias is None
         and rope.get("rope_type", "default") in FIXED_ROPES
-        and not any(size % 16 for size in (config.hidden_size, config.intermediate_size, _head_dim(model)))
+        and not any(size % 16 for size in (config.hidden_size, config.intermediate_size, attention.head_dim))
     )
 
 
 def _head_dim(model: Any) -> int:
-    return int(model.model.layers[0].self_attn.head_dim)
+    return int(_decoder(model).layers[0].self_attn.head_dim)
+
+
+def _decoder(model: Any) -> Any:
+    """What has the layers: a part of a causal LM, a head itself."""
+    return getattr(model, "model", model)
 
 
 def _stored(model: Any) -> torch.dtype:
@@ -210,7 +227,7 @@ def _stored(model: Any) -> torch.dtype:
 
 
 def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
-    config, decoder = model.config, model.model
+    config, decoder = model.config.get_text_config(), _decoder(model)
     dtype, head_dim = _stored(model), _head_dim(model)
     held: list[Tensor] = []  # until the library has copied them
 
@@ -238,6 +255,7 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
             vector(*(one.bias for one in projections)),
             vector(attention.q_norm.weight) if hasattr(attention, "q_norm") else None,
             vector(attention.k_norm.weight) if hasattr(attention, "k_norm") else None,
+            vector(layer.hidden_norm.weight) if hasattr(layer, "hidden_norm") else None,
         )
     positions = config.max_position_embeddings
     cosines, sines = decoder.rotary_emb(torch.zeros(1), torch.arange(positions)[None])
@@ -253,6 +271,8 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
         positions,
         slots,
         capacity,
+        model.lm_head.out_features,
+        _reads(decoder.layers[0]),
         config.rms_norm_eps,
     )
     found = library.skit_new(
@@ -265,6 +285,11 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
         *(table.data_ptr() for table in halves),
     )
     return _found(found)
+
+
+def _reads(layer: Any) -> int:
+    """`reads` of model.h's `Shape`."""
+    return 1 + layer.norm_first if hasattr(layer, "hidden_norm") else 0
 
 
 def _found(decoder: int | None) -> int:

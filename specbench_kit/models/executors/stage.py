@@ -29,6 +29,9 @@ class StageExecutor(TransformersExecutor):
         self.first, self.last = stage == 1, stage == stages
         self.received: Mapping[int, Tensor] = {}
         """By slot, hidden states [tokens, hidden] of the stage before, to be set ahead of a forward."""
+        depth = model.config.num_hidden_layers
+        # What leaves a stage enters the next one, which counts it as its own; the last one's are normalised.
+        self.layers = range(depth * (stage - 1) // stages, depth + 1 if self.last else depth * stage // stages)
         _cut(model, stage, stages)
         super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
 
@@ -40,9 +43,11 @@ class StageExecutor(TransformersExecutor):
             attention_mask=self._mask(batch),
             past_key_values=WindowCache(batch.kv),
             use_cache=True,
+            output_hidden_states=bool(batch.layers),
         )
         hidden: Tensor = output.last_hidden_state[:, batch.first :]
-        return Computed(self.model.lm_head(hidden) if self.last else hidden, {})
+        seen = {layer: output.hidden_states[layer - self.layers[0]][:, batch.first :] for layer in batch.layers}
+        return Computed(self.model.lm_head(hidden) if self.last else hidden, seen)
 
     def _embedded(self, batch: ForwardInput) -> Tensor:
         """What was received, padded as the batch is: [rows, width, hidden]."""

@@ -12,6 +12,8 @@ namespace skit {
 
 struct Shape {
   int32_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, positions, slots, capacity;
+  int32_t outputs;  // of the last matrix, which need not be the vocabulary
+  int32_t reads;    // 0: embeddings; 1: a state beside each, to which the layer adds; 2: it adds to the normalised state
   float eps;
 };
 
@@ -25,6 +27,8 @@ struct Batch {
   float* logits;                        // [kept, padded vocabulary]
   float* hidden;                        // [hidden_layers, kept, hidden]
   int32_t* best;                        // [kept]
+  const float* states;                  // [tokens, hidden], read beside the embeddings
+  float* new_states;                    // [tokens, hidden], what the layers made of them; null where nobody asks
 };
 
 class Decoder {
@@ -43,7 +47,7 @@ class Decoder {
 // Weights of a layer as they are handed over; a vector that the model lacks is null.
 struct LayerWeights {
   const void *qkv, *out, *gate_up, *down;
-  const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm;
+  const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm, *state_norm;
 };
 
 inline void normalise(const float* x, const float* weight, float* y, int size, float eps) {
@@ -103,7 +107,7 @@ inline void describe(const float* logits, int size, float temperature, float* st
 template <class Kind>
 struct Layer {
   Matrix<Kind> qkv, out, gate_up, down;
-  std::vector<float> input_norm, post_norm, qkv_bias, query_norm, key_norm;
+  std::vector<float> input_norm, post_norm, qkv_bias, query_norm, key_norm, state_norm;
 };
 
 template <class Kind>
@@ -115,7 +119,7 @@ struct Weights {
       : layers(s.layers), embedding(size_t(s.vocabulary) * s.hidden), norm(copy(norm, s.hidden)),
         cosines(copy(cosines, s.positions * s.head_dim / 2)), sines(copy(sines, s.positions * s.head_dim / 2)) {
     for (int i = 0; i < s.layers; i++) load(s, layers[i], from[i]);
-    this->head.pack(static_cast<const Stored*>(head), s.vocabulary, s.hidden);
+    this->head.pack(static_cast<const Stored*>(head), s.outputs, s.hidden);
     std::memcpy(&this->embedding[0], embedding, sizeof(Stored) * s.vocabulary * s.hidden);
   }
 
@@ -125,7 +129,7 @@ struct Weights {
 
   static void load(const Shape& s, Layer<Kind>& layer, const LayerWeights& w) {
     const int projected = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    layer.qkv.pack(static_cast<const Stored*>(w.qkv), projected, s.hidden);
+    layer.qkv.pack(static_cast<const Stored*>(w.qkv), projected, s.reads ? 2 * s.hidden : s.hidden);
     layer.out.pack(static_cast<const Stored*>(w.out), s.hidden, s.heads * s.head_dim);
     layer.gate_up.pack(static_cast<const Stored*>(w.gate_up), 2 * s.inner, s.hidden);
     layer.down.pack(static_cast<const Stored*>(w.down), s.hidden, s.inner);
@@ -134,6 +138,7 @@ struct Weights {
     layer.qkv_bias = copy(w.qkv_bias, projected);
     layer.query_norm = copy(w.query_norm, s.head_dim);
     layer.key_norm = copy(w.key_norm, s.head_dim);
+    layer.state_norm = copy(w.state_norm, s.hidden);
   }
 
   std::vector<Layer<Kind>> layers;
@@ -170,12 +175,13 @@ class LlamaDecoder final : public Decoder {
 
  private:
   int rotating() const { return (shape.heads + shape.kv_heads) * shape.head_dim; }
+  int reading() const { return shape.reads ? 2 * shape.hidden : shape.hidden; }
   int projected() const { return rotating() + shape.kv_heads * shape.head_dim; }
 
   void reserve(const Batch& batch) {
     const size_t tokens = batch.tokens;
     hidden_.resize(tokens * padded(shape.hidden));
-    normed_.resize(std::max<size_t>(tokens, batch.kept) * shape.hidden);
+    normed_.resize(std::max<size_t>(tokens, batch.kept) * reading());
     qkv_.resize(tokens * padded(projected()));
     mixed_.resize(tokens * shape.heads * shape.head_dim);
     gate_up_.resize(tokens * padded(2 * shape.inner));
@@ -212,8 +218,9 @@ class LlamaDecoder final : public Decoder {
   void step(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
     const auto& s = shape;
     const int tokens = batch.tokens, wide = padded(s.hidden);
-    normalise_all(worker, layer.input_norm, tokens);
-    multiply<false>(worker, layer.qkv, normed_.data(), s.hidden, tokens, qkv_.data(), padded(projected()));
+    if (s.reads) join_states(batch, worker, layer);
+    else normalise_all(worker, layer.input_norm, tokens);
+    multiply<false>(worker, layer.qkv, normed_.data(), reading(), tokens, qkv_.data(), padded(projected()));
     place_keys(batch, worker, layer, cache);
     attend(batch, worker, cache);
     multiply<true>(worker, layer.out, mixed_.data(), s.heads * s.head_dim, tokens, hidden_.data(), wide);
@@ -236,6 +243,19 @@ class LlamaDecoder final : public Decoder {
     const auto mine = worker.share(tokens);
     for (int t = mine.first; t < mine.end; t++)
       normalise(row(hidden_, t, shape.hidden), weight.data(), &normed_[size_t(t) * shape.hidden], shape.hidden, shape.eps);
+  }
+
+  // The embedding and the state beside it, each normalised; the layer then adds to the state.
+  void join_states(const Batch& batch, Worker& worker, const Layer<Kind>& layer) {
+    const int size = shape.hidden;
+    const auto mine = worker.share(batch.tokens);
+    for (int t = mine.first; t < mine.end; t++) {
+      float *joined = &normed_[size_t(t) * reading()], *sum = row(hidden_, t, size);
+      const float* state = batch.states + size_t(t) * size;
+      normalise(sum, layer.input_norm.data(), joined, size, shape.eps);
+      normalise(state, layer.state_norm.data(), joined + size, size, shape.eps);
+      std::memcpy(sum, shape.reads == 2 ? joined + size : state, size * sizeof(float));
+    }
   }
 
   void place_keys(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
@@ -320,13 +340,16 @@ class LlamaDecoder final : public Decoder {
   }
 
   void finish(const Batch& batch, Worker& worker) {
+    const auto all_mine = worker.share(batch.new_states ? batch.tokens : 0);
+    for (int t = all_mine.first; t < all_mine.end; t++)
+      std::memcpy(batch.new_states + size_t(t) * shape.hidden, row(hidden_, t, shape.hidden), shape.hidden * sizeof(float));
     const auto mine = worker.share(batch.kept);
     for (int k = mine.first; k < mine.end; k++)
       normalise(row(hidden_, batch.kept_token[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
     keep_hidden(batch, worker, shape.layers);
-    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.vocabulary));
+    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.outputs));
     for (int k = mine.first; k < mine.end; k++)
-      batch.best[k] = likeliest(batch.logits + size_t(k) * padded(shape.vocabulary), batch.vocabulary);
+      batch.best[k] = likeliest(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
   }
 
   std::shared_ptr<const Weights<Kind>> weights_;

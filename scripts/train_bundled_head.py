@@ -1,0 +1,114 @@
+"""Train the bundled target's feature head on text that it has not learned by heart, for some minutes of this machine.
+
+    python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 60
+    python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 15 --resume --answers WORK
+
+HEAD is specbench_kit/models/bundled/head, DATA what train_bundled_pair.py takes. The texts are GSM8K's training
+problems and their answers with other digits, along which the target is asked for its distribution; WORK may hold
+shards (.npz with lengths, starts and tokens) of texts whose ends, from `starts` on, the target has said itself. For
+any other target there is `skit train-head`.
+"""
+
+import argparse
+import random
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from train_bundled_pair import HELD_OUT, load, math_documents
+from transformers import AutoTokenizer
+
+from specbench_kit.models.heads.files import load_head, save_head
+from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.training.heads.fit import Optimizer, Recipe, Text, batched, judge, new_head
+
+LAYERS = (2, 6, 10)
+VOCABULARY = 2048
+LONGEST = 320
+ROUND = 280  # texts that are drawn at a time
+
+
+def with_other_digits(document: str, rng: random.Random) -> str:
+    """Every number by another one, the same throughout."""
+    other: dict[str, str] = {}
+
+    def number(match: re.Match[str]) -> str:
+        return other.setdefault(match[0], "".join(str(rng.randint(1, 9)) for _ in match[0]))
+
+    return re.sub(r"\d+", number, document)
+
+
+def as_text(tokenizer: Any, document: str) -> Text:
+    """Of a problem with its answer."""
+    question, answer = document.split("\nAnswer:", 1)
+    prompt, said = tokenizer([f"{question}\nAnswer:", answer], add_special_tokens=False)["input_ids"]
+    return Text(prompt, said)
+
+
+def answered(folder: Path) -> Iterator[Text]:
+    """The texts of all shards in a folder."""
+    for path in sorted(folder.glob("*.npz")):
+        arrays = dict(np.load(path))
+        parts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
+        for tokens, start in zip(parts, arrays["starts"].tolist(), strict=True):
+            yield Text(tokens[:start].tolist(), tokens[start:].tolist())
+
+
+def draw(documents: list[str], said: list[Text], tokenizer: Any, rng: random.Random) -> list[Text]:
+    """Texts of one round: most of them the target's own where there are any."""
+    fresh = ROUND // 5 if said else ROUND
+    chosen = [as_text(tokenizer, with_other_digits(one, rng)) for one in rng.sample(documents, fresh)]
+    chosen += rng.sample(said, min(len(said), ROUND - fresh))
+    return [text for text in chosen if text.answer[2:] and len(text.prompt) + len(text.answer) <= LONGEST]
+
+
+def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[Text]], recipe: Recipe) -> None:
+    """Until the time is up, towards which the steps become smaller."""
+    optimizer, rng, started_s = Optimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
+    head.train()
+    for number, batch in enumerate(batch for texts in rounds for batch in batched(texts, recipe.tokens_per_batch, rng)):
+        spent = (time.monotonic() - started_s) / 60 / minutes
+        if spent >= 1:
+            break
+        losses, hits = judge(head, target, batch, recipe.steps)
+        sum(recipe.decay**step * loss for step, loss in enumerate(losses)).backward()
+        optimizer.step(min(1.0, (number + 1) / 12, max(0.02, 1 - spent)))
+        if number % 20 == 0:
+            print(number, f"{spent:.3f}", *(f"{float(hit):.3f}" for hit in hits), flush=True)
+    head.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--answers", type=Path, help="shards of the target's own answers")
+    parser.add_argument("--resume", action="store_true", help="go on from the head in --out")
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    folder = Path(__file__).parents[1] / "specbench_kit/models/bundled/target"
+    tokenizer, target = AutoTokenizer.from_pretrained(folder, trust_remote_code=False), load(folder).eval()
+    target.requires_grad_(False)
+    documents = math_documents(args.data_dir)[:-HELD_OUT]
+    said = list(answered(args.answers)) if args.answers else []
+    if args.resume:
+        head = load_head(args.out, target).requires_grad_(True)
+        head.embed_tokens.requires_grad_(False)
+    else:
+        texts = [as_text(tokenizer, document) for document in documents]
+        head = new_head(target, texts, VOCABULARY, args.seed, LAYERS, "bundled/target")
+    rounds = (draw(documents, said, tokenizer, rng) for _ in iter(int, 1))
+    fit_for(args.minutes, head, target, rounds, Recipe(learning_rate=args.lr, seed=args.seed))
+    save_head(head, args.out)
+
+
+if __name__ == "__main__":
+    main()

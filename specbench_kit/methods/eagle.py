@@ -1,0 +1,23 @@
+"""Drafting with a feature head by name, for its commonest setting."""
+
+from dataclasses import dataclass, field
+
+from specbench_kit.drafting.base import Drafting
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.fixed_k import FixedK
+
+
+@methods.register("eagle")
+@dataclass(frozen=True)
+class Eagle(FixedK):
+    """Draft a chain of `k` tokens with the head in the folder `head`; `auto` is the target's own."""
+
+    head: str = "auto"
+    drafter: str = field(default="head", init=False)
+    source = "EAGLE-3, Li et al. 2025"
+
+    @property
+    def drafting(self) -> Drafting:
+        from specbench_kit.drafting.head import Head
+
+        return Head(self.head)

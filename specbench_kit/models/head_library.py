@@ -1,0 +1,54 @@
+"""Which feature heads there are: bundled with the kit, and those that the user trained. Imports nothing heavy."""
+
+from pathlib import Path
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.catalogue import BUNDLED, ModelSource
+from specbench_kit.user_data import user_folder
+
+AUTO = "auto"
+HEAD = "head:"
+"""What tells heads from models among the names of what drafts."""
+BUNDLED_HEAD = Path(__file__).parent / "bundled" / "head"
+
+
+def named(path: str) -> str:
+    """What the head in a folder, or the target's own, is called among models."""
+    return HEAD + path
+
+
+def folder_for(target: ModelSource) -> Path:
+    """Where the head that was trained for a target goes unless told otherwise."""
+    return user_folder("heads") / target.label.replace("/", "--")
+
+
+def find(name: str, target: ModelSource) -> ModelSource:
+    """Where a head lies; one that is not there is an error that says how to get it."""
+    path = name.removeprefix(HEAD)
+    if path != AUTO:
+        return _checked(Path(path).expanduser(), f"there is no head in '{path}': give a folder with config.json")
+    own = folder_for(target)
+    if (own / "config.json").is_file():
+        return _checked(own, "")
+    if target.label == f"{BUNDLED}/target":
+        return ModelSource(str(BUNDLED_HEAD), f"{BUNDLED}/head", local_only=True)
+    raise SkitError(
+        f"no head was trained for the target '{target.label}': run skit train-head with the same --target, or give "
+        "the drafter's path=FOLDER"
+    )
+
+
+def lacks(name: str, target: ModelSource) -> bool:
+    """Whether what is called so is a head that is not there."""
+    try:
+        if name.startswith(HEAD):
+            find(name, target)
+    except SkitError:
+        return True
+    return False
+
+
+def _checked(folder: Path, missing: str) -> ModelSource:
+    if not (folder / "config.json").is_file():
+        raise SkitError(missing)
+    return ModelSource(str(folder), folder.resolve().name, local_only=True)

@@ -1,0 +1,104 @@
+"""What a feature head is: its config.json, in the format of the `speculators` library."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import LlamaConfig
+
+from specbench_kit.errors import SkitError
+
+ALGORITHM = "eagle3"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Sizes of a head, and the three layers of the target that it reads.
+
+    `layer` has the sizes of its own layer, and the target's vocabulary; layer n of the target is what n layers make of
+    the embeddings. `speculative_tokens` is how many it was trained to draft in a row.
+    """
+
+    layer: LlamaConfig
+    draft_vocab_size: int
+    target_hidden_size: int
+    layers: tuple[int, ...]
+    verifier: str
+    speculative_tokens: int = 4
+    norm_before_residual: bool = True
+    fc_bias: bool = False
+
+    model_type = ALGORITHM
+
+    def get_text_config(self) -> LlamaConfig:
+        """As configurations of transformers have it."""
+        return self.layer
+
+    def as_json(self) -> dict[str, Any]:
+        """The contents of config.json."""
+        proposal = {
+            "proposal_type": "greedy",
+            "speculative_tokens": self.speculative_tokens,
+            "verifier_accept_k": 1,
+            "accept_tolerance": 0.0,
+        }
+        return {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": ALGORITHM,
+            "speculators_config": {
+                "algorithm": ALGORITHM,
+                "proposal_methods": [proposal],
+                "default_proposal_method": "greedy",
+                "verifier": {"name_or_path": self.verifier, "architectures": ["LlamaForCausalLM"]},
+            },
+            "draft_vocab_size": self.draft_vocab_size,
+            "target_hidden_size": self.target_hidden_size,
+            "eagle_aux_hidden_state_layer_ids": list(self.layers),
+            "norm_before_residual": self.norm_before_residual,
+            "transformer_layer_config": self.layer.to_diff_dict(),
+        }
+
+
+def default_layers(depth: int) -> tuple[int, ...]:
+    """Low, middle and high, as the format's readers take them where a head does not say."""
+    return min(2, depth), depth // 2, max(depth - 3, 0)
+
+
+def read_config(folder: Path, depth: int, fc_bias: bool = False) -> HeadConfig:
+    """Of a head for a target of `depth` layers; what this kit cannot run as it is meant is refused."""
+    try:
+        data = json.loads((folder / CONFIG).read_text())
+        return _checked(data, depth, fc_bias)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkitError(f"the folder '{folder}' holds no head: {CONFIG} is missing, or is damaged ({error})") from error
+
+
+def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
+    kind = data.get("speculators_model_type")
+    if kind != ALGORITHM:
+        raise SkitError(f"heads of type '{kind}' are not known: only '{ALGORITHM}' is")
+    told = data["speculators_config"]
+    for proposal in told["proposal_methods"]:
+        if proposal.get("accept_tolerance", 0) or proposal.get("verifier_accept_k", 1) != 1:
+            raise SkitError(
+                "the head asks for lossy acceptance (accept_tolerance, verifier_accept_k): only lossless is done; "
+                "set them to 0 and 1 in its config.json"
+            )
+    layer = LlamaConfig(**data["transformer_layer_config"])
+    if layer.num_hidden_layers != 1 or data.get("norm_before_fc"):
+        raise SkitError("the head has more than one layer, or a norm before its projection: only one layer is known")
+    layers = tuple(data.get("eagle_aux_hidden_state_layer_ids") or default_layers(depth))
+    if len(layers) != 3 or not all(0 <= one <= depth for one in layers):
+        raise SkitError(f"the head reads layers {layers} of a target that has {depth}: choose a head made for it")
+    return HeadConfig(
+        layer=layer,
+        draft_vocab_size=data["draft_vocab_size"],
+        target_hidden_size=data.get("target_hidden_size") or layer.hidden_size,
+        layers=layers,
+        verifier=str(told["verifier"].get("name_or_path")),
+        speculative_tokens=told["proposal_methods"][0].get("speculative_tokens", 4),
+        norm_before_residual=data.get("norm_before_residual", False),
+        fc_bias=fc_bias,
+    )

@@ -1,0 +1,69 @@
+"""Heads on disk: config.json and model.safetensors, as the `speculators` library writes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.heads.config import CONFIG, WEIGHTS, read_config
+from specbench_kit.models.heads.model import HeadModel
+
+EMBEDDING = "embed_tokens.weight"
+
+
+def is_head(folder: Path) -> bool:
+    """Whether a folder says that it holds one, whatever else may be wrong with it."""
+    try:
+        return "speculators_model_type" in json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def load_head(folder: Path, target: Any) -> HeadModel:
+    """The head for a target, a transformers model, on its device and in its type."""
+    text = target.config.get_text_config()
+    weights = _read(folder / WEIGHTS)
+    config = read_config(folder, text.num_hidden_layers, fc_bias="fc.bias" in weights)
+    if (config.target_hidden_size, config.layer.vocab_size) != (text.hidden_size, text.vocab_size):
+        raise SkitError(
+            f"the head in '{folder}' reads states of width {config.target_hidden_size} and {config.layer.vocab_size} "
+            f"tokens, and the target has {text.hidden_size} and {text.vocab_size}: choose a head made for this target"
+        )
+    head = HeadModel(config)
+    head.owns_embedding = EMBEDDING in weights
+    if not head.owns_embedding and text.hidden_size == config.layer.hidden_size:
+        weights[EMBEDDING] = target.get_input_embeddings().weight
+    weights.setdefault("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
+    known = head.state_dict()
+    used = {name: weight for name, weight in weights.items() if name in known}
+    wrong = [name for name in known if name not in used or used[name].shape != known[name].shape]
+    if wrong:
+        raise SkitError(f"the head in '{folder}' is not whole: {min(wrong)} is missing or has another shape")
+    head.load_state_dict(used)
+    if not 0 <= int(head.tokens.min()) <= int(head.tokens.max()) < text.vocab_size:
+        raise SkitError(f"the head in '{folder}' drafts tokens that the target does not have: its d2t is damaged")
+    return head.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
+
+
+def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Write a head; where its embedding is the target's own, without it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(head.config.as_json(), indent=2) + "\n")
+    kept = {name: weight for name, weight in head.state_dict().items() if name != EMBEDDING or head.owns_embedding}
+    weights = {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in kept.items()}
+    mapped = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
+    mapped[head.tokens] = True
+    whole = {name: weight.contiguous().cpu() for name, weight in weights.items()}
+    save_file(whole | {"t2d": mapped}, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise SkitError(f"cannot read the head's weights in '{path}': {error}") from error

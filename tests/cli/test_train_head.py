@@ -1,0 +1,67 @@
+"""`skit train-head` from the command line, and a benchmark with what it made."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import TinyPair, environment, error_line, skit, skit_here
+
+from specbench_kit.models.heads.files import is_head
+
+SMALL = ["--limit", "12", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def done(tiny: TinyPair, home: Path) -> subprocess.CompletedProcess[str]:
+    return skit("train-head", "--target", tiny.target, *SMALL, "--json", env=environment(SKIT_HOME=str(home)))
+
+
+def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str], home: Path) -> None:
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    (folder,) = map(Path, document["run_dirs"])
+    assert folder.is_relative_to(home)
+    assert is_head(folder)
+    assert len(document["summary"]["agreement"]) == 4
+    record = json.loads((folder / "training.json").read_text())
+    assert record["recipe"]["steps"] == 4
+    assert record["answers"] == 11
+    assert json.loads((folder / "config.json").read_text())["draft_vocab_size"] == 200
+
+
+def test_its_target_drafts_with_it_unasked(
+    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    assert done.returncode == 0
+    options = ["--method", "eagle:k=3", "--limit", "2", "--max-new-tokens", "8", "--out", str(tmp_path), "--json"]
+    ran = skit("bench", "--target", tiny.target, *options, env=environment(SKIT_HOME=str(home)))
+    assert ran.returncode == 0, ran.stderr
+    (run,) = json.loads(ran.stdout.splitlines()[-1])["run_dirs"]
+    models = json.loads((Path(run) / "run.json").read_text())["models"]
+    assert models.keys() == {"target", "head:auto"}
+    assert len(models["head:auto"]["hash"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["train-head", "--steps", "0"], "--steps must be at least 1"),
+        (["train-head", "--layers", "1,2"], "--layers takes three layers"),
+        (["train-head", "--layers", "low"], "numbers separated by commas"),
+        (["bench", "--method", "eagle", "--limit", "1"], "run skit train-head with the same --target"),
+        (["bench", "--method", "eagle:head=/nowhere", "--limit", "1"], "there is no head in '/nowhere'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    options: list[str], words: str, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path))
+    found = skit_here(*options, "--target", tiny.target)
+    assert words in error_line(found)

@@ -1,0 +1,64 @@
+"""Small feature heads beside small targets: untrained ones for any, and one that has learned what its target says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import LlamaConfig
+
+from specbench_kit.methods.base import Method
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.head_library import HEAD
+from specbench_kit.models.heads.config import HeadConfig
+from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.training.heads.fit import Recipe, Text, fit, new_head
+
+_beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
+
+
+def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
+    """The heads that a method's drafter asks for, all of them the one beside the target."""
+    names = [name for name in method.drafting.models if name.startswith(HEAD)]
+    if not names:
+        return {}
+    if target not in _beside:
+        put_beside(target, untrained(target))
+    return dict.fromkeys(names, _beside[target])
+
+
+def put_beside(target: Runner, head: HeadModel) -> None:
+    """Let methods that draft with a head find this one."""
+    executor = make_executor(head, target.executor.slots, target.capacity, target.vocabulary)
+    _beside[target] = Runner(executor)
+
+
+def untrained(target: Runner, seed: int = 0) -> HeadModel:
+    """A head for a target of which no more is known than its runner; it can say two thirds of the tokens."""
+    slot = target.acquire()
+    width = target.forward([Append(slot, [0])], layers=(1,)).hidden[1].shape[-1]
+    target.release(slot)
+    assert target.vocabulary is not None
+    layer = LlamaConfig(
+        vocab_size=target.vocabulary,
+        hidden_size=width,
+        intermediate_size=width,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_hidden_layers=1,
+        max_position_embeddings=target.capacity,
+    )
+    config = HeadConfig(layer, 2 * target.vocabulary // 3, width, (0, 1, 1), "tiny")
+    torch.manual_seed(seed)
+    head = HeadModel(config)
+    head.d2t.copy_(torch.arange(config.draft_vocab_size) // 2)
+    return head.eval().requires_grad_(False)
+
+
+def trained(target: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
+    """A head that knows some of the answers."""
+    texts = [Text(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    head = new_head(target, texts, target.config.vocab_size, 0, (0, 1, 2))
+    fit(head, target, texts, Recipe(epochs=40, learning_rate=2e-2, tokens_per_batch=4096), lambda *_: None)
+    return head.requires_grad_(False)
