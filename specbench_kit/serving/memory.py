@@ -1,7 +1,10 @@
 """The verifier's memory for KV: what weights leave free, and who is in it."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from math import inf
+
+import numpy as np
 
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.deployments.profiles import find_profile
@@ -9,6 +12,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.serving.chances import Integers
 
 RESERVED = 0.1
 """Share of a device's memory that is kept for activations and the framework, as vLLM does by default."""
@@ -43,66 +47,63 @@ def capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     return KvCapacity(tokens, roofline.architecture.max_positions)
 
 
-@dataclass(slots=True)
 class Residents:
-    """Sessions whose KV is in memory, in tokens. What a batch uses is pinned.
+    """Sessions whose KV is in memory, in tokens; one per client. What a batch uses is pinned.
 
     Of the sessions that grow until memory is full, the one that was let in last makes room: of those that are
     drafting, or else of those that wait. So it is always the same few that are cold; evicting the least recently used
     of sessions that come back in turn would evict each of them just before it is needed.
     """
 
-    capacity: float
-    used: int = 0
-    peak: int = 0
-    evictions: int = 0
-    _idle: dict[int, int] = field(default_factory=dict)
-    _waiting: dict[int, int] = field(default_factory=dict)
-    _since: dict[int, int] = field(default_factory=dict)
-    """By session, how many had been let in before it."""
-    _let_in: int = 0
-
-    def arrive(self, client: int) -> None:
-        """A session that drafted now waits."""
-        if client in self._idle:
-            self._waiting[client] = self._idle.pop(client)
+    def __init__(self, capacity: float, clients: int) -> None:
+        self.used = self.peak = self.evictions = 0
+        self._capacity = capacity
+        self._tokens = np.zeros(clients, dtype=np.int64)
+        self._since = np.zeros(clients, dtype=np.int64)
+        """Of those in memory: how many had been let in before."""
+        self._let_in = 0
 
     def admit(self, client: int, tokens: int) -> bool:
         """Keep room for a session without KV, if there is enough beside all others."""
-        if self.used + tokens > self.capacity:
+        if self.used + tokens > self._capacity:
             return False
-        self._enter(client)
-        self._waiting[client] = tokens
-        self.used += tokens
+        self._hold(np.array([client]), np.array([tokens]))
         return True
 
-    def pin(self, client: int, tokens: int) -> None:
-        """A session joins the batch and grows to so many tokens."""
-        self._enter(client)
-        self.used += tokens - self._waiting.pop(client, 0)
+    def pin(self, clients: Integers, tokens: Integers, waiting: Collection[int]) -> list[int]:
+        """Sessions join the batch and grow to so many tokens; returns who had to go for them.
 
-    def make_room(self) -> list[int]:
-        """Evict until what is pinned fits; returns who had to go."""
-        gone = []
-        while self.used > self.capacity:
-            held = self._idle or self._waiting
-            client = max(held, key=self._since.__getitem__)
-            self.used -= held.pop(client)
-            del self._since[client]
-            gone.append(client)
+        Of the others, `waiting` are the clients whose rounds wait.
+        """
+        self._hold(clients, tokens)
+        gone = self._make_room(clients, waiting) if self.used > self._capacity else []
         self.evictions += len(gone)
         self.peak = max(self.peak, self.used)
         return gone
 
-    def unpin(self, client: int, pinned: int, kept: int) -> None:
-        """After its verification a session keeps so many of its pinned tokens."""
-        self.used += kept - pinned
-        if kept:
-            self._idle[client] = kept
-        else:
-            del self._since[client]
+    def unpin(self, clients: Integers, kept: Integers) -> None:
+        """After their verification sessions keep so many of their pinned tokens."""
+        self.used += int(kept.sum() - self._tokens[clients].sum())
+        self._tokens[clients] = kept
 
-    def _enter(self, client: int) -> None:
-        if client not in self._since:
-            self._since[client] = self._let_in
-            self._let_in += 1
+    def _hold(self, clients: Integers, tokens: Integers) -> None:
+        before = self._tokens[clients]
+        new = clients[before == 0]
+        if len(new):
+            self._since[new] = self._let_in + np.arange(len(new))
+            self._let_in += len(new)
+        self.used += int(tokens.sum() - before.sum())
+        self._tokens[clients] = tokens
+
+    def _make_room(self, pinned: Integers, waiting: Collection[int]) -> list[int]:
+        (held,) = self._tokens.nonzero()
+        others = np.setdiff1d(held, pinned)
+        newest_first = others[np.argsort(self._since[others])[::-1]].tolist()
+        gone = []
+        for client in sorted(newest_first, key=waiting.__contains__):
+            if self.used <= self._capacity:
+                break
+            self.used -= int(self._tokens[client])
+            self._tokens[client] = 0
+            gone.append(client)
+        return gone

@@ -1,7 +1,7 @@
 """What a simulation leaves behind, in columns."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Column = NDArray[np.float64]
 
 ROUNDS = (
-    "client", "slo", "response", "batch", "sent_s", "arrived_s", "started_s", "ended_s", "answered_s", "deadline_s",
-    "draft_s", "new", "cached", "drafted", "submitted", "accepted", "committed",
+    "client", "slo", "batch", "started_s", "ended_s", "answered_s", "sent_s", "arrived_s", "deadline_s", "new",
+    "cached", "response", "draft_s", "drafted", "submitted", "accepted", "committed",
 )  # fmt: skip
 """Rounds in the order of their verification; those that still waited at the end have infinite times and no batch."""
 RESPONSES = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
@@ -32,10 +32,25 @@ class Columns:
         self._numbers = array("d")
         self.append = self._numbers.extend
 
-    def table(self) -> dict[str, Column]:
-        """One array per name."""
+    def extend(self, *parts: NDArray[Any] | float) -> None:
+        """Several rows at once: single columns, or several side by side; a number is the same in all rows."""
+        count = max(len(part) for part in parts if isinstance(part, np.ndarray))
+        rows, first = np.empty((count, len(self._names))), 0
+        for part in parts:
+            if isinstance(part, np.ndarray) and part.ndim == 2:
+                rows[:, first : first + part.shape[1]] = part
+                first += part.shape[1]
+            else:
+                rows[:, first] = part
+                first += 1
+        self._numbers.frombytes(rows.tobytes())
+
+    def table(self, last: Mapping[str, Any] | None = None) -> dict[str, Column]:
+        """One array per name, with some rows behind the others."""
+        # A copy, since nothing can be appended while arrays look into the packed numbers.
         rows = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, len(self._names))
-        return {name: rows[:, place].copy() for place, name in enumerate(self._names)}
+        behind = last or dict.fromkeys(self._names, ())
+        return {name: np.concatenate([rows[:, place], behind[name]]) for place, name in enumerate(self._names)}
 
 
 @dataclass(frozen=True)

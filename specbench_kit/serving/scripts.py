@@ -1,0 +1,228 @@
+"""What every device will do, as arrays, set up ahead as far as it does not depend on when the server answers."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.errors import SkitError
+from specbench_kit.serving.acceptance import Rounds
+from specbench_kit.serving.arrivals import Asks
+from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.slo import budget_s
+from specbench_kit.serving.timing import DraftTime
+
+Mask = NDArray[np.bool_]
+
+AHEAD = 16
+"""Rounds of each device that are set up at a time; what an array operation costs is then shared by many."""
+PRIOR_TOKENS = 32.0
+"""Sent tokens that a device is taken to have had accepted as often as the source's average, before any were sent."""
+
+_FIELDS = (
+    "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
+    "ends", "proactive", "asked_s", "at_s", "gap_s", "up_s", "down_s", "slack_s", "promise_s", "expected",
+)  # fmt: skip
+_PLACE = {name: place for place, name in enumerate(_FIELDS)}
+RECORDED = _FIELDS[:6]
+"""What is kept of every round."""
+
+
+class Planned:
+    """Rounds of some devices, one a row; a field is a column.
+
+    `drafted` is how many forwards the draft model makes before a draft is sent. `prompt` and `tokens` are the
+    response's, `context` is the tokens before the round. A round that `begins` a response is asked for as `Asks` says.
+    Its deadline leaves the server `slack_s`, and its answer is due `promise_s` after the response's start. What comes
+    of it is known once it was answered.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+
+    def __getitem__(self, field: str) -> Floats:
+        return self._rows[:, _PLACE[field]]
+
+    @property
+    def recorded(self) -> Floats:
+        """The fields `RECORDED`, in their order."""
+        return self._rows[:, : len(RECORDED)]
+
+
+class Scripts:
+    """The rounds of all devices. A few of each stand in one table, in which a device has every n-th row."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        count, system = scenario.devices, scenario.system
+        self._scenario, self._link = scenario, scenario.deployment.link
+        self._on_edge, self._speculates = system.drafting == "edge", system.drafting != "none"
+        self._down_s = self._link.rtt_s / 2
+        self._server_drafts = system.drafting == "server"
+        """How much is drafted then depends on the batch, so that only the next round can be set up."""
+        self.time = DraftTime(scenario.deployment, scenario.learned)
+        self._chances = Chances(f"{seed}/{self._link.seed}", count)
+        self._depth = 2 if self._server_drafts else AHEAD
+        self._rows = np.zeros((self._depth * count, len(_FIELDS)))
+        self._columns = Planned(self._rows)
+        self.slo = np.array([scenario.slo.place((number + 0.5) / count) for number in range(count)])
+        self.speed = np.asarray(scenario.slo.speeds)[self.slo]
+        self._at = np.arange(count)
+        """Where each device's present round stands."""
+        self._left, self._made, self._responses, self._source_place = _zeros(4, count)
+        """`_left` is how many rounds of those made were not answered."""
+        self._prompt, self._context, self._remaining, self._draft_cached = _zeros(4, count)
+        self._asked_s = np.zeros(count)
+        self._sent = np.full(count, PRIOR_TOKENS)
+        self._accepted = self._sent * scenario.source.typical.acceptance
+        self._set_up(np.arange(count))
+
+    def present(self, devices: Integers) -> Planned:
+        """The rounds that devices are at."""
+        return Planned(self._rows.take(self._at[devices], axis=0))
+
+    def answer(self, devices: Integers, drafted: int | None) -> Planned:
+        """What came of the present rounds, if the server drafted at most so many tokens; the next ones take over."""
+        if self._server_drafts:
+            self._conclude(devices, drafted)
+            self._set_up(devices)
+        elif self._left[devices].min() < 2:
+            self._go_ahead()
+        answered, at = self.present(devices), self._at[devices]
+        self._at[devices] = (at + len(self._at)) % len(self._rows)
+        self._left[devices] -= 1
+        return answered
+
+    def asked_in_vain(self, devices: Integers, until_s: float) -> list[tuple[int, float, int, int]]:
+        """Device, time and lengths of the responses that are asked for before an end, behind the present ones."""
+        present, found = self.present(devices), []
+        numbers, before_s = present["response"].astype(np.int64) + 1, present["asked_s"]
+        while len(devices):
+            asked, prompts, tokens, _ = self._ask(devices, numbers, before_s)
+            here = np.isfinite(asked.at_s) & (asked.at_s <= until_s)
+            devices, numbers, before_s = devices[here], numbers[here] + 1, asked.at_s[here]
+            rows = (devices, before_s, prompts[here], tokens[here])
+            found += zip(*(column.tolist() for column in rows), strict=True)
+        return found
+
+    def _go_ahead(self) -> None:
+        """Set up rounds of all devices as far as there is room for them."""
+        drafted = None if self._speculates else 0
+        devices = np.flatnonzero(self._left < self._depth)
+        while len(devices):
+            self._conclude(devices, drafted)
+            self._set_up(devices)
+            devices = devices[self._left[devices] < self._depth]
+
+    def _conclude(self, devices: Integers, drafted: int | None) -> None:
+        """What comes of the rounds that were set up last."""
+        columns, at = self._columns, self._place(devices, self._made[devices] - 1)
+        if drafted is not None:
+            for name in ("submitted", "accepted"):
+                columns[name][at] = np.minimum(columns[name][at], drafted)
+        accepted, steps = (columns[name][at].astype(np.int64) for name in ("accepted", "drafted"))
+        context = self._context[devices]
+        committed = np.minimum(accepted + 1, self._remaining[devices])
+        self._sent[devices] += columns["submitted"][at]
+        self._accepted[devices] += accepted
+        # The draft model has the accepted tokens that it forwarded, which the last one drafted never is.
+        drafts = context + np.minimum(accepted, steps - 1)
+        self._draft_cached[devices] = np.where(steps > 0, drafts, self._draft_cached[devices])
+        self._context[devices] = context + committed
+        self._remaining[devices] -= committed
+        ends = self._remaining[devices] == 0
+        crosses = ends | (columns["begins"][at] > 0) | self._on_edge
+        down_s = self._message_s(Purpose.DOWN, devices, accepted + 1, self._link.down_bytes_per_s)
+        columns["committed"][at], columns["ends"][at] = committed, ends
+        columns["down_s"][at] = np.where(crosses, down_s, 0.0)
+
+    def _set_up(self, devices: Integers) -> None:
+        """One more round of each."""
+        columns, numbers = self._columns, self._made[devices]
+        at = self._place(devices, numbers)
+        begins = self._remaining[devices] == 0
+        columns["begins"][at], columns["at_s"][at], columns["gap_s"][at] = begins, -np.inf, 0.0
+        if begins.any():
+            self._begin(devices[begins], at[begins])
+        chance = self._chances.of(Purpose.ROUND, devices, numbers)
+        rounds, self._source_place[devices] = self._scenario.source.rounds(self._source_place[devices], chance)
+        columns["drafted"][at], columns["submitted"][at], columns["accepted"][at], columns["proactive"][at] = rounds
+        columns["prompt"][at], columns["context"][at] = self._prompt[devices], self._context[devices]
+        columns["tokens"][at] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
+        columns["response"][at], columns["asked_s"][at] = self._responses[devices] - 1, self._asked_s[devices]
+        self._time(devices, at, begins, rounds)
+        self._made[devices] += 1
+        self._left[devices] += 1
+
+    def _time(self, devices: Integers, at: Integers, begins: Mask, rounds: Rounds) -> None:
+        """What the rounds take on device and link, and what they promise."""
+        columns = self._columns
+        draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
+        if self._on_edge:
+            draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
+        up_s = self._message_s(Purpose.UP, devices, sent, self._link.up_bytes_per_s)
+        up_s = np.where(begins | self._on_edge, up_s, 0.0)
+        expected, speed = np.ones(len(devices)), self.speed[devices]
+        if self._speculates:
+            expected += rounds.submitted * self._accepted[devices] / self._sent[devices]
+        network_s, down_s = (up_s + self._down_s, self._down_s) if self._on_edge else (0.0, 0.0)
+        columns["draft_s"][at], columns["up_s"][at], columns["expected"][at] = draft_s, up_s, expected
+        columns["slack_s"][at] = budget_s(expected, speed, draft_s, network_s)
+        columns["promise_s"][at] = (self._context[devices] - self._prompt[devices] + expected) / speed - down_s
+
+    def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
+        cached = self._draft_cached[devices]
+        rows = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
+        draft_s = np.array([self.time.draft_s(*row) for row in rows])
+        draft_s[begins] += [self.time.prefill_s(prompt) for prompt in self._prompt[devices[begins]].tolist()]
+        return draft_s
+
+    def _begin(self, devices: Integers, at: Integers) -> None:
+        """The first round of the next response."""
+        numbers, before_s = self._responses[devices], self._asked_s[devices]
+        asked, prompts, tokens, self._source_place[devices] = self._ask(devices, numbers, before_s)
+        self._columns["at_s"][at], self._columns["gap_s"][at] = asked.at_s, asked.gap_s
+        self._asked_s[devices] = asked.at_s
+        self._prompt[devices] = self._context[devices] = prompts
+        self._draft_cached[devices], self._remaining[devices] = prompts - 1, tokens
+        self._responses[devices] += 1
+
+    def _ask(self, devices: Integers, numbers: Integers, before_s: Floats) -> tuple[Asks, Integers, Integers, Integers]:
+        """The responses of these numbers: their lengths, and where the source has their rounds."""
+        scenario, chances = self._scenario, self._chances
+        asked = scenario.arrivals.ask(
+            devices, scenario.devices, numbers, before_s, chances.of(Purpose.ASK, devices, numbers)
+        )
+        begun = scenario.source.begin(chances.of(Purpose.RESPONSE, devices, numbers))
+        never = asked.at_s == np.inf
+        prompts = _first_known(asked.prompt_tokens, scenario.prompt_tokens, begun.prompt_tokens, never)
+        tokens = _first_known(asked.output_tokens, scenario.output_tokens, begun.output_tokens, never)
+        if not (prompts.all() and tokens.all()):
+            raise SkitError(
+                "neither arrivals nor acceptance know the lengths of a response: give prompt and output tokens"
+            )
+        return asked, prompts, tokens, begun.place
+
+    def _message_s(self, purpose: Purpose, devices: Integers, tokens: Integers, bytes_per_s: float) -> Floats:
+        link, numbers = self._link, self._made[devices]
+        seconds = link.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+        if link.jitter_s:
+            chance = self._chances.of(purpose, devices, numbers)
+            seconds = np.maximum(0.0, seconds + link.jitter_s * (2 * chance - 1))
+        return seconds
+
+    def _place(self, devices: Integers, numbers: Integers) -> Integers:
+        return numbers % self._depth * len(self._made) + devices
+
+
+def _first_known(asked: Integers, scenario: int | None, source: Integers, never: Mask) -> Integers:
+    """Lengths in tokens: those of the arrivals, else of the scenario, else of the source; 0 where none is known.
+
+    Of a response that never comes, 1.
+    """
+    return np.where(never, 1, np.where(asked > 0, asked, scenario or source))
+
+
+def _zeros(arrays: int, length: int) -> list[Integers]:
+    return [np.zeros(length, dtype=np.int64) for _ in range(arrays)]
