@@ -114,7 +114,8 @@ def bench(
     """
     settings = _settings(methods, deployment, replaced, options)
     folder = Path(data_dir) if data_dir is not None else None
-    chosen = {"data_dir": folder, "allow_sample": sample, "limit": settings.limit, "seed": settings.seed}
+    chosen: dict[str, Any] = {"data_dir": folder, "allow_sample": sample}
+    chosen |= {"limit": settings.limit, "seed": settings.seed}
     campaign = Campaign(settings, [load_dataset(name, **chosen) for name in _several(dataset)], _silent)
     for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
         (tell or _silent)(note)
