@@ -6,7 +6,6 @@ import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, 
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
-PLACES = filled_in(Path(mkdtemp(prefix="places-")))
 VARIANTS = {
     "fixed-k": ["fixed-k", "fixed-k:k=6", "fixed-k:drafter=prompt-lookup", "fixed-k:drafter=suffix"],
     "threshold": [
@@ -65,12 +63,18 @@ def _chains(kind: type[Method]) -> bool:
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:
     known = {field.name for field in fields(kind)}
-    given = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, **PLACES}
+    given = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, "predictor": "{predictor}", "ranks": "{ranks}"}
     options = ",".join(f"{key}={value}" for key, value in given.items() if key in known)
     return VARIANTS.get(name, [f"{name}:{options}" if options else name])
 
 
 CHAIN_METHODS, TREE_METHODS = specs(chains=True), specs(chains=False)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What the specs name by a place."""
+    return filled_in(tmp_path_factory.mktemp("places"))
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +123,10 @@ def test_the_trace_is_not_trivial(traces):
     assert any(trace.finish_reason == "length" for trace in traces)
 
 
-@pytest.mark.parametrize(
-    "spec", CHAIN_METHODS, ids=[spec.partition(str(PLACES["predictor"]))[0] for spec in CHAIN_METHODS]
-)
-def test_replayed_rounds_equal_live_rounds(spec, models, requests, answers, header, traces):
+@pytest.mark.parametrize("spec", CHAIN_METHODS)
+def test_replayed_rounds_equal_live_rounds(spec, places, models, requests, answers, header, traces):
     """Under a deployment, since policies that learn from time decide alike only where it is modelled."""
-    method = parse_method(spec).prepare(ENVIRONMENT)
+    method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)
     live = decode(method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT)
     replayed = list(replay(method, header, traces, deployment=DEPLOYMENT))
@@ -153,9 +155,9 @@ def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, state
 
 
 @pytest.mark.parametrize("spec", TREE_METHODS)
-def test_a_method_that_drafts_trees_is_refused(spec, header, traces):
+def test_a_method_that_drafts_trees_is_refused(spec, places, header, traces):
     with pytest.raises(SkitError, match="cannot be replayed"):
-        list(replay(parse_method(spec).prepare(ENVIRONMENT), header, traces))
+        list(replay(parse_method(spec.format(**places)).prepare(ENVIRONMENT), header, traces))
 
 
 def test_replay_of_a_batch_has_the_same_rounds(header, traces):
@@ -171,8 +173,8 @@ def test_replayed_time_is_steps_times_their_recorded_seconds(header, traces):
     assert sum(r.draft_s for r in record.rounds) == pytest.approx(count * 2 * header.draft_s)
 
 
-def test_a_replayed_predictor_is_charged_for_its_decisions(header, traces):
-    method = parse_method(f"wisp:predictor={PLACES['predictor']},max_draft=6").prepare(ENVIRONMENT)
+def test_a_replayed_predictor_is_charged_for_its_decisions(places, header, traces):
+    method = parse_method(f"wisp:predictor={places['predictor']},max_draft=6").prepare(ENVIRONMENT)
     records = list(replay(method, header, traces))
     for step in (step for record in records for step in record.rounds):
         assert step.policy_s == pytest.approx(step.drafted * header.statistics_s)
