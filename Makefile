@@ -19,7 +19,7 @@ bench: $(INSTALLED)
 
 # Side by side, and one thread each: most of the models in the tests are too small to share out.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

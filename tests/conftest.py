@@ -1,10 +1,12 @@
 """A pair of tiny real models on disk, and a comparison of runs that were made up."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import QUIET, READINGS, TinyPair
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
 
@@ -18,11 +20,15 @@ DIVISIBLE = {"test_method_contract.py"}
 """Files whose tests may run in different processes; those of any other share what they have prepared."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name not in DIVISIBLE:
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
+class _ByFile(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if Path(file).name in DIVISIBLE else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Who gets which tests where several processes share them."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
