@@ -20,6 +20,7 @@ from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
+from specbench_kit.deployments.alone import Alone
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
@@ -147,10 +148,24 @@ def timed(
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
-    on_edge = (method.placement or deployment.placement) == "edge" and method.uses_drafter
-    endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
-    timelines = Timelines(replace(deployment, drafter=endpoint), clock, on_edge=on_edge, learned=method.learned)
+    on_edge = _on_edge(method, deployment)
+    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=method.learned)
     return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
+
+
+def alone(method: Method, deployment: Deployment) -> Alone:
+    """The clock of a deployment that serves one request after the other."""
+    return Alone(_drafting(method, deployment), on_edge=_on_edge(method, deployment), learned=method.learned)
+
+
+def _on_edge(method: Method, deployment: Deployment) -> bool:
+    return (method.placement or deployment.placement) == "edge" and method.uses_drafter
+
+
+def _drafting(method: Method, deployment: Deployment) -> Deployment:
+    """The deployment whose drafter takes the time of the method's."""
+    endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
+    return replace(deployment, drafter=endpoint)
 
 
 def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:

@@ -38,17 +38,35 @@ class Conclusion:
     summary: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The records of a run, as its files have them."""
+
+    records: list[RequestRecord]
+    baseline: list[RequestRecord]
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> "Written":
+        """From its files."""
+        return cls(run.records(), run.baseline_records())
+
+
 def conclude(
-    runs: Sequence[RunDirectory], evidence: Evidence, decode: Callable[[list[int]], str] | None
+    runs: Sequence[RunDirectory],
+    evidence: Evidence,
+    decode: Callable[[list[int]], str] | None,
+    read: Callable[[RunDirectory], Written] = Written.read,
 ) -> list[Conclusion]:
-    """Write report and summary of every run.
+    """Write report and summary of every run, whose records `read` gives.
 
     Of several runs only the text, since figures and page stand in the report that sets them side by side.
     """
-    oracle = next((_throughput(run) for run in runs if _reads_reference(run)), None)
-    conclusions = [Conclusion(run, _summarise(run, evidence, oracle)) for run in runs]
-    for conclusion in conclusions:
-        write_report(conclusion, ALL if len(runs) == 1 else TEXT, decode)
+    oracle = next((_throughput(run, read(run).records) for run in runs if _reads_reference(run)), None)
+    conclusions = []
+    for run in runs:
+        written = read(run)
+        conclusions.append(Conclusion(run, _summarise(run, written, evidence, oracle)))
+        _write_report(conclusions[-1], written, ALL if len(runs) == 1 else TEXT, decode)
     for conclusion in conclusions:  # last, because the summary is what says that a run is complete
         conclusion.directory.write_summary(conclusion.summary)
     return conclusions
@@ -58,16 +76,22 @@ def write_report(
     conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Callable[[list[int]], str] | None = None
 ) -> None:
     """A run's report, in its own folder."""
+    _write_report(conclusion, Written.read(conclusion.directory), formats, decode)
+
+
+def _write_report(
+    conclusion: Conclusion, written: Written, formats: Sequence[str], decode: Callable[[list[int]], str] | None
+) -> None:
     run = conclusion.directory
-    found = Run(run.path, run.run, run.records(), run.baseline_records(), conclusion.summary)
+    found = Run(run.path, run.run, written.records, written.baseline, conclusion.summary)
     if found.records:
         write_reports(compare([found]), run.path, formats, decode, hint=KEPT)
     else:
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 
 
-def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> dict[str, Any]:
-    records, baseline, method = run.records(), run.baseline_records(), parse_method(run.run["method"])
+def _summarise(run: RunDirectory, written: Written, evidence: Evidence, oracle: float | None) -> dict[str, Any]:
+    records, baseline, method = written.records, written.baseline, parse_method(run.run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
     deployment = run.run.get("deployment")
     if deployment and method.placement:
@@ -92,8 +116,7 @@ def _summarise(run: RunDirectory, evidence: Evidence, oracle: float | None) -> d
     }
 
 
-def _throughput(run: RunDirectory) -> float | None:
-    records = run.records()
+def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
     span_s = None if spans_interruption(run.run) else makespan_s(records)
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 

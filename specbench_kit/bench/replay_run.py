@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench_kit.assembly import environment
 from specbench_kit.bench.choice import usable
-from specbench_kit.bench.conclusion import Conclusion, conclude
+from specbench_kit.bench.conclusion import Conclusion, Written, conclude
 from specbench_kit.bench.evidence import ReplayEvidence
 from specbench_kit.bench.exports import Exports
 from specbench_kit.bench.lanes import BASELINE, Progress
@@ -45,16 +45,22 @@ def bench_replay(
         for spec, method in methods.items()
     }
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
+    at_hand = Written([], [])
     if settings.baseline:
         for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
+            at_hand.baseline.append(record)
             for run in runs.values():
                 run.append_baseline(record)
     for spec, run in runs.items():
+        at_hand.records.clear()
         exports = Exports(run, settings)
         for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
+            at_hand.records.append(record)
             run.append(record)
         exports.write()
-    return conclude(list(runs.values()), ReplayEvidence(), None), left_out
+    # The records of several runs might not fit into memory side by side.
+    read = (lambda _: at_hand) if len(runs) == 1 else Written.read
+    return conclude(list(runs.values()), ReplayEvidence(), None, read), left_out
 
 
 def _try(method: Method, trace: TraceFile) -> Method:

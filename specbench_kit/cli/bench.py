@@ -165,7 +165,7 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
     from specbench_kit.reports.run.terminal import print_summary
 
     directories = [conclusion.directory for conclusion in conclusions]
-    joint = report_jointly(out, directories)
+    joint = report_jointly(out, conclusions)
     if joint is not None:
         print_comparison(console, joint[1])
     else:

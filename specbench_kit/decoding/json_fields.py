@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from math import isnan
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 NOTHING = type(None)
@@ -92,6 +93,38 @@ def checked(record: Any, found: Any, nullable: tuple[str, ...] = ()) -> dict[str
         if any(isinstance(one, float) and not abs(one) < LONGEST for one in _items(value)):
             raise ValueError(f"{name} must be below {LONGEST:g}, not {shown(value)}")
     return known
+
+
+def all_checked(record: Any, found: list[Any], nullable: tuple[str, ...] = ()) -> bool:
+    """Whether `checked` would take each of these objects as it is, with all of its fields and no others.
+
+    Looks at them field by field, which takes a tenth of the time; False says no more than that one has to look closer.
+    """
+    kinds = _kinds(record, nullable)
+    if set(map(type, found)) != {dict} or any(one.keys() != kinds.keys() for one in found):
+        return False
+    return all(_hold([one[name] for one in found], kind) for name, (kind, _) in kinds.items())
+
+
+def _hold(values: list[Any], kind: Kind) -> bool:
+    """Whether all values are of a kind that is no choice, and all numbers among them of one type and in range."""
+    types = set(map(type, values))
+    if kind.choices or not types <= kind.types:
+        return False
+    if kind.items:
+        values = [item for value in values if value for item in value]
+        types = set(map(type, values))
+        if not types <= kind.items:
+            return False
+    if NOTHING in types:
+        values = [value for value in values if value is not None]
+        types.remove(NOTHING)
+    if types == {float}:
+        # The sum shows a NaN, which min and max may pass over.
+        return min(values) > -LONGEST and max(values) < LONGEST and not isnan(sum(values))
+    if types == {int}:
+        return min(values) >= 0 and max(values) < TOO_LARGE
+    return not types & {int, float}
 
 
 def shown(value: Any) -> str:

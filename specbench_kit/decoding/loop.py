@@ -107,12 +107,6 @@ def mark_round(clock: Clock, session: Session) -> None:
 
 
 def _close(session: Session, now_s: float) -> RequestRecord:
-    record = session.record
     assert session.finish_reason is not None
-    record.finish_reason = session.finish_reason
-    record.output_ids = session.tokens[len(session.request.prompt_ids) :]
-    record.finished_s = now_s
-    record.ttft_s, record.e2e_s = record.rounds[0].first_s, record.rounds[-1].end_s
-    if len(record.output_ids) > 1:
-        record.tpot_s = (record.e2e_s - record.ttft_s) / (len(record.output_ids) - 1)
-    return record
+    session.record.finish(session.tokens[len(session.request.prompt_ids) :], session.finish_reason, now_s)
+    return session.record

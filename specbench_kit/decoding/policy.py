@@ -1,9 +1,12 @@
 """What a policy may do: decide what to draft and what to verify, round by round or level by level."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a list of methods needs no torch
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -18,11 +21,42 @@ class Child(NamedTuple):
     score: float
 
 
+class Chains(NamedTuple):
+    """What was drafted for a request at every offset of its answer, each a place where a round may begin.
+
+    `statistics` [offsets, tokens, 5] are those of the drafted tokens, as `NodeStats` has them; `right` [offsets,
+    tokens] says whether the answer, up to its end, has the very token at that place.
+    """
+
+    statistics: "NDArray[np.float64]"
+    right: "NDArray[np.bool_]"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """Where a chain ends: after `most` tokens, or with the first one that `stops` marks, which is kept back or sent.
+
+    `stops` gives bool [offsets, tokens]; without it no token is marked.
+    """
+
+    most: int
+    stops: "Callable[[Chains], NDArray[np.bool_]] | None" = None
+    sends_last: bool = True
+
+
 class Policy:
     """Decides what to draft and what to verify in each round; one object serves all requests of a run.
 
     Views are for reading: the loop owns forwards, KV, randomness, clock and records.
     """
+
+    @property
+    def stop_rule(self) -> StopRule | None:
+        """All that it does, where that is to stop each chain by its own tokens alone: a replay then needs no loop.
+
+        A subclass with another `draft` or `choose` has to give another rule, or None.
+        """
+        return None
 
     def draft(self, drafter: "Drafter") -> None:
         """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`."""

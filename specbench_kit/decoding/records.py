@@ -1,10 +1,11 @@
 """What one decoded request leaves behind: the lines of `requests.jsonl`."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Literal
 
-from specbench_kit.decoding.json_fields import checked, parse, shown
+from specbench_kit.decoding.json_fields import all_checked, checked, parse, shown
 from specbench_kit.plain_text import one_line
 
 TimeKind = Literal["measured", "modelled"]
@@ -116,9 +117,19 @@ class RequestRecord:
         tokens: list[int | None] = [*self.output_ids]
         return None not in tokens
 
+    def finish(self, output_ids: list[int], reason: FinishReason, now_s: float) -> None:
+        """Note what came out, and the times that follow from the rounds."""
+        self.output_ids, self.finish_reason, self.finished_s = output_ids, reason, now_s
+        self.ttft_s, self.e2e_s = self.rounds[0].first_s, self.rounds[-1].end_s
+        if len(output_ids) > 1:
+            self.tpot_s = (self.e2e_s - self.ttft_s) / (len(output_ids) - 1)
+
     def to_json(self) -> str:
         """One line of `requests.jsonl`; a number that is not finite is a ValueError."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+        # Not `asdict`, which copies every number of every round on its own: that takes four times as long.
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found["rounds"] = [dict(zip(_ROUND, _of_round(one), strict=True)) for one in self.rounds]
+        return json.dumps(found, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "RequestRecord":
@@ -126,18 +137,24 @@ class RequestRecord:
         return cls.from_dict(parse(line))
 
     @classmethod
-    def from_dict(cls, fields: Any) -> "RequestRecord":
+    def from_dict(cls, found: Any) -> "RequestRecord":
         """The record of an object; fields that a newer kit added are passed over, wrong ones are a ValueError."""
-        rounds = fields.get("rounds") if isinstance(fields, dict) else None
-        known = checked(cls, fields if rounds is None else {**fields, "rounds": _rounds(rounds)}, ("output_ids",))
+        rounds = found.get("rounds") if isinstance(found, dict) else None
+        known = checked(cls, found if rounds is None else {**found, "rounds": _rounds(rounds)}, ("output_ids",))
         if rounds is None:
             raise ValueError("rounds is missing")
         return cls(**known | {name: one_line(known[name]) for name in NAMES if known.get(name)})
 
 
+_ROUND = tuple(one.name for one in fields(RoundRecord))
+_of_round = attrgetter(*_ROUND)
+
+
 def _rounds(found: Any) -> list[RoundRecord]:
     if not isinstance(found, list):
         raise ValueError(f"rounds must be a list, not {shown(found)}")
+    if all_checked(RoundRecord, found, MAY_BE_UNKNOWN):
+        return [RoundRecord(**one) for one in found]
     rounds = []
     for number, one in enumerate(found, 1):
         try:

@@ -100,7 +100,8 @@ class Timelines:
             client.answer_s = start_s + verify_s + (self._answer(client, verdict) if waits else 0.0)
             if not client.asked:
                 self._cross_meanwhile(client, verdict)
-        self._mark_verification(clients, arrivals_s, start_s, start_s + verify_s)
+        if self.clock.timeline is not None:
+            self._mark_verification(clients, arrivals_s, start_s, start_s + verify_s)
         return rows
 
     def _mark_verification(
@@ -122,7 +123,7 @@ class Timelines:
         """The answer is there; the last token of the output is never in KV."""
         client = self._clients[verdict.draft.request_id]
         client.target_cached = verdict.draft.context_length - 1
-        if self._on_edge:
+        if self._on_edge and self.clock.timeline is not None:
             self.clock.mark(f"edge/{client.name}", "stall", client.ready_s, client.answer_s, client.name)
         self.clock.wait_until(max(client.answer_s, client.ready_s))
 
@@ -130,8 +131,7 @@ class Timelines:
         """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`."""
         client = self._clients[draft.request_id]
         below = [] if kept is None else draft.tree.below(kept)
-        staying = {0, *path, *below}
-        client.draft_cached -= sum(node not in staying for node in client.forwarded)
+        client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
     def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
@@ -152,12 +152,14 @@ class Timelines:
         if self._on_edge:
             for client, taken_s in zip(clients, seconds, strict=True):
                 end_s = client.ready_s + taken_s
-                self.clock.mark(f"edge/{client.name}", label, client.ready_s, end_s, client.name)
+                if self.clock.timeline is not None:
+                    self.clock.mark(f"edge/{client.name}", label, client.ready_s, end_s, client.name)
                 client.ready_s = end_s
             return
         start_s = max(self._shared_free_s, *(client.ready_s for client in clients))
         self._shared_free_s = start_s + max(seconds)
-        self.clock.mark("drafter", label, start_s, self._shared_free_s, *(client.name for client in clients))
+        if self.clock.timeline is not None:
+            self.clock.mark("drafter", label, start_s, self._shared_free_s, *(client.name for client in clients))
         for client in clients:
             client.ready_s = self._shared_free_s
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods
+from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods
 
 
 @methods.register("autoregressive")
@@ -16,4 +16,8 @@ class Autoregressive(Method):
     uses_drafter = False
 
     def policy(self) -> Policy:
-        return Policy()
+        return _Nothing()
+
+
+class _Nothing(Policy):
+    stop_rule = StopRule(0)

@@ -7,13 +7,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
-from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
+from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
 from specbench_kit.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.registry import Registry
 
 __all__ = [
+    "Chains",
     "Child",
     "Environment",
     "Latencies",
@@ -23,6 +24,7 @@ __all__ = [
     "Pipeline",
     "Policy",
     "StepBudget",
+    "StopRule",
     "methods",
     "require",
 ]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -28,6 +28,10 @@ class FixedK(Method):
 @dataclass
 class _FixedKPolicy(Policy):
     k: int
+
+    @property
+    def stop_rule(self) -> StopRule:
+        return StopRule(self.k)
 
     def draft(self, drafter: "Drafter") -> None:
         for _ in range(self.k):

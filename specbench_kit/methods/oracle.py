@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,10 @@ class Oracle(Method):
 @dataclass
 class _OraclePolicy(Policy):
     max_draft: int
+
+    @property
+    def stop_rule(self) -> StopRule:
+        return StopRule(self.max_draft, lambda chains: ~chains.right, sends_last=False)
 
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -56,6 +56,13 @@ class _ThresholdPolicy(Policy):
         self.limits: defaultdict[str, int] = defaultdict(lambda: options.max_draft)
         self.thresholds: defaultdict[str, float] = defaultdict(lambda: options.threshold)
         self.histories: defaultdict[str, _History] = defaultdict(_History)
+
+    @property
+    def stop_rule(self) -> StopRule | None:
+        options = self.options
+        if options.schedule != "constant" or options.adaptive or options.unit == "batch":
+            return None
+        return StopRule(options.max_draft, lambda chains: chains.statistics[..., -1] < options.threshold)
 
     def draft(self, drafter: "Drafter") -> None:
         live = list(drafter.drafts)

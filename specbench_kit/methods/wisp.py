@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.errors import SkitError
-from specbench_kit.methods.base import Environment, Method, Policy, methods, require
+from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from specbench_kit.decoding.drafter import Draft, Drafter
     from specbench_kit.predictors.artefact import Predictor
     from specbench_kit.predictors.library import PairHashes
@@ -110,6 +113,10 @@ class _WispPolicy(Policy):
         self.probes: set[str] = set()
         """Requests whose newest token is predicted to be rejected."""
 
+    @property
+    def stop_rule(self) -> StopRule:
+        return StopRule(self.predictor.max_draft, self._rejected, sends_last=False)
+
     def draft(self, drafter: "Drafter") -> None:
         self.probes.clear()
         live = drafter.drafts
@@ -118,6 +125,9 @@ class _WispPolicy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
+
+    def _rejected(self, chains: Chains) -> "NDArray[np.bool_]":
+        return ~(self.predictor.score_chains(chains.statistics) >= self.predictor.threshold)
 
     def _goes_on(self, draft: "Draft") -> bool:
         accepted = draft.tree.judge(draft.tree.last, self.predictor) >= self.predictor.threshold

@@ -100,12 +100,16 @@ class Predictor:
 
     def score_chain(self, table: NDArray[Any]) -> list[float]:
         """Of all tokens of a chain, whose statistics are [tokens, 5] in the order of `NodeStats`."""
-        columns = [
-            np.arange(1, len(table) + 1) if name == DRAFT_POSITION else table[:, FEATURES.index(name)]
-            for name in self.features
-        ]
-        scores: list[float] = self.scorer.score_many(np.stack(columns, axis=1).astype(np.float32)).tolist()
+        scores: list[float] = self.score_chains(table[None])[0].tolist()
         return scores
+
+    def score_chains(self, tables: NDArray[Any]) -> NDArray[np.float64]:
+        """Of all tokens of several chains [chains, tokens, 5]: shape [chains, tokens]."""
+        chains, tokens, _ = tables.shape
+        places = np.broadcast_to(np.arange(1, tokens + 1), (chains, tokens))
+        columns = [places if name == DRAFT_POSITION else tables[..., FEATURES.index(name)] for name in self.features]
+        features = np.stack(columns, axis=-1).reshape(-1, len(columns)).astype(np.float32)
+        return self.scorer.score_many(features).reshape(chains, tokens)
 
 
 def save(folder: Path, predictor: Predictor) -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import torch
 
-from specbench_kit.assembly import round_policy, timed
+from specbench_kit.assembly import alone, round_policy, timed
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
@@ -21,6 +21,7 @@ from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.drafting.base import Offer, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
+from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 UNLIMITED = 1 << 40
@@ -73,10 +74,7 @@ class ReplayDrafter:
         for draft in grown:
             place = draft.tree.last
             if place >= self._header.max_draft:
-                raise SkitError(
-                    f"the trace holds drafts of {self._header.max_draft} tokens and the method wants more: "
-                    "record it with a larger --max-draft, or lower the method's"
-                )
+                raise too_short(self._header.max_draft)
             source = self._recorded.get(draft.request_id) or self._look_up(draft)
             draft.tree.add(source.tokens[place], place, source, place)
         return grown
@@ -129,10 +127,7 @@ class ReplayVerifier:
 
 def _nth(answer: Sequence[int], column: int) -> int:
     if column >= len(answer):
-        raise SkitError(
-            f"the method's draft goes {column} tokens beyond the recorded answer: record the trace with a larger "
-            "--max-draft, or lower the method's"
-        )
+        raise beyond_answer(column)
     return answer[column]
 
 
@@ -166,11 +161,15 @@ def replay(
     """
     if method.pipeline is not None:
         raise SkitError("a trace holds chains, so a method that fills a pipeline cannot be replayed: run it live")
+    place, policy = deployment or recorded(header), round_policy(method)
+    rule = policy.stop_rule if batch_size == 1 and timeline is None else None
+    if rule is not None and (rule.most == 0 or _drafts_with_model(method)):
+        return replay_chains(rule, header, traces, alone(method, place))
     active: dict[str, RequestTrace] = {}
     drafter, verifier = _source(method, header, active), ReplayVerifier(active)
     engine = Engine(
-        round_policy(method),
-        *timed(method, drafter, verifier, deployment or recorded(header)),
+        policy,
+        *timed(method, drafter, verifier, place),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
@@ -178,6 +177,13 @@ def replay(
         name=method.called,
     )
     engine.clock.timeline = timeline
+    return _replay_rounds(engine, active, traces, batch_size)
+
+
+def _replay_rounds(
+    engine: Engine, active: dict[str, RequestTrace], traces: Iterable[RequestTrace], batch_size: int
+) -> Iterator[RequestRecord]:
+    """The general way: the loop of a live run, over recorded drafts and answers."""
     waiting = iter(traces)
     while True:
         for trace in islice(waiting, batch_size - len(active)):
@@ -190,13 +196,18 @@ def replay(
             yield record
 
 
+def _drafts_with_model(method: Method) -> bool:
+    """Whether its drafts are what a trace has on record."""
+    return bool(method.drafting.models) and method.drafting.offer is Offer.LEVELS
+
+
 def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]) -> DraftSource:
     """What the trace holds of the draft model, or a drafter that needs no model: text is there to look things up in."""
     drafting = method.drafting
     if not drafting.models:
         longest, clock = header.capacity or UNLIMITED, MeasuringClock(torch.device("cpu"))
         return drafting.source(Parts({}, Sampler(), clock, sampled=False, capacity=longest))
-    if drafting.offer is not Offer.LEVELS:
+    if not _drafts_with_model(method):
         reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"
         raise SkitError(f"{method.called}: {reason}: run it live")
     return ReplayDrafter(header, traces)

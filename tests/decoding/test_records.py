@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.decoding.json_fields import all_checked, checked
+from specbench_kit.decoding.records import MAY_BE_UNKNOWN, RequestRecord, RoundRecord
 
 ROUND = RoundRecord(4, 3, 2, 3, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 2.8, 1, True, 1, 2, [2.6, 2.7, 2.8])
 RECORD = RequestRecord("q1", "chat", [1, 2], [3, 4, 5], "für", "eos", None, 2.6, 2.8, 0.1, 9.5, "modelled", 2, [ROUND])
@@ -40,6 +41,24 @@ def test_what_a_newer_kit_adds_is_passed_over() -> None:
 def test_what_is_wrong_is_said(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RequestRecord.from_dict(json.loads(RECORD.to_json()) | change)
+
+
+STRANGE = [None, True, -1, 0, 1.5, 1e16, float("inf"), float("nan"), 2**63, "x", [], [1], [1.0], [None], [1e999], {}]
+
+
+def test_the_quick_look_at_many_rounds_lets_nothing_through() -> None:
+    """It may send one to the close look in vain, but not for what a run writes."""
+    written = json.loads(RECORD.to_json())["rounds"] * 3
+    assert all_checked(RoundRecord, written, MAY_BE_UNKNOWN)
+    quick = []
+    for name, value in ((name, value) for name in written[0] for value in STRANGE):
+        changed = [written[0], written[1] | {name: value}, written[2]]
+        if all_checked(RoundRecord, changed, MAY_BE_UNKNOWN):
+            quick.append((name, value))
+            assert [checked(RoundRecord, one, MAY_BE_UNKNOWN) for one in changed] == changed
+    assert ("drafted", None) in quick
+    assert ("path", []) in quick
+    assert not all_checked(RoundRecord, [*written, {}, 7], MAY_BE_UNKNOWN)
 
 
 def test_a_record_without_rounds_is_incomplete() -> None:
