@@ -28,18 +28,28 @@ def inter_token_gaps(rounds: Rounds) -> Array:
     A request's first burst gives none: the wait for it is ttft, and its tokens arrive together. The tokens of a round
     that knows when each of them was committed are bursts of one.
     """
-    bursts = [
-        (request, size, end_s)
-        for request, moments_s, committed, round_end_s in zip(
-            rounds.request, rounds.commits_s, rounds["committed"], rounds["end_s"], strict=True
-        )
-        for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(committed, round_end_s)])
-        if size
-    ]
-    request, tokens, end_s = np.array(bursts, dtype=np.float64).reshape(-1, 3).T
+    request, tokens, end_s = _bursts(rounds)
     later = (request[1:] == request[:-1]) & np.isfinite(np.diff(end_s))
     sizes = tokens[1:][later]
     return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
+
+
+def _bursts(rounds: Rounds) -> tuple[Array, Array, Array]:
+    """Request, tokens and moment of everything that was committed at once."""
+    committed, ended_s = rounds["committed"], rounds["end_s"]
+    if not any(rounds.commits_s):
+        some = committed != 0
+        return rounds.request[some], committed[some], ended_s[some]
+    bursts = [
+        (request, size, end_s)
+        for request, moments_s, tokens, round_end_s in zip(
+            rounds.request, rounds.commits_s, committed, ended_s, strict=True
+        )
+        for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(tokens, round_end_s)])
+        if size
+    ]
+    request, sizes, moments_s = np.array(bursts, dtype=np.float64).reshape(-1, 3).T
+    return request, sizes, moments_s
 
 
 def distribution(values: Sequence[float] | Array) -> Metrics:

@@ -1,44 +1,44 @@
 """Requests that are summarised together, and their rounds as columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.units import Units
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
-
-LISTS = ("commits_s", "parents", "path")
-"""Fields of a round that are lists, and no column."""
 
 
 class Rounds:
     """The rounds of finished requests as columns, one entry per round; `request` says whose round it is."""
 
     def __init__(self, finished: Sequence[RequestRecord]) -> None:
-        rounds = [r for record in finished for r in record.rounds]
-        self.count = len(rounds)
+        self._rounds = [r for record in finished for r in record.rounds]
+        self.count = len(self._rounds)
         self.requests = len(finished)
         self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
         self.names = [record.request_id for record in finished]
-        self.commits_s = [r.commits_s for r in rounds]
-        self._columns = {
-            f.name: np.array([getattr(r, f.name) for r in rounds], dtype=np.float64)
-            for f in fields(RoundRecord)
-            if f.name not in LISTS
-        }
-        self._columns["rounds"] = np.ones(len(rounds))
-        self._columns["proactive_rounds"] = (self["proactive"] > 0).astype(np.float64)
+        self.commits_s = [r.commits_s for r in self._rounds]
+        self._columns = {"rounds": np.ones(self.count)}
 
     def __getitem__(self, column: str) -> Array:
+        """A field of the rounds, made a column when it is first asked for."""
+        if column not in self._columns:
+            self._columns[column] = self._column(column)
         return self._columns[column]
+
+    def _column(self, name: str) -> Array:
+        if name == "proactive_rounds":
+            return (self["proactive"] > 0).astype(np.float64)
+        return np.array(list(map(attrgetter(name), self._rounds)), dtype=np.float64)
 
     def sum(self, column: str) -> float:
         return float(self[column].sum())
@@ -68,12 +68,12 @@ class Group:
         return Rounds(self.finished)
 
 
-def by_category(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecord]]:
-    """Records by category, in order of first appearance."""
+def by_category(group: Group) -> dict[str, Group]:
+    """The parts of a group by category, in order of first appearance; of a single one, the group itself."""
     parts: dict[str, list[RequestRecord]] = {}
-    for record in records:
+    for record in group.records:
         parts.setdefault(record.category, []).append(record)
-    return parts
+    return {name: group if len(parts) == 1 else Group(part) for name, part in parts.items()}
 
 
 def known(value: float) -> float | None:

@@ -39,6 +39,7 @@ def summarise(
     given overall only: categories share the run's time. Intervals are 95% intervals over prompts, or over batches of
     `batch_size` requests that shared their time.
     """
+    group = Group(records)
     _require_one_clock([*records, *(baseline or [])])
     reference = None
     if baseline is not None:
@@ -51,10 +52,10 @@ def summarise(
         )
         del reference["baseline"]
     units = units_of(records, batch_size)
-    overall = _summarise_group(records, baseline, units)
-    overall |= per_makespan(Group(records), makespan_s, slo_tpot_s)
+    overall = _summarise_group(group, baseline, units)
+    overall |= per_makespan(group, makespan_s, slo_tpot_s)
     overall |= _optional(overall["throughput"], overall["tokens"], reference, oracle_throughput, device_cost)
-    categories = {name: _summarise_group(part, baseline, units) for name, part in by_category(records).items()}
+    categories = {name: _summarise_group(part, baseline, units) for name, part in by_category(group).items()}
     return {"overall": overall, "categories": categories, "baseline": reference}
 
 
@@ -93,13 +94,10 @@ def _require_one_clock(records: Sequence[RequestRecord]) -> None:
         raise SkitError("measured and modelled times cannot share a metric: run method and baseline on one clock")
 
 
-def _summarise_group(
-    records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] | None, units: Units
-) -> Metrics:
-    group = Group(records)
+def _summarise_group(group: Group, baseline: Sequence[RequestRecord] | None, units: Units) -> Metrics:
     metrics = plain(group) | {"intervals": ratio_intervals(group.rounds, units)}
     if baseline is not None:
-        side = Side.of(records, baseline)
+        side = Side.of(group.records, baseline)
         found = paired.speedup(side, units)
         metrics |= paired.described(found) | {"speedup_request_mean": paired.request_mean(side)}
         metrics["intervals"]["speedup"] = found.interval() if found else None
