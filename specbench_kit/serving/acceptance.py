@@ -1,13 +1,17 @@
 """Where a response's rounds come from: recorded requests, or the odds that a draft's tokens are accepted."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from random import Random
+from functools import cached_property
+from itertools import product
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.chances import Floats, Integers
 
 BISECTIONS = 40
 
@@ -24,12 +28,21 @@ class Round(NamedTuple):
     proactive: int = 0
 
 
-class Script(NamedTuple):
-    """One response: its lengths in tokens where the source knows them, and rounds without end."""
+class Rounds(NamedTuple):
+    """A round of each of several devices: the fields of `Round`, each an array."""
 
-    prompt_tokens: int | None
-    output_tokens: int | None
-    rounds: Iterator[Round]
+    steps: Integers
+    submitted: Integers
+    accepted: Integers
+    proactive: Integers
+
+
+class Begun(NamedTuple):
+    """Responses: their lengths in tokens, 0 where the source does not know them, and where their rounds begin."""
+
+    prompt_tokens: Integers
+    output_tokens: Integers
+    place: Integers
 
 
 class Acceptance(Protocol):
@@ -39,8 +52,11 @@ class Acceptance(Protocol):
     def typical(self) -> "Typical":
         """Averages over its rounds."""
 
-    def script(self, random: Random) -> Script:
-        """The next response of a device, from the device's own random numbers."""
+    def begin(self, chance: Floats) -> Begun:
+        """A response for each random number."""
+
+    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+        """The next round of each response, with a random number for it, and the place of the one after it."""
 
 
 class Typical(NamedTuple):
@@ -107,34 +123,33 @@ class PerPosition:
             reached, correct = sent_right + sent_wrong, sent_right
         return Typical(steps, submitted, accepted / submitted if submitted else 0.0, len(self.rates))
 
-    def script(self, random: Random) -> Script:
-        return Script(None, None, self._judged(random) if self.predictor else self._whole(random))
+    def begin(self, chance: Floats) -> Begun:
+        unknown = np.zeros(len(chance), dtype=np.int64)
+        return Begun(unknown, unknown, unknown)
 
-    def _whole(self, random: Random) -> Iterator[Round]:
-        draw, rates, length = random.random, self.rates, len(self.rates)
-        outcomes = [Round(length, length, accepted) for accepted in range(length + 1)]
-        while True:
-            accepted = 0
-            for rate in rates:
-                if draw() >= rate:
-                    break
-                accepted += 1
-            yield outcomes[accepted]
+    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+        outcomes, below = self._outcomes
+        drawn = np.minimum(np.searchsorted(below, chance, side="right"), len(below) - 1)
+        return Rounds(*outcomes[:, drawn]), place
 
-    def _judged(self, random: Random) -> Iterator[Round]:
-        assert self.predictor is not None
-        draw, recall, miss = random.random, self.predictor.recall, 1 - self.predictor.specificity
-        while True:
-            drafted = submitted = accepted = 0
-            right = True
-            for rate in self.rates:
-                drafted += 1
-                right = right and draw() < rate
-                if draw() >= (recall if right else miss):
-                    break
-                submitted += 1
-                accepted += right
-            yield Round(drafted, submitted, accepted)
+    @cached_property
+    def _outcomes(self) -> tuple[Integers, Floats]:
+        """Every round that can come, [4, outcomes], and the chances of it and of those before it."""
+        odds: defaultdict[Round, float] = defaultdict(float)
+        passes = (1.0, 1.0)
+        if self.predictor:
+            passes = (1 - self.predictor.specificity, self.predictor.recall)
+        going_on = {(True, 0): 1.0}
+        for place, rate in enumerate(self.rates, 1):
+            before, going_on = going_on, defaultdict(float)
+            for ((was_right, accepted), reached), right in product(before.items(), (True, False)):
+                chance = reached * ((rate if right else 1 - rate) if was_right else float(not right))
+                odds[Round(place, place - 1, accepted)] += chance * (1 - passes[right])
+                going_on[right, accepted + right] += chance * passes[right]
+        for (_, accepted), reached in going_on.items():
+            odds[Round(len(self.rates), len(self.rates), accepted)] += reached
+        possible = {outcome: chance for outcome, chance in odds.items() if chance > 0}
+        return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
 def iid(alpha: float, length: int, predictor: Predictor | None = None) -> PerPosition:
@@ -142,13 +157,6 @@ def iid(alpha: float, length: int, predictor: Predictor | None = None) -> PerPos
     if length < 0:
         raise SkitError(f"a draft cannot be of {length} tokens")
     return PerPosition((alpha,) * length, predictor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Response:
-    prompt_tokens: int
-    output_tokens: int
-    rounds: tuple[Round, ...]
 
 
 class Recorded:
@@ -159,35 +167,31 @@ class Recorded:
     """
 
     def __init__(self, records: Sequence[RequestRecord], levels: int | None = None, proactive: int = 0) -> None:
-        self._responses = [
-            _Response(
-                len(record.prompt_ids),
-                len(record.output_ids),
-                tuple(_round(one, levels, proactive) for one in record.rounds),
-            )
-            for record in records
-            if record.rounds
-        ]
-        if not self._responses:
+        told = [record for record in records if record.rounds]
+        if not told:
             raise SkitError("the records hold no finished request: record a trace or a run with at least one")
-        rounds = [one for response in self._responses for one in response.rounds]
-        submitted = sum(one.submitted for one in rounds)
-        accepted = sum(one.accepted for one in rounds)
-        steps = sum(one.steps for one in rounds)
+        self._lengths = np.array([(len(record.prompt_ids), len(record.output_ids)) for record in told]).T
+        self._rounds = np.array([_round(one, levels, proactive) for record in told for one in record.rounds]).T
+        ends = np.cumsum([len(record.rounds) for record in told])
+        self._first = ends - [len(record.rounds) for record in told]
+        self._next = np.arange(1, self._rounds.shape[1] + 1)
+        self._next[ends - 1] = _ANOTHER
+        steps, submitted, accepted, _ = self._rounds.sum(axis=1).tolist()
         rate = accepted / submitted if submitted else 0.0
-        longest = max(one.submitted for one in rounds)
-        self.typical = Typical(steps / len(rounds), submitted / len(rounds), rate, longest)
+        count = self._rounds.shape[1]
+        self.typical = Typical(steps / count, submitted / count, rate, int(self._rounds[1].max()))
 
-    def script(self, random: Random) -> Script:
-        first = self._draw(random)
-        return Script(first.prompt_tokens, first.output_tokens, chain(first.rounds, self._others(random)))
+    def begin(self, chance: Floats) -> Begun:
+        drawn = (chance * len(self._first)).astype(np.int64)
+        return Begun(*self._lengths[:, drawn], self._first[drawn])
 
-    def _others(self, random: Random) -> Iterator[Round]:
-        while True:
-            yield from self._draw(random).rounds
+    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+        here = np.where(place == _ANOTHER, self.begin(chance).place, place)
+        return Rounds(*self._rounds[:, here]), self._next[here]
 
-    def _draw(self, random: Random) -> _Response:
-        return self._responses[int(random.random() * len(self._responses))]
+
+_ANOTHER = -1
+"""Stands for the first round of a response that is still to be drawn."""
 
 
 def _round(one: RoundRecord, levels: int | None, proactive: int) -> Round:

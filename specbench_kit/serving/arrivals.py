@@ -2,15 +2,18 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.chances import Floats, Integers
 
 
 class Asked(NamedTuple):
@@ -21,16 +24,27 @@ class Asked(NamedTuple):
     output_tokens: int | None = None
 
 
-NEVER = Asked(inf)
-Next = Callable[[float], Asked]
-"""What a device does next, given when it finished its last response."""
+class Asks(NamedTuple):
+    """The next response of each of several devices, as arrays [devices].
+
+    It is asked for at `at_s`, or `gap_s` after the device's last one has ended where that is later; infinity is never,
+    and minus infinity whatever the time. Of lengths, 0 is one that is not known.
+    """
+
+    at_s: Floats
+    gap_s: Floats
+    prompt_tokens: Integers
+    output_tokens: Integers
 
 
 class Arrivals(Protocol):
     """How the responses of all devices come about."""
 
-    def of_device(self, device: int, devices: int, random: Random) -> Next:
-        """What one of so many devices asks for, from its own random numbers."""
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+        """The responses with these numbers, from 0 on, of some devices out of `of`.
+
+        `before_s` is when the one before was asked for, 0 before the first; `chance` a random number for each.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +62,11 @@ class ClosedLoop:
         if self.think_s < 0 or self.ramp_s < 0:
             raise SkitError(f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s")
 
-    def of_device(self, device: int, devices: int, random: Random) -> Next:
-        begins_s = random.random() * self.ramp_s
-        first = True
-
-        def following(finished_s: float) -> Asked:
-            nonlocal first
-            if first:
-                first = False
-                return Asked(begins_s)
-            thinks_s = random.expovariate(1 / self.think_s) if self.exponential and self.think_s else self.think_s
-            return Asked(finished_s + thinks_s)
-
-        return following
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+        first = number == 0
+        thinks_s = -np.log1p(-chance) * self.think_s if self.exponential else self.think_s
+        unknown = np.zeros_like(devices)
+        return Asks(np.where(first, chance * self.ramp_s, -inf), np.where(first, -inf, thinks_s), unknown, unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +79,10 @@ class Poisson:
         if not self.rate_per_s > 0:
             raise SkitError(f"the arrival rate must be above 0 per second, not {self.rate_per_s}")
 
-    def of_device(self, device: int, devices: int, random: Random) -> Next:
-        now_s = 0.0
-
-        def following(_finished_s: float) -> Asked:
-            nonlocal now_s
-            now_s += random.expovariate(self.rate_per_s / devices)
-            return Asked(now_s)
-
-        return following
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+        unknown = np.zeros_like(devices)
+        at_s = before_s - np.log1p(-chance) * of / self.rate_per_s
+        return Asks(at_s, np.full(len(devices), -inf), unknown, unknown)
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,20 @@ class Replayed:
 
     asked: tuple[Asked, ...]
 
-    def of_device(self, device: int, devices: int, random: Random) -> Next:
-        mine: Iterator[Asked] = iter(self.asked[device::devices])
-        return lambda _finished_s: next(mine, NEVER)
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+        at_s, prompts, outputs = self._columns
+        place = np.minimum(devices + number * of, len(self.asked))
+        return Asks(at_s[place], np.full(len(devices), -inf), prompts[place], outputs[place])
+
+    @cached_property
+    def _columns(self) -> tuple[Floats, Integers, Integers]:
+        """Times and lengths; the last entry is what comes after all of them, which is never."""
+        at_s = np.array([*(one.at_s for one in self.asked), inf])
+        prompts, outputs = (
+            np.array([*(getattr(one, name) or 0 for one in self.asked), 0])
+            for name in ("prompt_tokens", "output_tokens")
+        )
+        return at_s, prompts, outputs
 
     def scaled(self, factor: float) -> "Replayed":
         """The same requests at so many times the rate."""

@@ -1,7 +1,9 @@
 """The verifier's memory for KV: what weights leave free, and who is in it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
+
+import numpy as np
 
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.deployments.profiles import find_profile
@@ -9,6 +11,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.serving.chances import Integers
 
 RESERVED = 0.1
 """Share of a device's memory that is kept for activations and the framework, as vLLM does by default."""
@@ -43,66 +46,65 @@ def capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     return KvCapacity(tokens, roofline.architecture.max_positions)
 
 
-@dataclass(slots=True)
 class Residents:
-    """Sessions whose KV is in memory, in tokens. What a batch uses is pinned.
+    """Sessions whose KV is in memory, in tokens; one per client. What a batch uses is pinned.
 
     Of the sessions that grow until memory is full, the one that was let in last makes room: of those that are
     drafting, or else of those that wait. So it is always the same few that are cold; evicting the least recently used
     of sessions that come back in turn would evict each of them just before it is needed.
     """
 
-    capacity: float
-    used: int = 0
-    peak: int = 0
-    evictions: int = 0
-    _idle: dict[int, int] = field(default_factory=dict)
-    _waiting: dict[int, int] = field(default_factory=dict)
-    _since: dict[int, int] = field(default_factory=dict)
-    """By session, how many had been let in before it."""
-    _let_in: int = 0
+    def __init__(self, capacity: float, clients: int) -> None:
+        self.used = self.peak = self.evictions = 0
+        self._capacity = capacity
+        self._state = np.zeros(clients, dtype=np.int8)
+        self._tokens = np.zeros(clients, dtype=np.int64)
+        self._since = np.zeros(clients, dtype=np.int64)
+        """How many had been let in before it."""
+        self._let_in = 0
 
-    def arrive(self, client: int) -> None:
-        """A session that drafted now waits."""
-        if client in self._idle:
-            self._waiting[client] = self._idle.pop(client)
+    def arrive(self, clients: Integers) -> None:
+        """Sessions that drafted now wait."""
+        self._state[clients[self._state[clients] == _DRAFTS]] = _WAITS
 
     def admit(self, client: int, tokens: int) -> bool:
         """Keep room for a session without KV, if there is enough beside all others."""
-        if self.used + tokens > self.capacity:
+        if self.used + tokens > self._capacity:
             return False
-        self._enter(client)
-        self._waiting[client] = tokens
+        self._enter(np.array([client]))
+        self._state[client], self._tokens[client] = _WAITS, tokens
         self.used += tokens
         return True
 
-    def pin(self, client: int, tokens: int) -> None:
-        """A session joins the batch and grows to so many tokens."""
-        self._enter(client)
-        self.used += tokens - self._waiting.pop(client, 0)
+    def pin(self, clients: Integers, tokens: Integers) -> None:
+        """Sessions join the batch and grow to so many tokens."""
+        self._enter(clients[self._state[clients] == _OUT])
+        self.used += int((tokens - self._tokens[clients]).sum())
+        self._state[clients], self._tokens[clients] = _IN_BATCH, tokens
 
     def make_room(self) -> list[int]:
         """Evict until what is pinned fits; returns who had to go."""
-        gone = []
-        while self.used > self.capacity:
-            held = self._idle or self._waiting
-            client = max(held, key=self._since.__getitem__)
-            self.used -= held.pop(client)
-            del self._since[client]
-            gone.append(client)
+        gone: list[int] = []
+        while self.used > self._capacity:
+            gone.append(self._last_let_in(_DRAFTS) if (self._state == _DRAFTS).any() else self._last_let_in(_WAITS))
+            self.used -= int(self._tokens[gone[-1]])
+            self._state[gone[-1]] = self._tokens[gone[-1]] = _OUT
         self.evictions += len(gone)
         self.peak = max(self.peak, self.used)
         return gone
 
-    def unpin(self, client: int, pinned: int, kept: int) -> None:
-        """After its verification a session keeps so many of its pinned tokens."""
-        self.used += kept - pinned
-        if kept:
-            self._idle[client] = kept
-        else:
-            del self._since[client]
+    def unpin(self, clients: Integers, kept: Integers) -> None:
+        """After their verification sessions keep so many of their pinned tokens."""
+        self.used += int((kept - self._tokens[clients]).sum())
+        self._state[clients], self._tokens[clients] = np.where(kept > 0, _DRAFTS, _OUT), kept
 
-    def _enter(self, client: int) -> None:
-        if client not in self._since:
-            self._since[client] = self._let_in
-            self._let_in += 1
+    def _enter(self, clients: Integers) -> None:
+        self._since[clients] = self._let_in + np.arange(len(clients))
+        self._let_in += len(clients)
+
+    def _last_let_in(self, state: int) -> int:
+        return int(np.where(self._state == state, self._since, -1).argmax())
+
+
+_OUT, _DRAFTS, _WAITS, _IN_BATCH = range(4)
+"""Where a session is, whose KV is in memory unless it is out."""

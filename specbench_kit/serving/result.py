@@ -1,7 +1,7 @@
 """What a simulation leaves behind, in columns."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,19 @@ class Columns:
         self._numbers = array("d")
         self.append = self._numbers.extend
 
-    def table(self) -> dict[str, Column]:
-        """One array per name."""
+    def extend(self, columns: Mapping[str, Any]) -> None:
+        """Several rows at once; what is the same in all of them may be a single number."""
+        rows = np.empty((len(columns["client"]), len(self._names)))
+        for place, name in enumerate(self._names):
+            rows[:, place] = columns[name]
+        self._numbers.frombytes(rows.tobytes())
+
+    def table(self, last: Mapping[str, Any] | None = None) -> dict[str, Column]:
+        """One array per name, with some rows behind the others."""
+        # A copy, since nothing can be appended while arrays look into the packed numbers.
         rows = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, len(self._names))
-        return {name: rows[:, place].copy() for place, name in enumerate(self._names)}
+        behind = last or dict.fromkeys(self._names, ())
+        return {name: np.concatenate([rows[:, place], behind[name]]) for place, name in enumerate(self._names)}
 
 
 @dataclass(frozen=True)

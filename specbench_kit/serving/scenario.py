@@ -66,10 +66,18 @@ class Scenario:
         drafted = self.max_batch * self.source.typical.longest if self.system.drafting == "server" else 0
         return Limits(self.max_batch, self.memory.tokens - drafted)
 
+    @property
+    def longest_response(self) -> float:
+        """Tokens of prompt and output that the server can hold, with a draft behind them."""
+        return min(self.memory.context, self.memory.tokens) - self._longest_draft
+
+    @property
+    def _longest_draft(self) -> int:
+        return 0 if self.system.drafting == "none" else self.source.typical.longest
+
     def check_lengths(self, prompt: int, output: int) -> None:
         """Refuse a response that the server cannot hold."""
-        drafted = 0 if self.system.drafting == "none" else self.source.typical.longest
-        longest = prompt + output + drafted
+        longest = prompt + output + self._longest_draft
         if longest > self.memory.context:
             raise SkitError(
                 f"a response of {prompt} + {output} tokens exceeds the model's context of {self.memory.context:g}: "

@@ -2,100 +2,119 @@
 
 import gc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
 
 from specbench_kit.errors import SkitError
-from specbench_kit.serving.device import Device
+from specbench_kit.serving.chances import Integers
+from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.memory import Residents
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
+from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Column, Columns, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import CoLocated, DraftTime, Execution, Verification
+from specbench_kit.serving.timing import CoLocated, Execution, Verification
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:
     """Everything that happens in a scenario; the same for one seed on every machine."""
-    with _uncollected():
-        return _Simulation(scenario, seed).run()
+    return Simulation(scenario, seed).run(scenario.duration_s)
 
 
-class _Simulation:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What the server is at; `drafted` is how many tokens it drafted for each request, where it drafts."""
+
+    requests: list[Waiting]
+    clients: Integers
+    new: Integers
+    cached: Integers
+    started_s: float
+    ended_s: float
+    drafted: int | None
+
+
+class Simulation:
+    """One server and its devices; runs on where it has stopped.
+
+    Devices are arrays, and so is what they do. A request becomes an object where it waits: that is what schedulers see.
+    """
+
     def __init__(self, scenario: Scenario, seed: int) -> None:
-        self._scenario = scenario
-        time = DraftTime(scenario.deployment, scenario.learned)
-        self._devices = [Device(number, scenario, time, seed) for number in range(scenario.devices)]
+        self._scenario, self._devices = scenario, Devices(scenario, seed)
         self._estimator = Estimator(scenario.deployment.verifier.latency, scenario.estimator, seed)
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
         self._execution = _execution(scenario)
-        self._residents = Residents(scenario.memory.tokens)
+        self._residents = Residents(scenario.memory.tokens, scenario.devices)
         self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache
         self._held: deque[Waiting] = deque()
         """Rounds whose KV does not fit beside that of the sessions in memory, which come and go before them."""
-        self._coming: list[tuple[float, int]] = []
-        """When rounds reach the server, and of which device."""
         self._waiting: dict[int, Waiting] = {}
-        self._batch: list[Waiting] = []
-        self._drafted: int | None = None
-        self._started_s = self._ended_s = inf
-        self._asked_again_s = inf
-        self._idle_since_s = inf
+        self._batch: _Batch | None = None
+        self._asked_again_s = self._idle_since_s = inf
         self._idle_waiting_s, self._refusals, self._events, self._batches = 0.0, 0, 0, 0
-        self._responses_begun = [0] * scenario.devices
         self._rounds, self._responses, self._batch_rows = Columns(ROUNDS), Columns(RESPONSES), Columns(BATCHES)
 
-    def run(self) -> Result:
-        """Until the time is up, or nothing is left to do."""
-        for device in self._devices:
-            self._expect(device, device.begin(0.0))
-        while (now_s := self._next_s()) <= self._scenario.duration_s:
-            if now_s == self._ended_s:
-                self._complete(now_s)
-            self._arrive(now_s)
-            if not self._batch and self._waiting:
-                self._decide(now_s)
-        return self._result()
+    def run(self, until_s: float) -> Result:
+        """Everything that happens by then, or until nothing is left to do."""
+        with _uncollected():
+            while (now_s := self._next_s()) <= until_s:
+                if self._batch is not None:
+                    self._complete(self._batch)
+                self._arrive(self._devices.arrived(now_s))
+                if self._waiting:
+                    self._decide(now_s)
+            self._arrive(self._devices.arrived(until_s))
+            return self._result(until_s)
 
     def _next_s(self) -> float:
-        coming_s = self._coming[0][0] if self._coming else inf
-        return min(coming_s, self._ended_s, self._asked_again_s)
+        """When the server is free to decide, with something new to decide about."""
+        if self._batch is not None:
+            return self._batch.ended_s
+        return min(float(self._devices.arrives_s.min()), self._asked_again_s)
 
-    def _expect(self, device: Device, at_s: float) -> None:
-        if at_s < inf:
-            heappush(self._coming, (at_s, device.number))
-
-    def _arrive(self, now_s: float) -> None:
-        """Take in every round that has reached the server."""
-        coming, devices, judge = self._coming, self._devices, self._estimator.judge
-        while coming and coming[0][0] <= now_s:
-            arrived_s, number = heappop(coming)
-            request = devices[number].waiting(arrived_s)
-            judge(request)
-            self._events += 1
+    def _arrive(self, devices: Integers) -> None:
+        """Rounds have reached the server."""
+        if not len(devices):
+            return
+        requests = self._devices.waiting(devices)
+        self._residents.arrive(devices)
+        self._events += len(requests)
+        for request in requests:
+            self._estimator.judge(request)
+        let_in: list[Waiting] = []
+        for request in requests:
             if request.cached or not self._admits:
-                self._residents.arrive(number)
-                self._enqueue(request)
-            elif request.new > devices[number].prompt + devices[number].round.submitted:
-                self._held.appendleft(request)
+                let_in.append(request)
             else:
-                self._held.append(request)
-        if self._held:
-            self._admit()
+                self._hold(request)
+                let_in += self._admitted()
+        self._enqueue(let_in)
 
-    def _admit(self) -> None:
-        """Let sessions in as long as their KV fits: those that were evicted first, the others in their order."""
+    def _hold(self, request: Waiting) -> None:
+        """Sessions without KV wait until they are let in: those that were evicted first, the others in their order."""
+        if self._devices.has_begun(request.client):
+            self._held.appendleft(request)
+        else:
+            self._held.append(request)
+
+    def _admitted(self) -> Iterator[Waiting]:
+        """Let sessions in as long as their KV fits."""
         held, residents = self._held, self._residents
         while held and residents.admit(held[0].client, held[0].kv_tokens):
-            self._enqueue(held.popleft())
+            yield held.popleft()
 
-    def _enqueue(self, request: Waiting) -> None:
-        self._waiting[request.client] = request
-        self._queue.add(request)
+    def _enqueue(self, requests: Sequence[Waiting]) -> None:
+        self._waiting.update(zip(map(_client, requests), requests, strict=True))
+        self._queue.add_all(requests)
 
     def _decide(self, now_s: float) -> None:
         """Ask the idle server's scheduler for a batch."""
@@ -114,103 +133,87 @@ class _Simulation:
         self._idle_since_s = min(self._idle_since_s, now_s)
         self._asked_again_s = decision.again_s if decision.again_s > now_s else inf
 
-    def _start(self, batch: list[Waiting], now_s: float) -> None:
-        for request in batch:
+    def _start(self, requests: list[Waiting], now_s: float) -> None:
+        for request in requests:
             if self._waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
-        new, cached = sum(request.new for request in batch), sum(request.cached for request in batch)
-        if len(batch) > self._limits.requests or new + cached > self._limits.kv_tokens:
-            raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
-        seconds, self._drafted = self._execution.run(batch)
-        self._reserve(batch)
-        self._batch, self._started_s, self._ended_s = batch, now_s, now_s + seconds
-        expected_s = self._estimator.of_batch(batch)
-        self._batch_rows.append(
-            (now_s, self._ended_s, now_s + expected_s, len(batch), len(self._waiting) + len(self._held), new, cached)
+        clients, new, cached = (
+            np.fromiter(map(field, requests), np.int64, len(requests)) for field in (_client, _new, _cached)
         )
+        if len(requests) > self._limits.requests or new.sum() + cached.sum() > self._limits.kv_tokens:
+            raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
+        seconds, drafted = self._execution.run(requests)
+        self._reserve(clients, new + cached + (drafted or 0))
+        self._batch = batch = _Batch(requests, clients, new, cached, now_s, now_s + seconds, drafted)
+        expected_s, left = now_s + self._estimator.of_batch(requests), len(self._waiting) + len(self._held)
+        self._batch_rows.append((now_s, batch.ended_s, expected_s, len(requests), left, new.sum(), cached.sum()))
 
-    def _reserve(self, batch: list[Waiting]) -> None:
+    def _reserve(self, clients: Integers, tokens: Integers) -> None:
         """Pin the batch's KV; sessions that have to make room for it come back cold."""
-        residents, drafted = self._residents, self._drafted or 0
-        for request in batch:
-            residents.pin(request.client, request.kv_tokens + drafted)
-        for number in residents.make_room():
-            self._devices[number].cached = 0
+        self._residents.pin(clients, tokens)
+        for number in self._residents.make_room():
+            self._devices.cached[number] = 0
             if (evicted := self._waiting.get(number)) is not None:
                 evicted.new, evicted.cached = evicted.new + evicted.cached, 0
                 self._estimator.judge(evicted)
                 self._queue.changed(evicted)
 
-    def _complete(self, now_s: float) -> None:
+    def _complete(self, batch: _Batch) -> None:
         """Hand the answers out."""
-        drafted = self._drafted or 0
-        keeps = self._scenario.system.prefix_cache
-        for request in self._batch:
-            device = self._devices[request.client]
-            accepted, committed = device.receive(now_s, self._drafted)
-            self._record(request, device, accepted, committed)
-            kept = device.cached = device.context - 1 if keeps and device.remaining else 0
-            self._residents.unpin(request.client, request.kv_tokens + drafted, kept)
-            if not device.remaining:
-                self._finish(device)
-            self._expect(device, device.go_on())
-        self._admit()
+        self._arrive(self._devices.arrived(batch.ended_s, before=True))
+        found = self._devices.receive(batch.clients, batch.ended_s, batch.drafted)
+        self._residents.unpin(batch.clients, self._devices.cached[batch.clients])
+        self._rounds.extend(found | _of_server(batch, self._batches))
+        if found["ends"].any():
+            ended = {name: found[name][found["ends"]] for name in _RESPONSE}
+            self._responses.extend(ended | {"end_s": ended["answered_s"], "committed": ended["tokens"]})
+        self._enqueue(list(self._admitted()))
         self._events += 1
         self._batches += 1
-        self._batch, self._ended_s = [], inf
+        self._batch = None
 
-    def _record(self, request: Waiting, device: Device, accepted: int, committed: int) -> None:
-        round_, drafted = device.round, self._drafted
-        submitted = round_.submitted if drafted is None else min(round_.submitted, drafted)
-        self._rounds.append(
-            (
-                request.client, device.slo, self._responses_begun[request.client], self._batches, device.sent_s,
-                request.arrived_s, self._started_s, self._ended_s, device.answered_s, request.deadline_s,
-                device.draft_s, request.new, request.cached, round_.steps, submitted, accepted, committed,
-            )
-        )  # fmt: skip
-
-    def _finish(self, device: Device) -> None:
-        self._responses_begun[device.number] += 1
-        self._responses.append(self._response(device, device.answered_s))
-
-    def _response(self, device: Device, end_s: float) -> tuple[float, ...]:
-        committed = device.context - device.prompt
-        tokens = committed + device.remaining
-        return device.number, device.slo, device.start_s, device.first_s, end_s, device.prompt, tokens, committed
-
-    def _result(self) -> Result:
-        """With what the end of the simulation cut short."""
-        end_s = self._scenario.duration_s
-        if self._idle_since_s < inf:
-            self._idle_waiting_s += end_s - self._idle_since_s
-        for request in (*self._batch, *self._waiting.values(), *self._held):
-            self._cut_short(request, self._devices[request.client])
-        for device in self._devices:
-            going_on = device.remaining and device.start_s <= end_s
-            while going_on:
-                self._responses.append(self._response(device, inf))
-                going_on = device.begin_in_vain(end_s)
+    def _result(self, end_s: float) -> Result:
+        """With what the end cuts short; all of it goes on where the simulation does."""
+        idle_s = end_s - self._idle_since_s if self._idle_since_s < inf else 0.0
+        cut = [*(self._batch.requests if self._batch else ()), *self._waiting.values(), *self._held]
         return Result(
-            self._rounds.table(),
-            self._responses.table(),
+            self._rounds.table(self._cut_short(cut)),
+            self._responses.table(self._devices.going_on(end_s)),
             self._batch_rows.table(),
             end_s,
             self._refusals,
-            self._idle_waiting_s,
+            self._idle_waiting_s + idle_s,
             self._residents.evictions,
             self._residents.peak,
             self._events,
         )
 
-    def _cut_short(self, request: Waiting, device: Device) -> None:
-        self._rounds.append(
-            (
-                request.client, device.slo, self._responses_begun[request.client], -1, device.sent_s,
-                request.arrived_s, inf, inf, inf, request.deadline_s,
-                device.draft_s, request.new, request.cached, device.round.steps, 0, 0, 0,
-            )
-        )  # fmt: skip
+    def _cut_short(self, requests: Sequence[Waiting]) -> dict[str, Column]:
+        """Rounds at the server whose answers are not there."""
+        seen = {name: np.array([getattr(one, name) for one in requests]) for name in _OF_WAITING}
+        found = self._devices.unfinished(np.array([one.client for one in requests], dtype=np.int64))
+        nothing = np.zeros(len(requests))
+        never = dict.fromkeys(("started_s", "ended_s", "answered_s"), nothing + inf)
+        outcome = dict.fromkeys(("submitted", "accepted", "committed"), nothing)
+        return found | seen | never | outcome | {"batch": nothing - 1}
+
+
+_client, _new, _cached = attrgetter("client"), attrgetter("new"), attrgetter("cached")
+_OF_WAITING = ("arrived_s", "deadline_s", "new", "cached")
+_RESPONSE = ("client", "slo", "start_s", "first_s", "answered_s", "prompt", "tokens")
+
+
+def _of_server(batch: _Batch, number: int) -> dict[str, Any]:
+    """The columns of its rounds that devices do not know."""
+    return {
+        "batch": number,
+        "arrived_s": [one.arrived_s for one in batch.requests],
+        "deadline_s": [one.deadline_s for one in batch.requests],
+        "started_s": batch.started_s,
+        "ended_s": batch.ended_s,
+        "new": batch.new,
+        "cached": batch.cached,
+    }
 
 
 @contextmanager

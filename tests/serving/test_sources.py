@@ -1,10 +1,10 @@
 """What devices ask for and what becomes of their drafts: acceptance, arrivals, promises, memory."""
 
 import os
-from itertools import islice
+from math import inf
 from pathlib import Path
-from random import Random
 
+import numpy as np
 import pytest
 from scenes import calm
 from trace_builders import MAX_DRAFT, made_requests
@@ -29,7 +29,9 @@ needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_
 
 
 def drawn(source: Acceptance, count: int) -> list[Round]:
-    return list(islice(source.script(Random(1)).rounds, count))
+    chance = np.random.default_rng(1).random((2, count))
+    rounds, _ = source.rounds(source.begin(chance[0]).place, chance[1])
+    return [Round(*one) for one in zip(*(column.tolist() for column in rounds), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -67,11 +69,15 @@ def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
     header = TraceHeader(MAX_DRAFT, 0.0, (), {})
     records = list(replay(parse_method("fixed-k:k=3"), header, made_requests(3), deployment=calm()))
     source = Recorded(records)
-    script = source.script(Random(7))
     sequences = [[(one.submitted, one.accepted) for one in record.rounds] for record in records]
-    length = min(map(len, sequences))
-    assert [(one.submitted, one.accepted) for one in islice(script.rounds, length)] in [s[:length] for s in sequences]
-    assert (script.prompt_tokens, script.output_tokens) == (3, 40)
+    begun = source.begin(np.array([0.0, 0.5, 0.99]))
+    place, found = begun.place, []
+    for _ in range(min(map(len, sequences))):
+        rounds, place = source.rounds(place, np.zeros(3))
+        found.append(zip(rounds.submitted.tolist(), rounds.accepted.tolist(), strict=True))
+    for sequence, expected in zip(zip(*found, strict=True), sequences, strict=True):
+        assert list(sequence) == expected[: len(found)]
+    assert (begun.prompt_tokens.tolist(), begun.output_tokens.tolist()) == ([3] * 3, [40] * 3)
     everything = [one for record in records for one in record.rounds]
     accepted = sum(one.accepted for one in everything) / sum(one.submitted for one in everything)
     assert source.typical.acceptance == pytest.approx(accepted)
@@ -83,11 +89,15 @@ def test_records_without_a_request_are_refused() -> None:
 
 
 def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
-    following = ClosedLoop(think_s=2.0, ramp_s=3.0).of_device(0, 4, Random(0))
-    assert 0 <= following(0.0).at_s <= 3
-    assert following(10.0) == Asked(12.0)
-    following = Poisson(8.0).of_device(0, 4, Random(0))
-    assert [following(0.0).at_s for _ in range(4000)][-1] == pytest.approx(2000, rel=0.05)
+    two, chance = np.array([0, 1]), np.array([0.0, 0.5])
+    first, second = (ClosedLoop(2.0, ramp_s=3.0).ask(two, 4, np.full(2, n), np.zeros(2), chance) for n in (0, 1))
+    assert (first.at_s.tolist(), first.gap_s.tolist()) == ([0.0, 1.5], [-inf, -inf])
+    assert (second.at_s.tolist(), second.gap_s.tolist()) == ([-inf, -inf], [2.0, 2.0])
+    many, chance = np.arange(100_000), np.random.default_rng(0).random(100_000)
+    thought = ClosedLoop(2.0, exponential=True).ask(many, 100_000, many + 1, np.zeros(100_000), chance)
+    assert thought.gap_s.mean() == pytest.approx(2, rel=0.02)
+    arrivals = Poisson(8.0).ask(many % 4, 4, many, np.full(100_000, 3.0), chance)
+    assert (arrivals.at_s - 3).mean() == pytest.approx(4 / 8, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -187,27 +197,27 @@ def test_the_memory_for_kv_is_what_weights_leave_free() -> None:
 
 
 def test_drafting_sessions_make_room_before_waiting_ones() -> None:
-    residents = Residents(100)
+    residents = Residents(100, 5)
     for client in range(3):
-        residents.pin(client, 30)
+        residents.pin(np.array([client]), np.array([30]))
         assert residents.make_room() == []
-        residents.unpin(client, 30, 30)
-    residents.arrive(0)
-    residents.pin(3, 40)
+        residents.unpin(np.array([client]), np.array([30]))
+    residents.arrive(np.array([0]))
+    residents.pin(np.array([3]), np.array([40]))
     assert residents.make_room() == [2]
     assert (residents.used, residents.peak) == (100, 100)
-    residents.arrive(1)
-    residents.pin(4, 50)
+    residents.arrive(np.array([1]))
+    residents.pin(np.array([4]), np.array([50]))
     assert residents.make_room() == [1, 0]
 
 
 def test_a_session_is_let_in_only_where_it_fits_beside_the_others() -> None:
-    residents = Residents(100)
+    residents = Residents(100, 2)
     assert residents.admit(0, 60)
     assert not residents.admit(1, 50)
-    residents.pin(0, 65)
+    residents.pin(np.array([0]), np.array([65]))
     assert residents.make_room() == []
-    residents.unpin(0, 65, 0)
+    residents.unpin(np.array([0]), np.array([0]))
     assert residents.admit(1, 50)
     assert (residents.used, residents.evictions) == (50, 0)
 

@@ -4,7 +4,7 @@ A queue sees requests, the clock's time and an estimator, so that a live server 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import inf
@@ -70,6 +70,24 @@ class Growing:
         self._hold(request, seconds)
         return True
 
+    @property
+    def places(self) -> int:
+        """How many more requests there may be."""
+        return self._most - len(self.requests)
+
+    def take_all(self, requests: Sequence[Waiting], now_s: float) -> bool:
+        """Take all of them in if that is known to be right at one look, as if one by one; else none of them."""
+        if not self._additive or len(requests) > self.places:
+            return False
+        tokens = sum(request.new + request.cached for request in requests)
+        seconds = self.seconds + sum(request.alone_s for request in requests) - len(requests) * self._idle_s
+        due_s = min(map(self._due, requests), default=inf)
+        if tokens > self._room or now_s + seconds > min(due_s, self._due_s):
+            return False
+        self._room, self.seconds, self._due_s = self._room - tokens, seconds, min(due_s, self._due_s)
+        self.requests += requests
+        return True
+
     def leaves_time(self, request: Waiting, now_s: float) -> bool:
         """Whether those in the batch are still in time with it."""
         seconds = self._with(request)
@@ -121,6 +139,11 @@ class Queue(ABC):
     @abstractmethod
     def add(self, request: Waiting) -> None:
         """A request has arrived."""
+
+    def add_all(self, requests: Sequence[Waiting]) -> None:
+        """Requests have arrived, in this order."""
+        for request in requests:
+            self.add(request)
 
     def changed(self, request: Waiting) -> None:
         """A waiting request lost its KV and costs more; unless this is overridden, its place in line stays."""

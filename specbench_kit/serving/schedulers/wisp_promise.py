@@ -1,5 +1,6 @@
 """Algorithm 1's order on the promises of whole responses, with a lane for those that are late."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -66,8 +67,11 @@ class _PromiseQueue(Queue):
         return self._waiting
 
     def add(self, request: Waiting) -> None:
-        self._waiting += 1
-        self._timely.add(request)
+        self.add_all([request])
+
+    def add_all(self, requests: Sequence[Waiting]) -> None:
+        self._waiting += len(requests)
+        self._timely.add(requests)
 
     def changed(self, request: Waiting) -> None:
         self._timely.changed(request)
