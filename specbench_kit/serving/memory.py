@@ -1,5 +1,6 @@
 """The verifier's memory for KV: what weights leave free, and who is in it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 
@@ -57,54 +58,52 @@ class Residents:
     def __init__(self, capacity: float, clients: int) -> None:
         self.used = self.peak = self.evictions = 0
         self._capacity = capacity
-        self._state = np.zeros(clients, dtype=np.int8)
         self._tokens = np.zeros(clients, dtype=np.int64)
         self._since = np.zeros(clients, dtype=np.int64)
-        """How many had been let in before it."""
+        """Of those in memory: how many had been let in before."""
         self._let_in = 0
-
-    def arrive(self, clients: Integers) -> None:
-        """Sessions that drafted now wait."""
-        self._state[clients[self._state[clients] == _DRAFTS]] = _WAITS
 
     def admit(self, client: int, tokens: int) -> bool:
         """Keep room for a session without KV, if there is enough beside all others."""
         if self.used + tokens > self._capacity:
             return False
-        self._enter(np.array([client]))
-        self._state[client], self._tokens[client] = _WAITS, tokens
-        self.used += tokens
+        self._hold(np.array([client]), np.array([tokens]))
         return True
 
-    def pin(self, clients: Integers, tokens: Integers) -> None:
-        """Sessions join the batch and grow to so many tokens."""
-        self._enter(clients[self._state[clients] == _OUT])
-        self.used += int((tokens - self._tokens[clients]).sum())
-        self._state[clients], self._tokens[clients] = _IN_BATCH, tokens
+    def pin(self, clients: Integers, tokens: Integers, waiting: Collection[int]) -> list[int]:
+        """Sessions join the batch and grow to so many tokens; returns who had to go for them.
 
-    def make_room(self) -> list[int]:
-        """Evict until what is pinned fits; returns who had to go."""
-        gone: list[int] = []
-        while self.used > self._capacity:
-            gone.append(self._last_let_in(_DRAFTS) if (self._state == _DRAFTS).any() else self._last_let_in(_WAITS))
-            self.used -= int(self._tokens[gone[-1]])
-            self._state[gone[-1]] = self._tokens[gone[-1]] = _OUT
+        Of the others, `waiting` are the clients whose rounds wait.
+        """
+        self._hold(clients, tokens)
+        gone = self._make_room(clients, waiting) if self.used > self._capacity else []
         self.evictions += len(gone)
         self.peak = max(self.peak, self.used)
         return gone
 
     def unpin(self, clients: Integers, kept: Integers) -> None:
         """After their verification sessions keep so many of their pinned tokens."""
-        self.used += int((kept - self._tokens[clients]).sum())
-        self._state[clients], self._tokens[clients] = np.where(kept > 0, _DRAFTS, _OUT), kept
+        self.used += int(kept.sum() - self._tokens[clients].sum())
+        self._tokens[clients] = kept
 
-    def _enter(self, clients: Integers) -> None:
-        self._since[clients] = self._let_in + np.arange(len(clients))
-        self._let_in += len(clients)
+    def _hold(self, clients: Integers, tokens: Integers) -> None:
+        before = self._tokens[clients]
+        new = clients[before == 0]
+        if len(new):
+            self._since[new] = self._let_in + np.arange(len(new))
+            self._let_in += len(new)
+        self.used += int(tokens.sum() - before.sum())
+        self._tokens[clients] = tokens
 
-    def _last_let_in(self, state: int) -> int:
-        return int(np.where(self._state == state, self._since, -1).argmax())
-
-
-_OUT, _DRAFTS, _WAITS, _IN_BATCH = range(4)
-"""Where a session is, whose KV is in memory unless it is out."""
+    def _make_room(self, pinned: Integers, waiting: Collection[int]) -> list[int]:
+        (held,) = self._tokens.nonzero()
+        others = np.setdiff1d(held, pinned)
+        newest_first = others[np.argsort(self._since[others])[::-1]].tolist()
+        gone = []
+        for client in sorted(newest_first, key=waiting.__contains__):
+            if self.used <= self._capacity:
+                break
+            self.used -= int(self._tokens[client])
+            self._tokens[client] = 0
+            gone.append(client)
+        return gone

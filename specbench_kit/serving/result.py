@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Column = NDArray[np.float64]
 
 ROUNDS = (
-    "client", "slo", "response", "batch", "sent_s", "arrived_s", "started_s", "ended_s", "answered_s", "deadline_s",
-    "draft_s", "new", "cached", "drafted", "submitted", "accepted", "committed",
+    "client", "slo", "batch", "started_s", "ended_s", "answered_s", "sent_s", "arrived_s", "deadline_s", "new",
+    "cached", "response", "draft_s", "drafted", "submitted", "accepted", "committed",
 )  # fmt: skip
 """Rounds in the order of their verification; those that still waited at the end have infinite times and no batch."""
 RESPONSES = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
@@ -32,11 +32,17 @@ class Columns:
         self._numbers = array("d")
         self.append = self._numbers.extend
 
-    def extend(self, columns: Mapping[str, Any]) -> None:
-        """Several rows at once; what is the same in all of them may be a single number."""
-        rows = np.empty((len(columns["client"]), len(self._names)))
-        for place, name in enumerate(self._names):
-            rows[:, place] = columns[name]
+    def extend(self, *parts: NDArray[Any] | float) -> None:
+        """Several rows at once: single columns, or several side by side; a number is the same in all rows."""
+        count = max(len(part) for part in parts if isinstance(part, np.ndarray))
+        rows, first = np.empty((count, len(self._names))), 0
+        for part in parts:
+            if isinstance(part, np.ndarray) and part.ndim == 2:
+                rows[:, first : first + part.shape[1]] = part
+                first += part.shape[1]
+            else:
+                rows[:, first] = part
+                first += 1
         self._numbers.frombytes(rows.tobytes())
 
     def table(self, last: Mapping[str, Any] | None = None) -> dict[str, Column]:

@@ -1,7 +1,5 @@
 """What every device will do, as arrays, set up ahead as far as it does not depend on when the server answers."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,23 +12,47 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import budget_s
 from specbench_kit.serving.timing import DraftTime
 
+Mask = NDArray[np.bool_]
+
 AHEAD = 16
 """Rounds of each device that are set up at a time; what an array operation costs is then shared by many."""
 PRIOR_TOKENS = 32.0
 """Sent tokens that a device is taken to have had accepted as often as the source's average, before any were sent."""
 
-_WHOLE = ("response", "prompt", "tokens", "context", "steps", "submitted", "accepted", "proactive", "committed")
-_NUMBERS = ("asked_s", "at_s", "gap_s", "draft_s", "up_s", "down_s", "slack_s", "promise_s", "expected")
-_FLAGS = ("begins", "ends")
+_FIELDS = (
+    "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
+    "ends", "proactive", "asked_s", "at_s", "gap_s", "up_s", "down_s", "slack_s", "promise_s", "expected",
+)  # fmt: skip
+_PLACE = {name: place for place, name in enumerate(_FIELDS)}
+RECORDED = _FIELDS[:6]
+"""What is kept of every round."""
+
+
+class Planned:
+    """Rounds of some devices, one a row; a field is a column.
+
+    `drafted` is how many forwards the draft model makes before a draft is sent. `prompt` and `tokens` are the
+    response's, `context` is the tokens before the round. A round that `begins` a response is asked for as `Asks` says.
+    Its deadline leaves the server `slack_s`, and its answer is due `promise_s` after the response's start. What comes
+    of it is known once it was answered.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Floats) -> None:
+        self._rows = rows
+
+    def __getitem__(self, field: str) -> Floats:
+        return self._rows[:, _PLACE[field]]
+
+    @property
+    def recorded(self) -> Floats:
+        """The fields `RECORDED`, in their order."""
+        return self._rows[:, : len(RECORDED)]
 
 
 class Scripts:
-    """Rounds of all devices, in columns; `place` says where a device's round stands in them.
-
-    `prompt` and `tokens` are its response's, `context` is the tokens before it; it `begins` or `ends` a response, which
-    is asked for as `Asks` says. `slack_s` is what its deadline leaves the server, `promise_s` when its answer is due
-    after the response's start.
-    """
+    """The rounds of all devices. A few of each stand in one table, in which a device has every n-th row."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         count, system = scenario.devices, scenario.system
@@ -42,41 +64,40 @@ class Scripts:
         self.time = DraftTime(scenario.deployment, scenario.learned)
         self._chances = Chances(f"{seed}/{self._link.seed}", count)
         self._depth = 2 if self._server_drafts else AHEAD
-        self.columns: dict[str, NDArray[Any]] = {
-            name: np.zeros(self._depth * count, dtype)
-            for names, dtype in ((_WHOLE, np.int32), (_NUMBERS, np.float64), (_FLAGS, np.bool_))
-            for name in names
-        }
+        self._rows = np.zeros((self._depth * count, len(_FIELDS)))
+        self._columns = Planned(self._rows)
         self.slo = np.array([scenario.slo.place((number + 0.5) / count) for number in range(count)])
         self.speed = np.asarray(scenario.slo.speeds)[self.slo]
-        self._current, self._made, self._responses, self._source_place = _zeros(4, count)
+        self._at = np.arange(count)
+        """Where each device's present round stands."""
+        self._left, self._made, self._responses, self._source_place = _zeros(4, count)
+        """`_left` is how many rounds of those made were not answered."""
         self._prompt, self._context, self._remaining, self._draft_cached = _zeros(4, count)
         self._asked_s = np.zeros(count)
         self._sent = np.full(count, PRIOR_TOKENS)
         self._accepted = self._sent * scenario.source.typical.acceptance
         self._set_up(np.arange(count))
 
-    def place(self, devices: Integers) -> Integers:
-        """Where the devices' present rounds stand in the columns."""
-        return self._place(devices, self._current[devices])
+    def present(self, devices: Integers) -> Planned:
+        """The rounds that devices are at."""
+        return Planned(self._rows.take(self._at[devices], axis=0))
 
-    def go_on(self, devices: Integers, drafted: int | None) -> None:
-        """The present rounds are answered, where the server drafted at most so many tokens; the next ones take over.
-
-        Only now the outcome of the answered ones stands in their columns, until devices go on once more.
-        """
+    def answer(self, devices: Integers, drafted: int | None) -> Planned:
+        """What came of the present rounds, if the server drafted at most so many tokens; the next ones take over."""
         if self._server_drafts:
             self._conclude(devices, drafted)
             self._set_up(devices)
-        elif (self._made[devices] < self._current[devices] + 2).any():
+        elif self._left[devices].min() < 2:
             self._go_ahead()
-        self._current[devices] += 1
+        answered, at = self.present(devices), self._at[devices]
+        self._at[devices] = (at + len(self._at)) % len(self._rows)
+        self._left[devices] -= 1
+        return answered
 
     def asked_in_vain(self, devices: Integers, until_s: float) -> list[tuple[int, float, int, int]]:
         """Device, time and lengths of the responses that are asked for before an end, behind the present ones."""
-        columns, found = self.columns, []
-        at = self.place(devices)
-        numbers, before_s = columns["response"][at] + 1, columns["asked_s"][at]
+        present, found = self.present(devices), []
+        numbers, before_s = present["response"].astype(np.int64) + 1, present["asked_s"]
         while len(devices):
             asked, prompts, tokens, _ = self._ask(devices, numbers, before_s)
             here = np.isfinite(asked.at_s) & (asked.at_s <= until_s)
@@ -88,19 +109,20 @@ class Scripts:
     def _go_ahead(self) -> None:
         """Set up rounds of all devices as far as there is room for them."""
         drafted = None if self._speculates else 0
-        devices = np.flatnonzero(self._made - self._current < self._depth)
+        devices = np.flatnonzero(self._left < self._depth)
         while len(devices):
             self._conclude(devices, drafted)
             self._set_up(devices)
-            devices = devices[self._made[devices] - self._current[devices] < self._depth]
+            devices = devices[self._left[devices] < self._depth]
 
     def _conclude(self, devices: Integers, drafted: int | None) -> None:
         """What comes of the rounds that were set up last."""
-        columns, at = self.columns, self._place(devices, self._made[devices] - 1)
+        columns, at = self._columns, self._place(devices, self._made[devices] - 1)
         if drafted is not None:
             for name in ("submitted", "accepted"):
                 columns[name][at] = np.minimum(columns[name][at], drafted)
-        accepted, steps, context = columns["accepted"][at], columns["steps"][at], self._context[devices]
+        accepted, steps = (columns[name][at].astype(np.int64) for name in ("accepted", "drafted"))
+        context = self._context[devices]
         committed = np.minimum(accepted + 1, self._remaining[devices])
         self._sent[devices] += columns["submitted"][at]
         self._accepted[devices] += accepted
@@ -110,14 +132,14 @@ class Scripts:
         self._context[devices] = context + committed
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
-        crosses = ends | columns["begins"][at] | self._on_edge
+        crosses = ends | (columns["begins"][at] > 0) | self._on_edge
         down_s = self._message_s(Purpose.DOWN, devices, accepted + 1, self._link.down_bytes_per_s)
         columns["committed"][at], columns["ends"][at] = committed, ends
         columns["down_s"][at] = np.where(crosses, down_s, 0.0)
 
     def _set_up(self, devices: Integers) -> None:
         """One more round of each."""
-        columns, numbers = self.columns, self._made[devices]
+        columns, numbers = self._columns, self._made[devices]
         at = self._place(devices, numbers)
         begins = self._remaining[devices] == 0
         columns["begins"][at], columns["at_s"][at], columns["gap_s"][at] = begins, -np.inf, 0.0
@@ -125,16 +147,17 @@ class Scripts:
             self._begin(devices[begins], at[begins])
         chance = self._chances.of(Purpose.ROUND, devices, numbers)
         rounds, self._source_place[devices] = self._scenario.source.rounds(self._source_place[devices], chance)
-        columns["steps"][at], columns["submitted"][at], columns["accepted"][at], columns["proactive"][at] = rounds
+        columns["drafted"][at], columns["submitted"][at], columns["accepted"][at], columns["proactive"][at] = rounds
         columns["prompt"][at], columns["context"][at] = self._prompt[devices], self._context[devices]
         columns["tokens"][at] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
         columns["response"][at], columns["asked_s"][at] = self._responses[devices] - 1, self._asked_s[devices]
-        self._time(devices, at, rounds)
+        self._time(devices, at, begins, rounds)
         self._made[devices] += 1
+        self._left[devices] += 1
 
-    def _time(self, devices: Integers, at: Integers, rounds: Rounds) -> None:
+    def _time(self, devices: Integers, at: Integers, begins: Mask, rounds: Rounds) -> None:
         """What the rounds take on device and link, and what they promise."""
-        columns, begins = self.columns, self.columns["begins"][at]
+        columns = self._columns
         draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
         if self._on_edge:
             draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
@@ -148,7 +171,7 @@ class Scripts:
         columns["slack_s"][at] = budget_s(expected, speed, draft_s, network_s)
         columns["promise_s"][at] = (self._context[devices] - self._prompt[devices] + expected) / speed - down_s
 
-    def _draft_s(self, devices: Integers, begins: Integers, steps: Integers) -> Floats:
+    def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
         cached = self._draft_cached[devices]
         rows = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
         draft_s = np.array([self.time.draft_s(*row) for row in rows])
@@ -159,7 +182,7 @@ class Scripts:
         """The first round of the next response."""
         numbers, before_s = self._responses[devices], self._asked_s[devices]
         asked, prompts, tokens, self._source_place[devices] = self._ask(devices, numbers, before_s)
-        self.columns["at_s"][at], self.columns["gap_s"][at] = asked.at_s, asked.gap_s
+        self._columns["at_s"][at], self._columns["gap_s"][at] = asked.at_s, asked.gap_s
         self._asked_s[devices] = asked.at_s
         self._prompt[devices] = self._context[devices] = prompts
         self._draft_cached[devices], self._remaining[devices] = prompts - 1, tokens
@@ -193,7 +216,7 @@ class Scripts:
         return numbers % self._depth * len(self._made) + devices
 
 
-def _first_known(asked: Integers, scenario: int | None, source: Integers, never: NDArray[np.bool_]) -> Integers:
+def _first_known(asked: Integers, scenario: int | None, source: Integers, never: Mask) -> Integers:
     """Lengths in tokens: those of the arrivals, else of the scenario, else of the source; 0 where none is known.
 
     Of a response that never comes, 1.

@@ -15,7 +15,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.serving.chances import Integers
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.memory import Residents
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Column, Columns, Result
+from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -34,8 +34,6 @@ class _Batch:
 
     requests: list[Waiting]
     clients: Integers
-    new: Integers
-    cached: Integers
     started_s: float
     ended_s: float
     drafted: int | None
@@ -86,7 +84,6 @@ class Simulation:
         if not len(devices):
             return
         requests = self._devices.waiting(devices)
-        self._residents.arrive(devices)
         self._events += len(requests)
         for request in requests:
             self._estimator.judge(request)
@@ -137,22 +134,21 @@ class Simulation:
         for request in requests:
             if self._waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
-        clients, new, cached = (
-            np.fromiter(map(field, requests), np.int64, len(requests)) for field in (_client, _new, _cached)
-        )
-        if len(requests) > self._limits.requests or new.sum() + cached.sum() > self._limits.kv_tokens:
+        clients = np.fromiter(map(_client, requests), np.int64, len(requests))
+        new, cached = self._devices.seen[clients, 2:].sum(axis=0)
+        if len(requests) > self._limits.requests or new + cached > self._limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
         seconds, drafted = self._execution.run(requests)
-        self._reserve(clients, new + cached + (drafted or 0))
-        self._batch = batch = _Batch(requests, clients, new, cached, now_s, now_s + seconds, drafted)
+        self._reserve(clients, drafted or 0)
+        self._batch = _Batch(requests, clients, now_s, now_s + seconds, drafted)
         expected_s, left = now_s + self._estimator.of_batch(requests), len(self._waiting) + len(self._held)
-        self._batch_rows.append((now_s, batch.ended_s, expected_s, len(requests), left, new.sum(), cached.sum()))
+        self._batch_rows.append((now_s, now_s + seconds, expected_s, len(requests), left, new, cached))
 
-    def _reserve(self, clients: Integers, tokens: Integers) -> None:
+    def _reserve(self, clients: Integers, drafted: int) -> None:
         """Pin the batch's KV; sessions that have to make room for it come back cold."""
-        self._residents.pin(clients, tokens)
-        for number in self._residents.make_room():
-            self._devices.cached[number] = 0
+        tokens = self._devices.seen[clients, 2:].sum(axis=1).astype(np.int64) + drafted
+        for number in self._residents.pin(clients, tokens, self._waiting):
+            self._devices.evict(number)
             if (evicted := self._waiting.get(number)) is not None:
                 evicted.new, evicted.cached = evicted.new + evicted.cached, 0
                 self._estimator.judge(evicted)
@@ -161,12 +157,16 @@ class Simulation:
     def _complete(self, batch: _Batch) -> None:
         """Hand the answers out."""
         self._arrive(self._devices.arrived(batch.ended_s, before=True))
-        found = self._devices.receive(batch.clients, batch.ended_s, batch.drafted)
-        self._residents.unpin(batch.clients, self._devices.cached[batch.clients])
-        self._rounds.extend(found | _of_server(batch, self._batches))
-        if found["ends"].any():
-            ended = {name: found[name][found["ends"]] for name in _RESPONSE}
-            self._responses.extend(ended | {"end_s": ended["answered_s"], "committed": ended["tokens"]})
+        clients, seen = batch.clients, self._devices.seen[batch.clients]
+        found = self._devices.receive(clients, batch.ended_s, batch.drafted)
+        self._residents.unpin(clients, self._devices.cached[clients])
+        slo, planned = self._devices.slo[clients], found.planned
+        times = (batch.started_s, batch.ended_s, found.answered_s, found.sent_s)
+        self._rounds.extend(clients, slo, self._batches, *times, seen, planned.recorded)
+        if (ends := planned["ends"] > 0).any():
+            times = (found.start_s[ends], found.first_s[ends], found.answered_s[ends])
+            prompt, tokens = planned["prompt"][ends], planned["tokens"][ends]
+            self._responses.extend(clients[ends], slo[ends], *times, prompt, tokens, tokens)
         self._enqueue(list(self._admitted()))
         self._events += 1
         self._batches += 1
@@ -188,32 +188,17 @@ class Simulation:
             self._events,
         )
 
-    def _cut_short(self, requests: Sequence[Waiting]) -> dict[str, Column]:
+    def _cut_short(self, requests: Sequence[Waiting]) -> dict[str, Any]:
         """Rounds at the server whose answers are not there."""
-        seen = {name: np.array([getattr(one, name) for one in requests]) for name in _OF_WAITING}
-        found = self._devices.unfinished(np.array([one.client for one in requests], dtype=np.int64))
+        clients = np.array([one.client for one in requests], dtype=np.int64)
         nothing = np.zeros(len(requests))
         never = dict.fromkeys(("started_s", "ended_s", "answered_s"), nothing + inf)
         outcome = dict.fromkeys(("submitted", "accepted", "committed"), nothing)
-        return found | seen | never | outcome | {"batch": nothing - 1}
+        sent = self._devices.unfinished(clients)
+        return sent | never | outcome | {"client": clients, "slo": self._devices.slo[clients], "batch": nothing - 1}
 
 
-_client, _new, _cached = attrgetter("client"), attrgetter("new"), attrgetter("cached")
-_OF_WAITING = ("arrived_s", "deadline_s", "new", "cached")
-_RESPONSE = ("client", "slo", "start_s", "first_s", "answered_s", "prompt", "tokens")
-
-
-def _of_server(batch: _Batch, number: int) -> dict[str, Any]:
-    """The columns of its rounds that devices do not know."""
-    return {
-        "batch": number,
-        "arrived_s": [one.arrived_s for one in batch.requests],
-        "deadline_s": [one.deadline_s for one in batch.requests],
-        "started_s": batch.started_s,
-        "ended_s": batch.ended_s,
-        "new": batch.new,
-        "cached": batch.cached,
-    }
+_client = attrgetter("client")
 
 
 @contextmanager

@@ -199,24 +199,18 @@ def test_the_memory_for_kv_is_what_weights_leave_free() -> None:
 def test_drafting_sessions_make_room_before_waiting_ones() -> None:
     residents = Residents(100, 5)
     for client in range(3):
-        residents.pin(np.array([client]), np.array([30]))
-        assert residents.make_room() == []
+        assert residents.pin(np.array([client]), np.array([30]), {}) == []
         residents.unpin(np.array([client]), np.array([30]))
-    residents.arrive(np.array([0]))
-    residents.pin(np.array([3]), np.array([40]))
-    assert residents.make_room() == [2]
+    assert residents.pin(np.array([3]), np.array([40]), {0}) == [2]
     assert (residents.used, residents.peak) == (100, 100)
-    residents.arrive(np.array([1]))
-    residents.pin(np.array([4]), np.array([50]))
-    assert residents.make_room() == [1, 0]
+    assert residents.pin(np.array([3, 4]), np.array([40, 50]), {0, 1}) == [1, 0]
 
 
 def test_a_session_is_let_in_only_where_it_fits_beside_the_others() -> None:
     residents = Residents(100, 2)
     assert residents.admit(0, 60)
     assert not residents.admit(1, 50)
-    residents.pin(np.array([0]), np.array([65]))
-    assert residents.make_room() == []
+    assert residents.pin(np.array([0]), np.array([65]), {}) == []
     residents.unpin(np.array([0]), np.array([0]))
     assert residents.admit(1, 50)
     assert (residents.used, residents.evictions) == (50, 0)
