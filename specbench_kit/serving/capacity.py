@@ -18,7 +18,7 @@ from specbench_kit.serving.parallel import in_turn
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.seeds import estimate
 from specbench_kit.serving.settings import Point, Settings
-from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.simulation import Simulation
 from specbench_kit.serving.sweep import guards
 
 Fields = dict[str, Any]
@@ -80,15 +80,14 @@ def search(scenario: Scenario, seed: int, rule: Rule) -> Found:
 
 
 def attempt(scenario: Scenario, seed: int, rule: Rule) -> Trial:
-    """Simulate for longer and longer until the rate's interval lies on one side of epsilon.
+    """Let one simulation run for longer and longer until the rate's interval lies on one side of epsilon.
 
-    A longer run of the same seed begins with the shorter one, so that these are looks at one run; its interval has
-    the confidence over all looks together.
+    The interval has its confidence over all looks together.
     """
+    simulation = Simulation(scenario, seed)
     for share in LOOKS:
         seconds = scenario.warmup_s + share * (scenario.duration_s - scenario.warmup_s)
-        shorter = replace(scenario, duration_s=seconds)
-        violated, _ = violations(shorter, simulate(shorter, seed), rule.objective)
+        violated, _ = violations(scenario, simulation.run(seconds), rule.objective)
         turns = len(violated) / scenario.devices
         enough = turns >= FEWEST_TURNS and len(violated) >= FEWEST_RESPONSES
         if not enough and share < 1:

@@ -67,7 +67,9 @@ class Residents:
         """Keep room for a session without KV, if there is enough beside all others."""
         if self.used + tokens > self._capacity:
             return False
-        self._hold(np.array([client]), np.array([tokens]))
+        self._since[client], self._tokens[client] = self._let_in, tokens
+        self._let_in += 1
+        self.used += tokens
         return True
 
     def pin(self, clients: Integers, tokens: Integers, waiting: Collection[int]) -> list[int]:

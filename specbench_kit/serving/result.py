@@ -32,17 +32,14 @@ class Columns:
         self._numbers = array("d")
         self.append = self._numbers.extend
 
-    def extend(self, *parts: NDArray[Any] | float) -> None:
-        """Several rows at once: single columns, or several side by side; a number is the same in all rows."""
-        count = max(len(part) for part in parts if isinstance(part, np.ndarray))
-        rows, first = np.empty((count, len(self._names))), 0
-        for part in parts:
-            if isinstance(part, np.ndarray) and part.ndim == 2:
-                rows[:, first : first + part.shape[1]] = part
-                first += part.shape[1]
-            else:
-                rows[:, first] = part
-                first += 1
+    def extend(self, count: int, columns: Sequence[NDArray[Any] | float], *blocks: NDArray[Any]) -> None:
+        """So many rows at once: single columns, where a number is the same in all rows, then several side by side."""
+        rows, first = np.empty((count, len(self._names))), len(columns)
+        for place, column in enumerate(columns):
+            rows[:, place] = column
+        for block in blocks:
+            rows[:, first : first + block.shape[1]] = block
+            first += block.shape[1]
         self._numbers.frombytes(rows.tobytes())
 
     def table(self, last: Mapping[str, Any] | None = None) -> dict[str, Column]:

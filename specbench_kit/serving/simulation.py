@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.errors import SkitError
-from specbench_kit.serving.chances import Integers
-from specbench_kit.serving.devices import Devices
+from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.devices import Answered, Devices
 from specbench_kit.serving.memory import Residents
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
@@ -85,8 +85,7 @@ class Simulation:
             return
         requests = self._devices.waiting(devices)
         self._events += len(requests)
-        for request in requests:
-            self._estimator.judge(request)
+        self._estimator.judge(*requests)
         let_in: list[Waiting] = []
         for request in requests:
             if request.cached or not self._admits:
@@ -135,18 +134,18 @@ class Simulation:
             if self._waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
         clients = np.fromiter(map(_client, requests), np.int64, len(requests))
-        new, cached = self._devices.seen[clients, 2:].sum(axis=0)
+        kv_tokens = self._devices.seen[clients, 2:]
+        new, cached = kv_tokens.sum(axis=0).tolist()
         if len(requests) > self._limits.requests or new + cached > self._limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
         seconds, drafted = self._execution.run(requests)
-        self._reserve(clients, drafted or 0)
+        self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (drafted or 0))
         self._batch = _Batch(requests, clients, now_s, now_s + seconds, drafted)
         expected_s, left = now_s + self._estimator.of_batch(requests), len(self._waiting) + len(self._held)
         self._batch_rows.append((now_s, now_s + seconds, expected_s, len(requests), left, new, cached))
 
-    def _reserve(self, clients: Integers, drafted: int) -> None:
+    def _reserve(self, clients: Integers, tokens: Integers) -> None:
         """Pin the batch's KV; sessions that have to make room for it come back cold."""
-        tokens = self._devices.seen[clients, 2:].sum(axis=1).astype(np.int64) + drafted
         for number in self._residents.pin(clients, tokens, self._waiting):
             self._devices.evict(number)
             if (evicted := self._waiting.get(number)) is not None:
@@ -160,17 +159,22 @@ class Simulation:
         clients, seen = batch.clients, self._devices.seen[batch.clients]
         found = self._devices.receive(clients, batch.ended_s, batch.drafted)
         self._residents.unpin(clients, self._devices.cached[clients])
-        slo, planned = self._devices.slo[clients], found.planned
-        times = (batch.started_s, batch.ended_s, found.answered_s, found.sent_s)
-        self._rounds.extend(clients, slo, self._batches, *times, seen, planned.recorded)
-        if (ends := planned["ends"] > 0).any():
-            times = (found.start_s[ends], found.first_s[ends], found.answered_s[ends])
-            prompt, tokens = planned["prompt"][ends], planned["tokens"][ends]
-            self._responses.extend(clients[ends], slo[ends], *times, prompt, tokens, tokens)
+        self._record(batch, seen, found)
         self._enqueue(list(self._admitted()))
         self._events += 1
         self._batches += 1
         self._batch = None
+
+    def _record(self, batch: _Batch, seen: Floats, found: Answered) -> None:
+        """Keep the batch's rounds, and the responses that they ended."""
+        clients, slo, planned = batch.clients, self._devices.slo[batch.clients], found.planned
+        times = (batch.started_s, batch.ended_s, found.answered_s, found.sent_s)
+        self._rounds.extend(len(clients), (clients, slo, self._batches, *times), seen, planned.recorded)
+        (ends,) = planned["ends"].nonzero()
+        if len(ends):
+            tokens = planned["tokens"]
+            response = (clients, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
+            self._responses.extend(len(ends), [column[ends] for column in response])
 
     def _result(self, end_s: float) -> Result:
         """With what the end cuts short; all of it goes on where the simulation does."""

@@ -20,7 +20,7 @@ from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.parallel import simulate_all
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.simulation import Simulation, simulate
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
@@ -183,6 +183,15 @@ def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     alone, together = (simulate_all(work, keep, jobs) for jobs in (1, 2))
     assert all(one.same_as(other) for one, other in zip(alone, together, strict=True))
     assert not alone[0].same_as(alone[1])
+
+
+@pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
+def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> None:
+    """The state at each look is that of a run that ends there."""
+    looked_at = Simulation(scenario(system, memory=TIGHT, arrivals=Poisson(2.0)), 4)
+    for end_s in (1.0, 7.3, 12.0, 40.0):
+        short = scenario(system, memory=TIGHT, arrivals=Poisson(2.0), duration_s=end_s, warmup_s=0.0)
+        assert looked_at.run(end_s).same_as(simulate(short, 4))
 
 
 def keep(_scene: Scenario, result: Result) -> Result:

@@ -47,13 +47,14 @@ class Estimator:
         """Of a batch without requests."""
         self._alone_s = lru_cache(REMEMBERED)(self._of_one)
 
-    def judge(self, request: Waiting) -> None:
-        """Note how long a request takes by itself."""
-        request.alone_s = seconds = self._alone_s(request.new, request.cached)
-        if self._error.noise:
-            noise = exp(self._error.noise * self._random.gauss(0, 1))
-            request.alone_s = self.idle_s + (seconds - self.idle_s) * noise
-            request.error_s = request.alone_s - seconds
+    def judge(self, *requests: Waiting) -> None:
+        """Note how long each request takes by itself."""
+        for request in requests:
+            request.alone_s = seconds = self._alone_s(request.new, request.cached)
+            if self._error.noise:
+                noise = exp(self._error.noise * self._random.gauss(0, 1))
+                request.alone_s = self.idle_s + (seconds - self.idle_s) * noise
+                request.error_s = request.alone_s - seconds
 
     def of_sums(self, sums: BatchSums) -> float:
         """Of a batch with these sums, as far as its requests are judged rightly."""

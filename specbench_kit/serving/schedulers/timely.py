@@ -1,17 +1,20 @@
 """Requests that can still keep their promise, in the two orders in which they are served."""
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, takewhile
 from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specbench_kit.serving.schedulers.base import Growing, by_promise
 from specbench_kit.serving.schedulers.waiting import Waiting
 
-SORTED_IN = 100
-"""So many requests that wait are sorted anew in the time in which one is put into its place among them."""
-_alone_s = attrgetter("alone_s")
+FIRST_LOOK = 16
+"""Of the most useful requests so many are looked at together, then twice as many."""
+Entry = tuple[float, int, Waiting]
 
 
 class Timely:
@@ -25,86 +28,124 @@ class Timely:
         self._order = count()
         self._longest_s = 0.0
         """What any of its requests took alone: nobody due later than that can be late."""
-        self._by_promise: list[Waiting] = []
-        self._by_use: list[tuple[float, int, Waiting]] = []
+        self._new: list[Waiting] = []
+        self._by_promise = np.empty(0, dtype=object)
+        self._promised_s = np.empty(0)
+        self._by_use: list[Entry] = []
 
     def __iter__(self) -> Iterator[Waiting]:
         """By promise."""
+        self._sort_in()
         return (one for one in self._by_promise if not one.taken)
 
     def add(self, requests: Sequence[Waiting]) -> None:
         """Requests have arrived."""
-        idle_s = self._idle_s
-        used = [-one.expected_tokens / max(one.alone_s - idle_s, 1e-12) for one in requests]
-        entries = list(zip(used, self._order, requests, strict=False))
+        self._new += requests
+        idle_s, heap = self._idle_s, self._by_use
+        for order, request in zip(self._order, requests, strict=False):
+            heappush(heap, (-request.expected_tokens / (request.alone_s - idle_s or 1e-12), order, request))
         self._longest_s = max(self._longest_s, max(map(_alone_s, requests), default=0.0))
-        if SORTED_IN * len(requests) < len(self._by_promise):
-            for request in requests:
-                insort(self._by_promise, request, key=by_promise)
-        else:
-            self._by_promise += requests
-            self._by_promise.sort(key=by_promise)
-        for entry in entries:
-            heappush(self._by_use, entry)
 
     def changed(self, request: Waiting) -> None:
         """A request takes longer than before."""
-        if request.alone_s > self._longest_s:
-            self._longest_s = request.alone_s
+        self._longest_s = max(self._longest_s, request.alone_s)
 
     def overdue(self, now_s: float) -> list[Waiting]:
         """Those that break their promise even if they start now; they leave."""
-        end = bisect_left(self._by_promise, now_s + self._longest_s, key=by_promise)
-        first = [one for one in self._by_promise[:end] if not one.taken]
-        late = [one for one in first if now_s + one.alone_s > one.promised_s]
-        self._by_promise[:end] = [one for one in first if now_s + one.alone_s <= one.promised_s]
+        end = self._promised_by(now_s + self._longest_s)
+        waiting = [one for one in self._by_promise[:end].tolist() if not one.taken]
+        late = [one for one in waiting if now_s + one.alone_s > one.promised_s]
+        self._replace(end, [one for one in waiting if now_s + one.alone_s <= one.promised_s])
         return late
 
     def give_critical(self, growing: Growing, now_s: float, guard_s: float) -> bool:
         """Those whose latest start is `guard_s` ahead go into the batch; whether all of them fitted."""
-        pressing_s = now_s + guard_s
-        end = bisect_right(self._by_promise, pressing_s + self._longest_s, key=by_promise)
-        first = [one for one in self._by_promise[:end] if not one.taken]
-        critical = [one for one in first if one.promised_s - one.alone_s <= pressing_s]
-        served = critical
-        if not growing.take_all(critical, now_s):
-            served = list(takewhile(lambda one: _takes(growing, one, now_s), critical))
-        for request in served:
-            request.taken = True
-        self._by_promise[:end] = [one for one in first if not one.taken]
-        return len(served) == len(critical)
+        pressing_s, all_served = now_s + guard_s, True
+        end, seen = self._promised_by(pressing_s + self._longest_s), 0
+        left: list[Waiting] = []
+        while all_served and seen < end:
+            part = self._by_promise[seen : min(end, seen + max(growing.places, FIRST_LOOK))].tolist()
+            critical = [one for one in part if not one.taken and one.promised_s - one.alone_s <= pressing_s]
+            served = _give(growing, critical, now_s, _takes)
+            all_served = served == len(critical)
+            left += [one for one in part if not one.taken]
+            seen += len(part)
+        self._replace(seen, left)
+        return all_served
 
     def give_useful(self, growing: Growing, now_s: float) -> None:
         """The most useful go into the batch, up to the first that does not fit."""
-        if self._take_all(growing, now_s):
-            self._by_use.clear()
-        while self._by_use:
-            request = self._by_use[0][2]
-            if not (request.taken or now_s + request.alone_s > request.promised_s):
-                if not growing.take(request, now_s):
-                    return
-                request.taken = True
-            heappop(self._by_use)
-
-    def _take_all(self, growing: Growing, now_s: float) -> bool:
-        """Whether all of them go into the batch together, without a look at their order."""
-        if len(self._by_use) > 2 * growing.places:
-            return False
-        useful = [one for _, _, one in self._by_use if not (one.taken or now_s + one.alone_s > one.promised_s)]
-        if not growing.take_all(useful, now_s):
-            return False
-        for request in useful:
-            request.taken = True
-        return True
+        looked_at = FIRST_LOOK
+        while best := self._pop(min(looked_at, growing.places), now_s):
+            served = _give(growing, [request for _, _, request in best], now_s, Growing.take)
+            for entry in best[served:]:
+                heappush(self._by_use, entry)
+            if served < len(best):
+                return
+            looked_at *= 2
 
     def tidy(self, waiting: int) -> None:
         """Requests that have gone never outnumber those that wait."""
         most = 2 * waiting + 64
         if len(self._by_promise) > most:
-            self._by_promise = [one for one in self._by_promise if not one.taken]
+            self._replace(len(self._by_promise), [one for one in self._by_promise.tolist() if not one.taken])
         if len(self._by_use) > most:
             self._by_use = [entry for entry in self._by_use if not entry[2].taken]
             heapify(self._by_use)
+
+    def _pop(self, most: int, now_s: float) -> list[Entry]:
+        """The most useful of those that are in time and not taken."""
+        found: list[Entry] = []
+        heap = self._by_use
+        while heap and len(found) < most:
+            entry = heappop(heap)
+            request = entry[2]
+            if not request.taken and now_s + request.alone_s <= request.promised_s:
+                found.append(entry)
+        return found
+
+    def _promised_by(self, until_s: float) -> int:
+        """How many are promised up to a moment."""
+        self._sort_in()
+        return int(self._promised_s.searchsorted(until_s, side="right"))
+
+    def _replace(self, first: int, left: Sequence[Waiting]) -> None:
+        """Of so many that come first, only these are left."""
+        if len(left) < first:
+            self._by_promise = np.concatenate([_objects(left), self._by_promise[first:]])
+            self._promised_s = np.concatenate([_promised_s(left), self._promised_s[first:]])
+
+    def _sort_in(self) -> None:
+        """Arrays, since there may be thousands of others: finding and making a place for each takes far longer."""
+        if self._new:
+            promised_s = np.concatenate([self._promised_s, _promised_s(self._new)])
+            order = promised_s.argsort(kind="stable")
+            self._by_promise = np.concatenate([self._by_promise, _objects(self._new)])[order]
+            self._promised_s = promised_s[order]
+            self._new = []
+
+
+_alone_s = attrgetter("alone_s")
+
+
+def _objects(requests: Sequence[Waiting]) -> NDArray[Any]:
+    return np.fromiter(requests, dtype=object, count=len(requests))
+
+
+def _promised_s(requests: Sequence[Waiting]) -> NDArray[np.float64]:
+    return np.fromiter(map(by_promise, requests), dtype=np.float64, count=len(requests))
+
+
+def _give(
+    growing: Growing, requests: Sequence[Waiting], now_s: float, takes: Callable[[Growing, Waiting, float], bool]
+) -> int:
+    """Into the batch, up to the first that it does not take; how many."""
+    served = requests
+    if not growing.take_all(requests, now_s):
+        served = list(takewhile(lambda one: takes(growing, one, now_s), requests))
+    for request in served:
+        request.taken = True
+    return len(served)
 
 
 def _takes(growing: Growing, request: Waiting, now_s: float) -> bool:

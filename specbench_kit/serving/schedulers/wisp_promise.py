@@ -1,5 +1,6 @@
 """Algorithm 1's order on the promises of whole responses, with a lane for those that are late."""
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -77,8 +78,8 @@ class _PromiseQueue(Queue):
         self._timely.changed(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        if late := self._timely.overdue(now_s - self._options.grace_s):
-            self._late = sorted(self._late + late, key=by_promise)
+        for request in self._timely.overdue(now_s - self._options.grace_s):
+            insort(self._late, request, key=by_promise)
         growing = self.growing(by_promise, self._free_s)
         if self._late:
             self._take_late(growing, now_s, self._room_s(now_s))
