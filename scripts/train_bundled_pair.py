@@ -1,14 +1,12 @@
-"""Train the bundled pair from scratch: tokenizer, target, then the draft distilled from the target.
+"""Train the bundled pair from scratch: tokenizer, target, then a draft that learns the same texts.
 
     python scripts/train_bundled_pair.py tokenizer --data-dir DATA --out specbench_kit/models/bundled
     python scripts/train_bundled_pair.py target    --data-dir DATA --out specbench_kit/models/bundled
     python scripts/train_bundled_pair.py draft     --data-dir DATA --out specbench_kit/models/bundled
 
 DATA holds gsm8k/train.jsonl, text/wikitext2_valid.txt and text/tiny_shakespeare.txt. Two CPU cores with
-bf16 dot products need about an hour for the target and a quarter of an hour for the draft.
-
-The target learns the texts. The draft learns them too, and the target's own greedy answers to training problems
-whose numbers were changed: answers that the target has not seen are what the draft will have to predict.
+bf16 dot products need about an hour for the target and a quarter of an hour for the draft, which is then distilled
+from the target by bundled_answers.py and distil_bundled_draft.py.
 """
 
 import argparse
@@ -25,17 +23,11 @@ from tokenizers.processors import TemplateProcessing
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench_kit.assembly import live_engine
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.session import Request
-from specbench_kit.methods.autoregressive import Autoregressive
-from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.runner import Runner
-
 VOCAB_SIZE = 4096
 MAX_POSITIONS = 2048
 TOKENS_PER_STEP = 12288
 CONTEXTS = ((0.0, 256), (0.85, 1024))  # from this share of training on, this window length
+WARM_UP = 0.03  # share of the training
 HELD_OUT = 200  # last GSM8K training problems, never trained on
 BOS, EOS = "<|begin|>", "<|end|>"
 CHAT_TEMPLATE = (
@@ -94,27 +86,6 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def changed_problems(documents: list[str], count: int, rng: random.Random) -> list[str]:
-    """Some of the training problems up to "Answer:", with other digits."""
-    chosen = rng.sample(documents[:-HELD_OUT], count)
-    questions = [document[: document.index("\nAnswer:")] + "\nAnswer:" for document in chosen]
-    return [re.sub(r"\d", lambda _: str(rng.randint(1, 9)), question) for question in questions]
-
-
-def target_answers(target: LlamaForCausalLM, problems: list[list[int]], batch_size: int = 64) -> list[list[int]]:
-    """The problems, each with the target's greedy answer."""
-    capacity = max(map(len, problems)) + 192
-    runner = Runner(make_executor(target, batch_size, capacity, target.config.vocab_size))
-    options = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset({1}), "batch_size": batch_size}
-    engine = live_engine(Autoregressive(), runner, runner, **options)
-    for index, problem in enumerate(problems):
-        engine.submit(Request(str(index), "train", tuple(problem), 160))
-    answered: list[list[int]] = []
-    while not engine.idle:
-        answered += [record.prompt_ids + record.output_ids for record in engine.step()]
-    return answered
-
-
 def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random) -> Iterator[list[int]]:
     """Endless windows of `length` tokens: every epoch holds all problems and a third of the prose, shuffled."""
     while True:
@@ -140,27 +111,24 @@ def build(shape: dict[str, int]) -> LlamaForCausalLM:
 
 
 class Optimizer:
-    """Muon for the layers' matrices, AdamW for embeddings and norms, one linear schedule for both."""
+    """Muon for the layers' matrices, AdamW for embeddings and norms: a short warm-up, then linearly down to zero."""
 
-    def __init__(self, model: LlamaForCausalLM, steps: int, lr: float) -> None:
+    def __init__(self, model: LlamaForCausalLM, lr: float) -> None:
         matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
         rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
         self.parts: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=lr, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
-        warmup = max(1, steps // 40)
-        self.schedules = [
-            torch.optim.lr_scheduler.LambdaLR(part, lambda i: min(1.0, (i + 1) / warmup, 1.0 - i / steps))
-            for part in self.parts
-        ]
-        self.parameters = matrices + rest
+        self.parameters, self.lr = matrices + rest, lr
 
-    def step(self) -> None:
+    def step(self, progress: float) -> None:
+        """One step at this share of the training."""
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        for part, schedule in zip(self.parts, self.schedules, strict=True):
+        for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = self.lr * min(1.0, progress / WARM_UP, 1.0 - progress)
             part.step()
-            schedule.step()
             part.zero_grad()
 
 
@@ -172,7 +140,7 @@ def fit(model: LlamaForCausalLM, data: dict, args: argparse.Namespace) -> None:
     """Train `model` to predict the next token."""
     rng = random.Random(args.seed)
     streams = {length: windows(data["math"], data["prose"], length, rng) for _, length in CONTEXTS}
-    optimizer = Optimizer(model, args.steps, args.lr)
+    optimizer = Optimizer(model, args.lr)
     micro = 4096
     started = time.time()
     for step in range(args.steps):
@@ -184,7 +152,7 @@ def fit(model: LlamaForCausalLM, data: dict, args: argparse.Namespace) -> None:
                 loss = batch_loss(model, batch) * micro / TOKENS_PER_STEP
             loss.backward()
             total += loss.item()
-        optimizer.step()
+        optimizer.step(step / args.steps)
         if step % 20 == 0 or step == args.steps - 1:
             speed = (step + 1) * TOKENS_PER_STEP / (time.time() - started)
             print(f"step {step} loss {total:.3f} {speed:.0f} tokens/s", flush=True)
@@ -227,9 +195,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1150)
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--answers", type=int, default=2500, help="of the target, for the draft to learn from")
-    parser.add_argument("--answers-only", action="store_true", help="let the draft learn from nothing else")
-    parser.add_argument("--resume", action="store_true", help="go on from the draft in --out, with other problems")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     math, prose = math_documents(args.data_dir), prose_documents(args.data_dir)
@@ -247,19 +212,8 @@ def main() -> None:
         "held_out": tokens["math"][-HELD_OUT:],
     }
     print({name: sum(map(len, documents)) for name, documents in data.items()}, flush=True)
-    if args.stage == "target":
-        fit(build(TARGET), data, args)
-    else:
-        target = load(args.out / "target").eval()
-        problems = changed_problems(math, args.answers, random.Random(args.seed))
-        answers = target_answers(target, tokenizer(problems, add_special_tokens=False)["input_ids"])
-        print({"answers": sum(map(len, answers))}, flush=True)
-        if args.answers_only:
-            data |= {"math": answers, "prose": []}
-        else:
-            data["math"] += answers
-        fit(load(args.out / "draft") if args.resume else build(DRAFT), data, args)
-        tokenizer.save_pretrained(args.out / "draft")
+    fit(build(TARGET if args.stage == "target" else DRAFT), data, args)
+    tokenizer.save_pretrained(args.out / args.stage)
 
 
 if __name__ == "__main__":
