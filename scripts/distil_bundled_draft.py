@@ -2,8 +2,8 @@
 
     python scripts/distil_bundled_draft.py --data-dir DATA --work WORK --minutes 45
 
-Goes on from the draft in --out and leaves the new one in WORK/draft. The learning rate follows the clock, so that it
-reaches zero in time on a machine that others use too; answers may still be written meanwhile.
+Goes on from the draft in --out and leaves its average with the new one in WORK/draft. The learning rate follows the
+clock, so that it reaches zero in time on a machine that others use too; answers may still be written meanwhile.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 
 TOKENS_PER_STEP = 5120
-MAX_USES = 4  # of a document
 SHARDS_AT_ONCE = 8
 JUDGED = 100  # held-out problems that acceptance is measured on
 
@@ -74,11 +73,11 @@ def batch_loss(draft: LlamaForCausalLM, batch: Sequence[Document]) -> Tensor:
     return TopDivergence.apply(logits, likely, probability) / len(likely)
 
 
-def batches(work: Path, rng: random.Random) -> Iterator[list[Document]]:
-    """Whole documents of like length, from the shards that were used least; waits when all were used MAX_USES times."""
+def batches(work: Path, most: int, rng: random.Random) -> Iterator[list[Document]]:
+    """Whole documents of like length, from the shards that were used least; waits when all were used `most` times."""
     uses: Counter[Path] = Counter()
     while True:
-        shards = [path for path in work.glob("*[0-9].npz") if uses[path] < MAX_USES]
+        shards = [path for path in work.glob("*[0-9].npz") if uses[path] < most]
         if not shards:
             time.sleep(1)
             continue
@@ -112,6 +111,13 @@ def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Seque
     return sum(one.accepted for one in rounds) / sum(one.submitted for one in rounds)
 
 
+def average(one: LlamaForCausalLM, other: LlamaForCausalLM, share: float) -> None:
+    """Move the first model's weights so that this share of them is the other's: what few documents taught it fades."""
+    with torch.no_grad():
+        for weight, others in zip(one.parameters(), other.parameters(), strict=True):
+            weight.lerp_(others, share)
+
+
 def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None:
     """Train for so many minutes: the learning rate follows the clock, since the machine may be shared."""
     target, draft = load(args.out / "target").eval(), load(args.out / "draft")
@@ -120,7 +126,7 @@ def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None
     prompts = tokenizer(held_out, add_special_tokens=False)["input_ids"][:JUDGED]
     optimizer = Optimizer(draft, args.lr)
     started, judged, seen, learned, losses = time.time(), time.time(), 0, 0, []
-    for step, batch in enumerate(batches(args.work, random.Random(args.seed))):
+    for step, batch in enumerate(batches(args.work, args.uses, random.Random(args.seed))):
         progress = (time.time() - started) / (60 * args.minutes)
         if progress >= 1:
             break
@@ -138,6 +144,7 @@ def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None
             print(f"held-out acceptance {acceptance(target, draft, prompts):.4f}", flush=True)
             save(draft, args.work / "draft")
             judged = time.time()
+    average(draft, load(args.out / "draft"), args.kept)
     print(f"held-out acceptance {acceptance(target, draft, prompts):.4f}", flush=True)
     save(draft, args.work / "draft")
 
@@ -150,6 +157,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=45)
     parser.add_argument("--judge-minutes", type=float, default=5, help="how often acceptance is measured")
     parser.add_argument("--lr", type=float, default=1.6e-3)
+    parser.add_argument("--uses", type=int, default=4, help="how often a document may be learned")
+    parser.add_argument("--kept", type=float, default=0.4, help="share of the weights that the old draft keeps")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)

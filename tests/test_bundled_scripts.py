@@ -88,7 +88,7 @@ def test_shards_are_used_in_turn_whole_and_new_ones_as_they_come(
     monkeypatch.setattr(distillation, "TOKENS_PER_STEP", 100)
     for shard in range(2):
         answers.write_shard(tmp_path / f"0-{shard}.npz", documents(20, shard))
-    batches = distillation.batches(tmp_path, random.Random(0))
+    batches = distillation.batches(tmp_path, 4, random.Random(0))
     first: list[Any] = []
     while len(first) < 40:
         first += next(batches)
@@ -119,3 +119,11 @@ def test_the_loss_is_the_cross_entropy_to_the_targets_probabilities_over_what_is
     assert loss.item() == pytest.approx(exact.item(), rel=0.02)
     for name, weight in draft.named_parameters():
         assert torch.nn.functional.cosine_similarity(found[name].flatten(), weight.grad.flatten(), dim=0) > 0.99
+
+
+def test_the_average_keeps_a_share_of_the_old_weights() -> None:
+    new, old = tiny_llama(seed=0), tiny_llama(seed=1)
+    expected = [0.6 * one + 0.4 * other for one, other in zip(new.parameters(), old.parameters(), strict=True)]
+    distillation.average(new, old, 0.4)
+    for weight, wanted in zip(new.parameters(), expected, strict=True):
+        assert torch.allclose(weight, wanted, atol=1e-6)
