@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--judge-minutes", type=float, default=5, help="how often acceptance is measured")
     parser.add_argument("--lr", type=float, default=1.6e-3)
     parser.add_argument("--uses", type=int, default=4, help="how often a document may be learned")
-    parser.add_argument("--kept", type=float, default=0.4, help="share of the weights that the old draft keeps")
+    parser.add_argument("--kept", type=float, default=0.6, help="share of the weights that the old draft keeps")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
