@@ -161,7 +161,7 @@ def test_model_hash_covers_every_file_of_a_tokenizer(name: str, tmp_path: Path) 
 
 def test_the_bundled_models_keep_the_hashes_that_predictors_know() -> None:
     hashes = [hash_model(Path(locate(BUNDLED, role).location)) for role in ("target", "draft")]
-    assert [one[:12] for one in hashes] == ["3e6191e48859", "39844d96b3d4"]
+    assert [one[:12] for one in hashes] == ["3e6191e48859", "2835c185bc5b"]
 
 
 def test_file_hash_is_sha256_and_follows_changes(tmp_path: Path) -> None:

@@ -110,9 +110,13 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
     assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
 
 
-def test_the_bundled_predictor_knows_its_prompts() -> None:
+def test_the_bundled_predictor_learned_from_a_train_split_and_knows_its_prompts() -> None:
     predictor = load_predictor(library.BUNDLED / "logistic")
-    assert (len(predictor.prompts), predictor.was_trained_apart, predictor.deployment) == (200, False, "local")
+    assert (len(predictor.prompts), predictor.training["dataset"]["part"], predictor.deployment) == (
+        200,
+        "train",
+        "local",
+    )
 
 
 @pytest.mark.parametrize(
