@@ -92,7 +92,8 @@ def test_stdout_is_one_json_document_and_tables_go_to_stderr(
     done: subprocess.CompletedProcess[str], document: dict[str, Any], runs: list[Path]
 ) -> None:
     assert done.stdout.count("\n") == 1
-    assert set(document) == {"run_dirs", "summary", "report_dir"}
+    assert set(document) == {"run_dirs", "summary", "report_dir", "warnings"}
+    assert [line.partition(":")[0] for line in document["warnings"]] == ["INJECTED READINGS"]
     assert tuple(document["summary"]) == METHODS
     assert [read_object(run / "summary.json") for run in runs] == list(document["summary"].values())
     assert "lossless" in done.stderr

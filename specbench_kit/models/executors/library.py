@@ -67,8 +67,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.skit_padded.argtypes = [c_int]
     library.skit_describe.argtypes = [c_void_p, c_int, c_int, c_int, c_float, c_void_p]
     library.skit_describe.restype = None
-    rows_asked_for = [c_void_p, c_void_p, c_int, c_int, c_int]
-    library.skit_candidates.argtypes = [c_void_p, c_int, c_int, c_float, *rows_asked_for, *[c_void_p] * 3]
+    rows_asked_for = (c_void_p, c_void_p, c_int, c_int, c_int)
+    library.skit_candidates.argtypes = [c_void_p, c_int, c_int, c_float, *rows_asked_for, c_void_p, c_void_p, c_void_p]
     library.skit_new.restype = c_void_p
     library.skit_new.argtypes = [POINTER(Shape), c_int, POINTER(LayerWeights), *[c_void_p] * 5]
     library.skit_beside.argtypes, library.skit_beside.restype = [c_void_p, c_int, c_int], c_void_p
