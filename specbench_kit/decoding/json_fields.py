@@ -121,9 +121,9 @@ def _hold(values: list[Any], kind: Kind) -> bool:
         types.remove(NOTHING)
     if types == {float}:
         # The sum shows a NaN, which min and max may pass over.
-        return min(values) > -LONGEST and max(values) < LONGEST and not isnan(sum(values))
+        return bool(min(values) > -LONGEST and max(values) < LONGEST) and not isnan(sum(values))
     if types == {int}:
-        return min(values) >= 0 and max(values) < TOO_LARGE
+        return bool(min(values) >= 0 and max(values) < TOO_LARGE)
     return not types & {int, float}
 
 

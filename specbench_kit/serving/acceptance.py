@@ -183,7 +183,8 @@ class Recorded:
 
     def begin(self, chance: Floats) -> Begun:
         drawn = (chance * len(self._first)).astype(np.int64)
-        return Begun(*self._lengths[:, drawn], self._first[drawn])
+        prompts, outputs = self._lengths[:, drawn]
+        return Begun(prompts, outputs, self._first[drawn])
 
     def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
         here = np.where(place == _ANOTHER, self.begin(chance).place, place)

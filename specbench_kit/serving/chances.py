@@ -36,7 +36,7 @@ class Chances:
     def of(self, purpose: Purpose, devices: Integers, counts: Integers) -> Floats:
         """One number for each device and its count: shape [devices]."""
         mixed = _mixed(self._streams[purpose, devices] + counts.astype(np.uint64) * _STEP)
-        return (mixed >> np.uint64(11)) * 2.0**-53
+        return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)

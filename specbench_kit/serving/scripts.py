@@ -9,7 +9,6 @@ from specbench_kit.serving.acceptance import Rounds
 from specbench_kit.serving.arrivals import Asks
 from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.slo import budget_s
 from specbench_kit.serving.timing import DraftTime
 
 Mask = NDArray[np.bool_]
@@ -96,7 +95,8 @@ class Scripts:
 
     def asked_in_vain(self, devices: Integers, until_s: float) -> list[tuple[int, float, int, int]]:
         """Device, time and lengths of the responses that are asked for before an end, behind the present ones."""
-        present, found = self.present(devices), []
+        present = self.present(devices)
+        found: list[tuple[int, float, int, int]] = []
         numbers, before_s = present["response"].astype(np.int64) + 1, present["asked_s"]
         while len(devices):
             asked, prompts, tokens, _ = self._ask(devices, numbers, before_s)
@@ -168,7 +168,7 @@ class Scripts:
             expected += rounds.submitted * self._accepted[devices] / self._sent[devices]
         network_s, down_s = (up_s + self._down_s, self._down_s) if self._on_edge else (0.0, 0.0)
         columns["draft_s"][at], columns["up_s"][at], columns["expected"][at] = draft_s, up_s, expected
-        columns["slack_s"][at] = budget_s(expected, speed, draft_s, network_s)
+        columns["slack_s"][at] = expected / speed - draft_s - network_s  # as slo.budget_s
         columns["promise_s"][at] = (self._context[devices] - self._prompt[devices] + expected) / speed - down_s
 
     def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:

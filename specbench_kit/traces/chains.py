@@ -105,4 +105,5 @@ def _right(trace: RequestTrace) -> NDArray[np.bool_]:
     """Whether the answer has each drafted token at its place [offsets, max_draft]."""
     count, max_draft = trace.drafted.shape
     answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])
-    return trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
+    right: NDArray[np.bool_] = trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
+    return right
