@@ -9,10 +9,20 @@ from typing import NamedTuple
 from benchmarks.common import Bound, Figure, Outcome, Setting, over_rounds
 from benchmarks.process import measure
 
+
+class _Case(NamedTuple):
+    """What is simulated, and the most seconds and gigabytes that it may take."""
+
+    arguments: tuple[str, ...]
+    seconds: Bound | None
+    memory: Bound = Bound(most=1)
+
+
 CASES = {
-    "200 devices, 600 s": (("200", "600", "wisp", "own"), Bound(most=4)),
-    "10,000 devices, 60 s": (("10000", "60", "wisp", "own"), Bound(most=25)),
-    "10,000 devices, 60 s, on a server that keeps up": (("10000", "60", "wisp", "fast"), None),
+    "200 devices, 600 s": _Case(("200", "600", "wisp", "own"), Bound(most=4)),
+    "10,000 devices, 60 s": _Case(("10000", "60", "wisp", "own"), Bound(most=25)),
+    "10,000 devices, 60 s, on a server that keeps up": _Case(("10000", "60", "wisp", "fast"), Bound(most=8)),
+    "100,000 devices, 60 s": _Case(("100000", "60", "wisp", "fast"), None, Bound(most=4)),
 }
 GROWTH = ("250", "4000")
 """Devices on a server that keeps up, so that events grow with them."""
@@ -31,19 +41,19 @@ class _Cost(NamedTuple):
 
 def run(setting: Setting) -> Outcome:
     """Simulations in processes of their own; setting up is not part of their time."""
-    cases = [_case(setting, name, *case) for name, case in CASES.items()]
+    cases = [_measure(setting, name, case) for name, case in CASES.items()]
     figures = [figure for case in cases for figure in case]
     return Outcome("Simulating many devices on one server, on one core", [*figures, _growth(setting)])
 
 
-def _case(setting: Setting, name: str, arguments: tuple[str, ...], bound: Bound | None) -> list[Figure]:
-    costs = [_simulate(arguments) for _ in range(setting.rounds)]
-    peak = measure(_command(arguments)).peak_bytes
+def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
+    costs = [_simulate(case.arguments) for _ in range(setting.rounds)]
+    peak = measure(_command(case.arguments)).peak_bytes
     per_round = [cost.seconds / cost.rounds * 1e6 for cost in costs]
     return [
-        over_rounds(f"{name}: {costs[0].rounds:,} rounds", [cost.seconds for cost in costs], "s", bound),
+        over_rounds(f"{name}: {costs[0].rounds:,} rounds", [cost.seconds for cost in costs], "s", case.seconds),
         over_rounds(f"{name}: per round", per_round, "µs"),
-        Figure(f"{name}: peak memory", peak / 1e9, "GB", Bound(most=1)),
+        Figure(f"{name}: peak memory", peak / 1e9, "GB", case.memory),
     ]
 
 
