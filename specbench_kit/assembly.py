@@ -136,10 +136,6 @@ def require_states(method: Method, deployment: Deployment) -> None:
         )
 
 
-def _on_edge(method: Method, deployment: Deployment) -> bool:
-    return (method.placement or deployment.placement) == "edge" and method.uses_drafter
-
-
 def round_policy(method: Method) -> Policy:
     """The policy of a method that goes round by round."""
     policy = method.policy()
