@@ -1,9 +1,10 @@
 """Drafting with a feature head by name, for its commonest setting."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from specbench_kit.drafting.base import Drafting
-from specbench_kit.methods.base import methods
+from specbench_kit.methods.base import Group, methods
 from specbench_kit.methods.fixed_k import FixedK
 
 
@@ -14,6 +15,7 @@ class Eagle(FixedK):
 
     head: str = "auto"
     drafter: str = field(default="head", init=False)
+    group: ClassVar[Group] = "learned"
     source = "EAGLE-3, Li et al. 2025"
 
     @property

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
 from specbench_kit.methods.growth import Frontier, Growth, expand
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ class Eagle2Tree(Method):
     total: int = 60
     depth: int = 5
     top_k: int = 10
+    group: ClassVar[Group] = "tree"
     source = "EAGLE-2, Li et al. 2024"
     proposal = "top"
     asks = Offer.TREES

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, takewhile
 from operator import attrgetter
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from specbench_kit.serving.schedulers.base import Growing, by_promise
 from specbench_kit.serving.schedulers.waiting import Waiting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FIRST_LOOK = 16
 """Of the most useful requests so many are looked at together, then twice as many."""
@@ -29,8 +29,7 @@ class Timely:
         self._longest_s = 0.0
         """What any of its requests took alone: nobody due later than that can be late."""
         self._new: list[Waiting] = []
-        self._by_promise = np.empty(0, dtype=object)
-        self._promised_s = np.empty(0)
+        self._by_promise, self._promised_s = _objects([]), _promised_s([])
         self._by_use: list[Entry] = []
 
     def __iter__(self) -> Iterator[Waiting]:
@@ -112,15 +111,15 @@ class Timely:
     def _replace(self, first: int, left: Sequence[Waiting]) -> None:
         """Of so many that come first, only these are left."""
         if len(left) < first:
-            self._by_promise = np.concatenate([_objects(left), self._by_promise[first:]])
-            self._promised_s = np.concatenate([_promised_s(left), self._promised_s[first:]])
+            self._by_promise = _joined(_objects(left), self._by_promise[first:])
+            self._promised_s = _joined(_promised_s(left), self._promised_s[first:])
 
     def _sort_in(self) -> None:
         """Arrays, since there may be thousands of others: finding and making a place for each takes far longer."""
         if self._new:
-            promised_s = np.concatenate([self._promised_s, _promised_s(self._new)])
+            promised_s = _joined(self._promised_s, _promised_s(self._new))
             order = promised_s.argsort(kind="stable")
-            self._by_promise = np.concatenate([self._by_promise, _objects(self._new)])[order]
+            self._by_promise = _joined(self._by_promise, _objects(self._new))[order]
             self._promised_s = promised_s[order]
             self._new = []
 
@@ -128,12 +127,23 @@ class Timely:
 _alone_s = attrgetter("alone_s")
 
 
-def _objects(requests: Sequence[Waiting]) -> NDArray[Any]:
+# Whoever lists schedulers imports this file, and numpy only with the first queue.
+def _objects(requests: Sequence[Waiting]) -> "NDArray[Any]":
+    import numpy as np
+
     return np.fromiter(requests, dtype=object, count=len(requests))
 
 
-def _promised_s(requests: Sequence[Waiting]) -> NDArray[np.float64]:
+def _promised_s(requests: Sequence[Waiting]) -> "NDArray[Any]":
+    import numpy as np
+
     return np.fromiter(map(by_promise, requests), dtype=np.float64, count=len(requests))
+
+
+def _joined(first: "NDArray[Any]", second: "NDArray[Any]") -> "NDArray[Any]":
+    import numpy as np
+
+    return np.concatenate([first, second])
 
 
 def _give(
