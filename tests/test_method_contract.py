@@ -372,7 +372,10 @@ LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and n
 @pytest.mark.parametrize("method", LOOK_UPS, indirect=True)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: tuple[Any, Any]) -> None:
-    """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds."""
+    """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds.
+
+    What is drawn repeats itself less than the likeliest text, which ends in a loop.
+    """
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
     requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2)], 40), Sampler(temperature=temperature)
     plain = decode(AUTOREGRESSIVE, runners, requests, sampler=sampler)
@@ -380,12 +383,13 @@ def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, 
         records = run(method, runners, requests, sampler=sampler, batch_size=batch_size)
         assert outputs(records) == outputs(plain)
         rounds = [step for record in records.values() for step in record.rounds]
-        assert sum(step.accepted for step in rounds) > 10
+        assert sum(step.accepted for step in rounds) > (0 if temperature else 10)
         assert sum(step.drafted - step.accepted for step in rounds) > 0 or method.needs_reference
 
 
-@pytest.mark.parametrize("method", [spec for spec in DRAFTED if "drafter=cascade" in spec], indirect=True)
-def test_sampled_output_does_not_depend_on_the_batch(method: Method, small: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize("method", ["fixed-k:drafter=cascade", "threshold:drafter=cascade"], indirect=True)
+def test_what_a_cascade_draws_does_not_depend_on_the_batch(method: Method, small: tuple[Any, Any]) -> None:
+    """Where the policy looks at one request's tokens alone: others draft to another length in other company."""
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
     requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30), Sampler(temperature=1.0)
     found = [outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)]
