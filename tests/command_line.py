@@ -12,11 +12,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from warm_start import warm_start
+
 SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
 PATIENCE_S = 300
 READINGS = "SKIT_MACHINE_READINGS"
 QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("quiet", "busy"))
 """Readings that stand in for those of the machine which runs the tests."""
+
+QUICK = ("--help", "--version", "capacity", "compare", "export", "list", "profile-verifier", "simulate")
+"""What loads neither torch nor transformers, or not always."""
 
 Rows = list[dict[str, Any]]
 
@@ -40,9 +45,12 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `skit` with these arguments to its end."""
+    """Run `skit` with these arguments to its end, with its libraries loaded where nothing else is asked for."""
     settings: dict[str, Any] = {"capture_output": True, "env": environment(), "timeout": PATIENCE_S} | options
     command = [SKIT, *map(str, arguments)]
+    if options.keys() <= {"env", "cwd"} and command[1] not in QUICK:
+        place = str(options.get("cwd", Path.cwd()))
+        return warm_start(settings["env"]).run(command[1:], settings["env"], place, settings["timeout"])
     done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **settings)
     return done
 

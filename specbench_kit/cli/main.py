@@ -10,6 +10,7 @@ from specbench_kit.cli import (
     bench,
     capacity,
     compare,
+    doctor,
     interchange,
     listing,
     measure_ranks,
@@ -41,6 +42,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
   skit list                                    methods, datasets, deployments and the rest
+  skit doctor                                  what is installed here, and what each missing part would bring
 
 skit --help lists every command, skit COMMAND --help its options.
 """
@@ -82,6 +84,7 @@ app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
 app.command("list")(configurable(listing.list_entries))
+app.command("doctor")(configurable(doctor.doctor))
 
 
 def main() -> None:

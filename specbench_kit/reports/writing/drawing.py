@@ -86,15 +86,24 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 def settle(figure: Any) -> None:
     """Lay the figure out once for all formats, so that none depends on which were written before it."""
-    figure.draw_without_rendering()
+    figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")
 
 
 def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
-    """The figure as a file's content, without a date, so that the same figure gives the same file."""
+    """The figure as a file's content, without a date, so that the same figure gives the same file.
+
+    `savefig` would draw everything twice.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     content = BytesIO()
-    undated = {"Date": None} if suffix == "svg" else None
-    figure.savefig(content, format=suffix, metadata=undated, dpi=dpi or "figure")
+    if suffix == "svg":
+        FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
+    else:
+        figure.dpi = dpi or figure.dpi
+        FigureCanvasAgg(figure).print_png(content)
     return content.getvalue()
 
 

@@ -1,0 +1,44 @@
+"""`skit doctor`: what is there, what is missing, and what it would bring."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import environment, skit
+
+from specbench_kit.cli import doctor
+from specbench_kit.errors import SkitError
+
+
+def found(data_dir: Path | None = None) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in doctor.examine(data_dir)}
+
+
+def test_what_every_command_needs_is_there(tmp_path: Path) -> None:
+    done = skit("doctor", "--json", cwd=tmp_path, env=environment(SKIT_HOME=str(tmp_path)))
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stderr
+    assert findings["pair bundled"]["state"] == "ok"
+    assert findings["executor transformers"]["state"] == "ok"
+    assert findings["your own"]["found"] == str(tmp_path)
+    assert findings["hub"]["state"] == "missing"  # the tests forbid asking it
+    assert all(finding["advice"] for finding in findings.values() if finding["state"] != "ok")
+
+
+def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").touch()
+    told = found(tmp_path)["data folder"]
+    assert (told.state, told.found.split(" datasets; ")[0].split()[-3]) == ("ok", "1")
+    assert "gsm8k" not in told.found.split("not ")[1].split(", ")
+    assert found(tmp_path / "nowhere")["data folder"].state == "missing"
+
+
+def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise SkitError("no such pair")
+
+    monkeypatch.setitem(doctor.LOOKS, "bundled pair", fails)
+    told = found()
+    assert told["bundled pair"] == doctor.Finding("bundled pair", "broken", "no such pair")
+    assert "extra ray" in told
