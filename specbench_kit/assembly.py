@@ -21,7 +21,7 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, States
 from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.drafting.base import DRAFT, Parts
@@ -76,7 +76,8 @@ def live_engine(
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
     if deployment is None:
         return make(round_policy(method), drafter, verifier, measured)
-    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s))
+    states = hidden_states(method, deployment, target, models)
+    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s, states))
 
 
 def pipeline_engine(
@@ -127,13 +128,15 @@ def require_stages(method: Method, deployment: Deployment) -> None:
         )
 
 
-def require_states(method: Method, deployment: Deployment) -> None:
-    """Refuse a drafter beyond the link that reads what does not cross it."""
-    if _on_edge(method, deployment) and method.drafting.reads_target:
-        raise SkitError(
-            f"drafter '{method.drafting.called}' reads the target's hidden states, which do not cross the link of "
-            f"deployment {deployment.name}: let it draft on the server (placement), or choose another drafter"
-        )
+def hidden_states(
+    method: Method, deployment: Deployment, target: Runner, models: Mapping[str, Runner]
+) -> States | None:
+    """Those of the target that the method's drafter reads; `models` are the drafter's, by name."""
+    layers = tuple(sorted(set(method.drafting.layers(models))))
+    if not layers:
+        return None
+    each = deployment.link.state_bytes or target.executor.state_bytes
+    return States(layers, each * len(layers) if _on_edge(method, deployment) else 0.0)
 
 
 def round_policy(method: Method) -> Policy:
@@ -153,13 +156,17 @@ def level_policy(method: Method) -> LevelPolicy:
 
 
 def timed(
-    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+    method: Method,
+    drafter: DraftSource,
+    verifier: Verifier,
+    deployment: Deployment,
+    started_s: float = 0.0,
+    states: States | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
-    on_edge = _on_edge(method, deployment)
-    require_states(method, deployment)
-    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=method.learned)
+    on_edge, learned = _on_edge(method, deployment), method.learned
+    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=learned, states=states)
     return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
 
 

@@ -12,7 +12,7 @@ from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, States
 
 
 @dataclass(slots=True)
@@ -38,12 +38,21 @@ class Timelines:
 
     Requests of a batch go in step: a round ends with its slowest. Where only prompt and answer cross the link, those
     of a request that joins others count in its own latency and hold nobody up. `on_edge`: every request has a drafting
-    device of its own at the far end of the link; `learned`: a predictor judges every drafted token.
+    device of its own at the far end of the link; `learned`: a predictor judges every drafted token; `states` are those
+    that the drafter reads.
     """
 
-    def __init__(self, deployment: Deployment, clock: ModelledClock, *, on_edge: bool, learned: bool) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        clock: ModelledClock,
+        *,
+        on_edge: bool,
+        learned: bool,
+        states: States | None = None,
+    ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge = on_edge
+        self._on_edge, self._states = on_edge, states
         self._decision_s = deployment.predictor_s if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
@@ -130,9 +139,13 @@ class Timelines:
         self.clock.wait_until(max(client.answer_s, client.ready_s))
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
-        """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`."""
+        """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`.
+
+        A reader of states forwards accepted ones again, unless a tree goes on.
+        """
         client = self._clients[draft.request_id]
         below = [] if kept is None else draft.tree.below(kept)
+        path = () if kept is None and self._states else path
         client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
@@ -182,8 +195,12 @@ class Timelines:
         return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
     def _answer(self, client: _Client, verdict: Verdict) -> float:
-        """Seconds of the message down."""
-        return self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s)
+        """Seconds of the message down, with the hidden states of what the target newly keeps where they are read."""
+        kept = verdict.draft.context_length - client.target_cached + len(verdict.path)
+        states_bytes = kept * self._states.bytes_per_token if self._states else 0.0
+        typical = not states_bytes or client.target_cached > 0
+        tokens, bytes_per_s = len(verdict.path) + 1, self._link.down_bytes_per_s
+        return self._cross(client, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
     def _cross_meanwhile(self, client: _Client, verdict: Verdict) -> None:
         """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
@@ -193,9 +210,11 @@ class Timelines:
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
         session.arrival_s -= up_s + down_s
 
-    def _cross(self, client: _Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
+    def _cross(
+        self, client: _Client, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
+    ) -> float:
         """Seconds of one message, charged to the link."""
-        seconds = self._link.message_s(tokens, bytes_per_s, client.random)
+        seconds = self._link.message_s(tokens, bytes_per_s, client.random, more_bytes)
         self.clock.charge("link", seconds, typical=typical)
         return seconds
 

@@ -69,7 +69,7 @@ def _specs_of(name: str, kind: type[Method]) -> list[str]:
 
 
 CHAIN_METHODS = [spec for spec in specs(chains=True) if not parse_method(spec).drafting.reads_target]
-"""A trace holds no hidden states, and they do not cross the link of the tests' deployment."""
+"""A trace holds no hidden states."""
 TREE_METHODS = specs(chains=False)
 
 
