@@ -22,8 +22,9 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
 from specbench_kit.deployments.base import Deployment, States
-from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
+from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
 from specbench_kit.drafting.base import DRAFT, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method
