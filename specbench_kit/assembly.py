@@ -12,7 +12,6 @@ from specbench_kit.decoding.drafter import DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
@@ -59,7 +58,7 @@ def live_engine(
         return pipeline_engine(
             method,
             stages or VirtualStages(target),
-            draft,
+            models,
             device=target.device,
             sampler=sampler,
             seed=seed,
@@ -68,6 +67,7 @@ def live_engine(
             capacity=capacity,
             started_s=started_s,
             deployment=deployment,
+            states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
@@ -84,7 +84,7 @@ def live_engine(
 def pipeline_engine(
     method: Method,
     stages: Stages,
-    draft: Runner | None,
+    models: Mapping[str, Runner],
     *,
     device: torch.device,
     sampler: Sampler,
@@ -94,11 +94,13 @@ def pipeline_engine(
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
+    states: States | None = None,
 ) -> PipelineEngine:
-    """The loop over stages and a draft model, if it drafts, on this machine's clock or on a deployment's."""
+    """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
     assert method.pipeline is not None
     depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
-    drafter = None if draft is None or not method.uses_drafter else LevelDrafter(draft, sampler, clock)
+    parts = Parts(models, sampler, clock, sampled=False, capacity=capacity)
+    drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(
         PipelineEngine,
         level_policy(method),
@@ -117,7 +119,7 @@ def pipeline_engine(
         return make(clock)
     require_stages(method, deployment)
     modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter))
+    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter, states=states))
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
@@ -22,6 +23,10 @@ class Model(Drafting):
     """The draft model of the pair."""
 
     offer = Offer.LEVELS
+    on_record = True
+
+    def levels(self, parts: Parts) -> LevelDrafter:
+        return LevelDrafter(parts.models[DRAFT], parts.sampler, parts.clock)
 
     def source(self, parts: Parts) -> "ModelDrafter":
         return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)

@@ -3,25 +3,25 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Group, Metrics
-from specbench_kit.metrics.statistics import ratio_of_sums
 
 
 def summarise_states(records: Sequence[RequestRecord], sent: Mapping[str, Any]) -> Metrics:
     """Bytes of hidden states that went down the link; `sent` is `hidden_states` of `run.json`.
 
-    The first verdict of a request brings those of its prompt, any other those of the token before the draft, and each
-    those of the accepted tokens.
+    A verdict brings those of the token before the draft and of the accepted ones, the first one those of the prompt
+    too; a pipeline's answers bring one token's each.
     """
     group = Group(records)
-    prompts, rounds = sum(len(record.prompt_ids) for record in group.finished), group.rounds
-    tokens = prompts + rounds.sum("accepted") + rounds.count - rounds.requests
-    after = tokens - prompts - sum(record.rounds[0].accepted for record in group.finished)
-    each = sent["bytes_per_token"]
+    rounds, each = group.rounds, sent["bytes_per_token"]
+    kept = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
+    prompts = each * sum(len(record.prompt_ids) - 1 for record in group.finished)
     return {
         "layers": list(sent["layers"]),
         "bytes_per_token": each,
-        "bytes": each * tokens,
-        "bytes_per_later_verdict": ratio_of_sums(each * after, rounds.count - rounds.requests),
+        "bytes": prompts + each * float(kept),
+        "prompt_bytes": prompts,
     }

@@ -142,7 +142,7 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
     clock, drafts = ModelledClock(), type(policy) is not LevelPolicy
     engine = PipelineEngine(
         policy,
-        Echo() if drafts else None,  # type: ignore[arg-type]
+        Echo() if drafts else None,
         Counting(),
         clock,
         sampler=Sampler(),

@@ -67,11 +67,10 @@ def link(fields: Fields) -> str:
 
 def _states(sent: Fields) -> str:
     """What verdicts carried for a drafter that reads the target's states."""
-    later, layers = sent["bytes_per_later_verdict"], ", ".join(map(str, sent["layers"]))
+    layers = ", ".join(map(str, sent["layers"]))
     return (
         f"of layers {layers}, {data(sent['bytes_per_token'])} for every token that the target keeps, cross the link "
-        f"with the verdicts: {data(sent['bytes'])} in all, those of the prompts with the first verdicts"
-        + (f", {data(later)} with a later one on average" if later else "")
+        f"with the verdicts: {data(sent['bytes'])} in all, {data(sent['prompt_bytes'])} of them for prompts"
     )
 
 
