@@ -170,7 +170,8 @@ def timed(
     clock = ModelledClock(started_s)
     on_edge, learned = _on_edge(method, deployment), method.learned
     timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=learned, states=states)
-    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
+    latencies = method.drafting.latencies(deployment.drafter.latency)
+    return TimedDrafter(drafter, timelines, latencies), TimedVerifier(verifier, timelines), clock
 
 
 def alone(method: Method, deployment: Deployment) -> Alone:

@@ -1,12 +1,12 @@
 """When edge, link and server are busy in a round under a deployment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment, States
@@ -75,17 +75,28 @@ class Timelines:
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """One batched draft forward of tree nodes, and a decision about what it yields."""
-        clients = [self._clients[draft.request_id] for draft, _ in frontier]
         self._prefill(frontier)
-        rows = [self._draft_row(draft, nodes) for draft, nodes in frontier]
+        rows = {draft.request_id: self._draft_row(draft, nodes) for draft, nodes in frontier}
+        self.forward("draft", rows, self._drafter.latency)
+        self.decide([draft for draft, _ in frontier])
+
+    def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel) -> None:
+        """A batched forward of a model that drafts, of these requests' rows."""
         if self._on_edge:
-            seconds = [self._drafter.latency.seconds([row]) for row in rows]
-            self.clock.charge("draft", sum(seconds), len(seconds))
+            seconds = [latency.seconds([row]) for row in rows.values()]
+            self.clock.charge(phase, sum(seconds), len(seconds))
         else:
-            seconds = [self._drafter.latency.seconds(rows)] * len(rows)
-            self.clock.charge("draft", seconds[0])
+            seconds = [latency.seconds([*rows.values()])] * len(rows)
+            self.clock.charge(phase, seconds[0])
+        label = self.clock.drafting if phase == "draft" else phase
+        self._work(label, [self._clients[name] for name in rows], seconds)
+
+    def decide(self, drafts: Sequence[Draft]) -> None:
+        """A learned method's decision about the token that each of these has gained."""
+        if not drafts:
+            return
+        clients = [self._clients[draft.request_id] for draft in drafts]
         decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
-        self._work(self.clock.drafting, clients, seconds)
         self._work("policy", clients, [decided_s] * len(clients))
         self.clock.charge("policy", self._decision_s * len(clients))
 

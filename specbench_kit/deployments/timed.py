@@ -1,12 +1,13 @@
 """Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.drafter import Draft, DraftSource
+from specbench_kit.decoding.drafter import Draft, DraftSource, Itemised
+from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
@@ -14,10 +15,11 @@ from specbench_kit.deployments.modelled import Timelines
 
 
 class TimedDrafter:
-    """Any drafter, with the time that a deployment's would take."""
+    """Any drafter, with the time that a deployment's would take; `latencies` are those of an itemised one's models."""
 
-    def __init__(self, drafter: DraftSource, timelines: Timelines) -> None:
-        self._drafter, self._timelines = drafter, timelines
+    def __init__(self, drafter: DraftSource, timelines: Timelines, latencies: Mapping[str, LatencyModel]) -> None:
+        self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
+        self._itemised = drafter if isinstance(drafter, Itemised) else None
 
     @property
     def drafts(self) -> list[Draft]:
@@ -44,7 +46,11 @@ class TimedDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain; returns the drafts that had room for it."""
         grown = self._drafter.extend(drafts)
-        if grown:
+        if self._itemised is not None:
+            for model, phase, rows in self._itemised.forwards():
+                self._timelines.forward(phase, rows, self._latencies[model])
+            self._timelines.decide(grown)
+        elif grown:
             self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
         return grown
 

@@ -88,6 +88,10 @@ class Drafting(ABC):
         """Of one drafted token of every request, where a forward of the draft model takes as long as `draft` says."""
         return draft
 
+    def latencies(self, draft: "LatencyModel") -> "Mapping[str, LatencyModel]":
+        """Of a forward of each of its models, where the source is `Itemised`."""
+        return {}
+
 
 class _Drafters(Registry[type[Drafting]]):
     """Tells drafters what they are called."""
