@@ -24,7 +24,7 @@ METHODS = (
     SPECPIPE,
     "specpipe:share=greedy",
     "specpipe:budget=request",
-    "specpipe:prefill=mixed",
+    "specpipe:prefill=first",
     PLAIN,
     "pipeline-ar",
     "specinfer",

@@ -12,7 +12,6 @@ from specbench_kit.decoding.drafter import DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
@@ -21,9 +20,10 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
+from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
 from specbench_kit.drafting.base import DRAFT, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method
@@ -58,7 +58,7 @@ def live_engine(
         return pipeline_engine(
             method,
             stages or VirtualStages(target),
-            draft,
+            models,
             device=target.device,
             sampler=sampler,
             seed=seed,
@@ -67,6 +67,7 @@ def live_engine(
             capacity=capacity,
             started_s=started_s,
             deployment=deployment,
+            states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
     measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
@@ -76,13 +77,14 @@ def live_engine(
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
     if deployment is None:
         return make(round_policy(method), drafter, verifier, measured)
-    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s))
+    states = hidden_states(method, deployment, target, models)
+    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s, states))
 
 
 def pipeline_engine(
     method: Method,
     stages: Stages,
-    draft: Runner | None,
+    models: Mapping[str, Runner],
     *,
     device: torch.device,
     sampler: Sampler,
@@ -92,11 +94,13 @@ def pipeline_engine(
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
+    states: States | None = None,
 ) -> PipelineEngine:
-    """The loop over stages and a draft model, if it drafts, on this machine's clock or on a deployment's."""
+    """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
     assert method.pipeline is not None
     depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
-    drafter = None if draft is None or not method.uses_drafter else LevelDrafter(draft, sampler, clock)
+    parts = Parts(models, sampler, clock, sampled=False, capacity=capacity)
+    drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(
         PipelineEngine,
         level_policy(method),
@@ -115,7 +119,7 @@ def pipeline_engine(
         return make(clock)
     require_stages(method, deployment)
     modelled = ModelledClock(started_s)
-    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter))
+    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter, states=states))
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:
@@ -127,13 +131,15 @@ def require_stages(method: Method, deployment: Deployment) -> None:
         )
 
 
-def require_states(method: Method, deployment: Deployment) -> None:
-    """Refuse a drafter beyond the link that reads what does not cross it."""
-    if _on_edge(method, deployment) and method.drafting.reads_target:
-        raise SkitError(
-            f"drafter '{method.drafting.called}' reads the target's hidden states, which do not cross the link of "
-            f"deployment {deployment.name}: let it draft on the server (placement), or choose another drafter"
-        )
+def hidden_states(
+    method: Method, deployment: Deployment, target: Runner, models: Mapping[str, Runner]
+) -> States | None:
+    """Those of the target that the method's drafter reads; `models` are the drafter's, by name."""
+    layers = tuple(sorted(set(method.drafting.layers(models))))
+    if not layers:
+        return None
+    each = deployment.link.state_bytes or target.executor.state_bytes
+    return States(layers, each * len(layers) if _on_edge(method, deployment) else 0.0)
 
 
 def round_policy(method: Method) -> Policy:
@@ -153,14 +159,19 @@ def level_policy(method: Method) -> LevelPolicy:
 
 
 def timed(
-    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+    method: Method,
+    drafter: DraftSource,
+    verifier: Verifier,
+    deployment: Deployment,
+    started_s: float = 0.0,
+    states: States | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
-    on_edge = _on_edge(method, deployment)
-    require_states(method, deployment)
-    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=method.learned)
-    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
+    on_edge, learned = _on_edge(method, deployment), method.learned
+    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=learned, states=states)
+    latencies = method.drafting.latencies(deployment.drafter.latency)
+    return TimedDrafter(drafter, timelines, latencies), TimedVerifier(verifier, timelines), clock
 
 
 def alone(method: Method, deployment: Deployment) -> Alone:

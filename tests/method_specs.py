@@ -29,8 +29,8 @@ VARIANTS = {
     "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
     "specpipe": [
         "specpipe:stages=2,width=3,children=2,budget=request",
-        "specpipe:stages=4,width=12,children=4,rows=20,chunk=16",
-        "specpipe:stages=3,width=9,children=3,rows=12,share=greedy,prefill=mixed",
+        "specpipe:stages=4,width=12,children=4,rows=20,prefill=first,chunk=16",
+        "specpipe:stages=3,width=9,children=3,rows=12,share=greedy",
     ],
     "pipeline-ar": ["pipeline-ar:stages=3,chunk=16"],
     "pp-microbatch": ["pp-microbatch:stages=2"],

@@ -11,6 +11,7 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.pipeline import summarise_pipeline
 from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.states import summarise_states
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports.comparison.document import ALL, write_reports
@@ -112,6 +113,7 @@ def _summarise(run: RunDirectory, written: Written, evidence: Evidence, oracle: 
         "overlaps": method.overlaps,
         **measured,
         "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
+        **({"hidden_states": summarise_states(records, sent)} if (sent := run.run.get("hidden_states")) else {}),
         **evidence.judge(run.run, method, records, baseline),
     }
 

@@ -1,8 +1,9 @@
 """What the benchmarks of one command share: a pair of models, the methods made ready, and room for all of them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from specbench_kit.assembly import live_engine, require_stages, require_states
+from specbench_kit.assembly import hidden_states, live_engine, require_stages
 from specbench_kit.bench.choice import chosen, usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence
@@ -71,6 +72,13 @@ class Workbench:
             stages=self.stages,
         )
 
+    def sent(self, method: Method) -> dict[str, Any]:
+        """What crosses the deployment's link with the verdicts, if anything: `hidden_states` of `run.json`."""
+        if self.settings.deployment is None:
+            return {}
+        states = hidden_states(method, self.settings.deployment, self.runners["target"], self.runners)
+        return {"hidden_states": states._asdict()} if states and states.bytes_per_token else {}
+
     @property
     def others(self) -> Callable[[], float] | None:
         """Tells the processor seconds of the pipeline's processes; nobody can where another program started them."""
@@ -90,7 +98,6 @@ class Workbench:
         method = parse_method(spec).prepare(self.surroundings.environment)
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
-            require_states(method, self.settings.deployment)
         return method
 
     def _make_runners(self, datasets: Sequence[LoadedDataset]) -> dict[str, Runner]:

@@ -1,12 +1,13 @@
 """What policies and loops ask of whatever drafts: a model, an index of the text so far, or a recorded trace."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
 
@@ -33,6 +34,22 @@ class Draft:
     def reference(self) -> Sequence[int]:
         """The target's answer from here on, where the method may read it."""
         return self.session.request.reference[self.session.produced :]
+
+
+class Forwarded(NamedTuple):
+    """A forward of one of a drafter's models: new tokens of each request, and those in KV before them."""
+
+    model: str
+    phase: Phase
+    rows: Mapping[str, Row]
+
+
+@runtime_checkable
+class Itemised(Protocol):
+    """A source that says what it forwards, as this does not follow from what it drafts."""
+
+    def forwards(self) -> Sequence[Forwarded]:
+        """One after the other, since the last call."""
 
 
 class DraftSource(Protocol):

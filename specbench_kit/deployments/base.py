@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from specbench_kit.decoding.latency import LatencyModel, Row, sums_of
 
@@ -58,7 +58,8 @@ class Endpoint:
 class Link:
     """A message takes half the round trip, give or take the jitter, and its bytes over the bandwidth.
 
-    Bandwidths in bytes per second; jitter is uniform, drawn from the seed.
+    Bandwidths in bytes per second; jitter is uniform, drawn from the seed. `state_bytes` is the size of one token's
+    hidden state in one layer, for drafters that read the target's; 0 stands for that of the target that runs.
     """
 
     rtt_s: float = 0.0
@@ -66,13 +67,22 @@ class Link:
     up_bytes_per_s: float = float("inf")
     down_bytes_per_s: float = float("inf")
     seed: int = 0
+    state_bytes: float = 0.0
 
-    def message_s(self, tokens: int, bytes_per_s: float, random: Random) -> float:
-        """Seconds of one message of token ids."""
-        seconds = self.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+    def message_s(self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0) -> float:
+        """Seconds of one message of token ids, and of what goes with them."""
+        seconds = self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
         if self.jitter_s:
             seconds = max(0.0, seconds + self.jitter_s * (2 * random.random() - 1))
         return seconds
+
+
+class States(NamedTuple):
+    """Hidden states that a drafter reads, of every token that the target keeps: in which of its layers, and the bytes
+    that cross the link for a token, none where the drafter is on the server."""
+
+    layers: tuple[int, ...]
+    bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,15 @@
-"""Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
+"""When edge, link and server are busy in a round under a deployment."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
-from torch import Tensor
-
-from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.drafter import Draft, DraftSource
-from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.clock import ModelledClock, Phase
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward
-from specbench_kit.decoding.verification import Answer, Verdict, Verifier
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.decoding.verification import Verdict
+from specbench_kit.deployments.base import Deployment, States
 
 
 @dataclass(slots=True)
@@ -38,12 +35,21 @@ class Timelines:
 
     Requests of a batch go in step: a round ends with its slowest. Where only prompt and answer cross the link, those
     of a request that joins others count in its own latency and hold nobody up. `on_edge`: every request has a drafting
-    device of its own at the far end of the link; `learned`: a predictor judges every drafted token.
+    device of its own at the far end of the link; `learned`: a predictor judges every drafted token; `states` are those
+    that the drafter reads.
     """
 
-    def __init__(self, deployment: Deployment, clock: ModelledClock, *, on_edge: bool, learned: bool) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        clock: ModelledClock,
+        *,
+        on_edge: bool,
+        learned: bool,
+        states: States | None = None,
+    ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
-        self._on_edge = on_edge
+        self._on_edge, self._states = on_edge, states
         self._decision_s = deployment.predictor_s if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
@@ -69,17 +75,28 @@ class Timelines:
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """One batched draft forward of tree nodes, and a decision about what it yields."""
-        clients = [self._clients[draft.request_id] for draft, _ in frontier]
         self._prefill(frontier)
-        rows = [self._draft_row(draft, nodes) for draft, nodes in frontier]
+        rows = {draft.request_id: self._draft_row(draft, nodes) for draft, nodes in frontier}
+        self.forward("draft", rows, self._drafter.latency)
+        self.decide([draft for draft, _ in frontier])
+
+    def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel) -> None:
+        """A batched forward of a model that drafts, of these requests' rows."""
         if self._on_edge:
-            seconds = [self._drafter.latency.seconds([row]) for row in rows]
-            self.clock.charge("draft", sum(seconds), len(seconds))
+            seconds = [latency.seconds([row]) for row in rows.values()]
+            self.clock.charge(phase, sum(seconds), len(seconds))
         else:
-            seconds = [self._drafter.latency.seconds(rows)] * len(rows)
-            self.clock.charge("draft", seconds[0])
+            seconds = [latency.seconds([*rows.values()])] * len(rows)
+            self.clock.charge(phase, seconds[0])
+        label = self.clock.drafting if phase == "draft" else phase
+        self._work(label, [self._clients[name] for name in rows], seconds)
+
+    def decide(self, drafts: Sequence[Draft]) -> None:
+        """A learned method's decision about the token that each of these has gained."""
+        if not drafts:
+            return
+        clients = [self._clients[draft.request_id] for draft in drafts]
         decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
-        self._work(self.clock.drafting, clients, seconds)
         self._work("policy", clients, [decided_s] * len(clients))
         self.clock.charge("policy", self._decision_s * len(clients))
 
@@ -130,9 +147,13 @@ class Timelines:
         self.clock.wait_until(max(client.answer_s, client.ready_s))
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
-        """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`."""
+        """Of the draft model's KV, the accepted nodes that it forwarded stay, and those below `kept`.
+
+        A reader of states forwards accepted ones again, unless a tree goes on.
+        """
         client = self._clients[draft.request_id]
         below = [] if kept is None else draft.tree.below(kept)
+        path = () if kept is None and self._states else path
         client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
@@ -182,8 +203,12 @@ class Timelines:
         return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
     def _answer(self, client: _Client, verdict: Verdict) -> float:
-        """Seconds of the message down."""
-        return self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s)
+        """Seconds of the message down, with the hidden states of what the target newly keeps where they are read."""
+        kept = verdict.draft.context_length - client.target_cached + len(verdict.path)
+        states_bytes = kept * self._states.bytes_per_token if self._states else 0.0
+        typical = not states_bytes or client.target_cached > 0
+        tokens, bytes_per_s = len(verdict.path) + 1, self._link.down_bytes_per_s
+        return self._cross(client, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
     def _cross_meanwhile(self, client: _Client, verdict: Verdict) -> None:
         """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
@@ -193,88 +218,10 @@ class Timelines:
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
         session.arrival_s -= up_s + down_s
 
-    def _cross(self, client: _Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
+    def _cross(
+        self, client: _Client, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
+    ) -> float:
         """Seconds of one message, charged to the link."""
-        seconds = self._link.message_s(tokens, bytes_per_s, client.random)
+        seconds = self._link.message_s(tokens, bytes_per_s, client.random, more_bytes)
         self.clock.charge("link", seconds, typical=typical)
         return seconds
-
-
-class TimedDrafter:
-    """Any drafter, with the time that a deployment's would take."""
-
-    def __init__(self, drafter: DraftSource, timelines: Timelines) -> None:
-        self._drafter, self._timelines = drafter, timelines
-
-    @property
-    def drafts(self) -> list[Draft]:
-        return self._drafter.drafts
-
-    @property
-    def clock(self) -> ModelledClock:
-        return self._timelines.clock
-
-    def awaits(self, draft: Draft) -> bool:
-        """Whether the drafting device is free before the answer arrives."""
-        return self._timelines.awaits(draft)
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
-        drafts = self._drafter.begin(sessions)
-        self._timelines.begin(drafts)
-        return drafts
-
-    def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take."""
-        return self._drafter.room(draft)
-
-    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain; returns the drafts that had room for it."""
-        grown = self._drafter.extend(drafts)
-        if grown:
-            self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
-        return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes."""
-        self._timelines.draft(frontier)
-        return self._drafter.expand(frontier)
-
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """Take note of the accepted nodes."""
-        self._timelines.drafted(draft, path, kept)
-        self._drafter.commit(draft, path, kept, states)
-
-    def release(self, session: Session) -> None:
-        """Forget a finished request."""
-        self._drafter.release(session)
-
-
-class TimedVerifier:
-    """Any verifier, with the time that a deployment's link and verifier would take."""
-
-    def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
-        self._verifier, self._timelines = verifier, timelines
-        self.apart = verifier.apart
-
-    def admit(self, session: Session) -> None:
-        """Make room for a new request."""
-        self._timelines.admit(session)
-        self._verifier.admit(session)
-
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
-        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
-        verdicts = self._verifier.send(drafts, chosen)()
-        rows = self._timelines.verify(verdicts)
-        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
-        return lambda: timed
-
-    def commit(self, verdict: Verdict) -> None:
-        """Take note of the accepted nodes."""
-        self._timelines.verified(verdict)
-        self._verifier.commit(verdict)
-
-    def release(self, session: Session) -> None:
-        """Forget a finished request."""
-        self._timelines.release(session)
-        self._verifier.release(session)

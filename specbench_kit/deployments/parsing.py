@@ -102,7 +102,7 @@ def _link(table: Fields, place: str) -> Link:
     cards.require_keys(table, (), _LINK, place)
     _require_whole("seed", table.get("seed", 0), 0, place)
     times, bandwidths = ("rtt_s", "jitter_s"), ("up_bytes_per_s", "down_bytes_per_s")
-    for names, least in ((times, 0.0), (bandwidths, 1.0)):
+    for names, least in (((*times, "state_bytes"), 0.0), (bandwidths, 1.0)):
         cards.require_numbers({name: table[name] for name in names if name in table}, place, least)
     values: dict[str, Any] = {name: float(value) for name, value in table.items() if name != "seed"}
     return Link(seed=table.get("seed", 0), **values)

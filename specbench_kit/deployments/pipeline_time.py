@@ -7,7 +7,7 @@ from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.session import Session
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, States
 
 
 class PipelineTime:
@@ -16,10 +16,13 @@ class PipelineTime:
     What requests feed together is one batch in every stage; without `drafts` nobody drafts.
     """
 
-    def __init__(self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True) -> None:
+    def __init__(
+        self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True, states: States | None = None
+    ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts
         self._clock, self._drafts = clock, drafts
+        self._state_bytes = states.bytes_per_token if states else 0.0
         self._randoms: dict[str, Random] = {}
         self._asked: set[str] = set()
         """Requests whose prompts have crossed the link."""
@@ -34,13 +37,13 @@ class PipelineTime:
         del self._randoms[session.request.id]
         self._asked.discard(session.request.id)
 
-    def step(self, streams: Sequence[Stream]) -> None:
-        """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
+    def step(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
+        """Let the time of one step pass, in which the drafter forwards this, or else the levels that were fed."""
         start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
         stage_s = {
             stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
         }
-        drafting, draft_s = self._drafting(streams, rows.get(1, []))
+        drafting, draft_s = self._drafting(streams, [rows[1]] if forwards is None and 1 in rows else forwards or ())
         tokens = max((sum(new for new, _ in batch) for batch in rows.values()), default=0)
         link_s = hand_over.seconds(tokens) + self._messages_s(streams)
         between_s = hand_over.prune_s + hand_over.batching_s * (len(streams) - 1)
@@ -55,10 +58,10 @@ class PipelineTime:
         self._clock.mark("link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names)
         self._clock.wait_until(worked_s + between_s + link_s)
 
-    def _drafting(self, streams: Sequence[Stream], rows: Sequence[Row]) -> tuple[Phase, float]:
+    def _drafting(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]]) -> tuple[Phase, float]:
         """What the drafter does in this step, and its seconds."""
         phase: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
-        return phase, self._drafter.latency.seconds(rows) if rows and self._drafts else 0.0
+        return phase, sum(map(self._drafter.latency.seconds, forwards)) if self._drafts else 0.0
 
     def _mark(
         self, streams: Sequence[Stream], stage_s: Mapping[int, float], start_s: float, worked_s: float, pruned_s: float
@@ -104,10 +107,11 @@ class PipelineTime:
         return 0.0
 
     def _message_s(self, stream: Stream) -> float:
-        """Up with a prompt or a level, and down with an answer."""
+        """Up with a prompt or a level, and down with an answer and the hidden states that are read there."""
         name = stream.session.request.id
         asked = name in self._asked
         self._asked.add(name)
         tokens, random = len(stream.level.tokens) if asked else len(stream.session.tokens), self._randoms[name]
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
-        return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random)
+        states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.answers)
+        return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random, states)

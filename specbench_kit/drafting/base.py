@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 from specbench_kit.specs import from_options
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # a list of drafters needs no torch
     from specbench_kit.decoding.clock import Clock
     from specbench_kit.decoding.drafter import Drafter
     from specbench_kit.decoding.latency import LatencyModel
+    from specbench_kit.decoding.pipeline.drafter import LevelSource
     from specbench_kit.decoding.sampling import Sampler
     from specbench_kit.models.runner import Runner
 
@@ -31,12 +33,12 @@ class Offer(IntEnum):
     TREES = 3
     """Distributions below any node of a tree."""
     LEVELS = 4
-    """The same of whole tree levels, as a pipeline takes them."""
+    """The same of tree levels, one after the other, as a pipeline takes them."""
 
     @property
     def words(self) -> str:
         """For people."""
-        return ("tokens", "probabilities", "statistics", "distributions of trees", "tree levels of a model")[self]
+        return ("tokens", "probabilities", "statistics", "distributions of trees", "tree levels")[self]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Drafting(ABC):
 
     called: ClassVar[str] = ""
     offer: ClassVar[Offer] = Offer.TREES
+    on_record: ClassVar[bool] = False
+    """Whether a trace holds its drafts: those of the draft model alone."""
     drawn: ClassVar[bool] = True
     """Whether sampled decoding draws its tokens at random, where the method does not want the likeliest."""
 
@@ -72,8 +76,9 @@ class Drafting(ABC):
     def source(self, parts: Parts) -> "Drafter":
         """What the loop asks for drafts."""
 
-    reads_target: ClassVar[bool] = False
-    """Whether it reads hidden states of the target, which it can only have beside the target."""
+    def levels(self, parts: Parts) -> "LevelSource":
+        """What a pipeline asks for levels, where it offers any."""
+        raise SkitError(f"drafter '{self.called}' has no tree levels: choose another drafter")
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
         """Those of the target whose hidden states it reads of every committed token; `models` are those of `Parts`."""
@@ -82,6 +87,10 @@ class Drafting(ABC):
     def latency(self, draft: "LatencyModel") -> "LatencyModel":
         """Of one drafted token of every request, where a forward of the draft model takes as long as `draft` says."""
         return draft
+
+    def latencies(self, draft: "LatencyModel") -> "Mapping[str, LatencyModel]":
+        """Of a forward of each of its models, where the source is `Itemised`."""
+        return {}
 
 
 class _Drafters(Registry[type[Drafting]]):

@@ -1,15 +1,15 @@
 """Two drafters in a row: what a second, cheaper one guesses saves forwards of the first."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.drafter import Draft, Drafter
-from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
+from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
@@ -25,17 +25,21 @@ class Cascade(Drafting):
     """The second drafts `k2` tokens, the first verifies them as a target does and adds its own, until there are enough.
 
     `first` is the draft model, unless a folder or hub id says otherwise; `second` is a folder or hub id of a smaller
-    model, or a drafter that needs none. The target sees the first's distributions.
+    model, or a drafter that needs none. The target sees the first's distributions. Under a deployment a forward of the
+    first takes what the deployment says of its drafter, and one of the second `second_s` seconds; looking up is free.
     """
 
     first: str = DRAFT
     second: str = "prompt-lookup"
     k2: int = 3
+    second_s: float = 0.0
     offer = Offer.STATISTICS
 
     def __post_init__(self) -> None:
         if self.k2 < 1:
             raise SkitError(f"cascade: k2 must be at least 1, not {self.k2}")
+        if not self.second_s >= 0:
+            raise SkitError(f"cascade: second_s must be at least 0, not {self.second_s}")
         if self.second in drafters.all() and self._second().models:
             raise SkitError(f"cascade: second must be a model or a drafter that needs none, not {self.second}")
 
@@ -44,22 +48,27 @@ class Cascade(Drafting):
         return (self.first,) if self.second in drafters.all() else (self.first, self.second)
 
     def source(self, parts: Parts) -> "CascadeSource":
-        if self.second in drafters.all():
-            return CascadeSource(self._model(self.first, parts), self._second().source(parts), parts, self.k2)
-        return CascadeSource(self._model(self.first, parts), self._model(self.second, parts), parts, self.k2)
+        forwards = list[Forwarded]()
+        guesses = self._second().source(parts) if self.second in drafters.all() else None
+        second = guesses or self._model(self.second, parts, forwards)
+        return CascadeSource(self._model(self.first, parts, forwards), second, parts, self.k2, forwards)
 
-    def latency(self, draft: LatencyModel) -> LatencyModel:
-        raise SkitError(
-            "cascade: how long its forwards take depends on what the first accepts, which is measured and not "
-            "modelled: leave out --deployment, or choose another drafter"
-        )
+    def latencies(self, draft: LatencyModel) -> Mapping[str, LatencyModel]:
+        if self.second not in drafters.all() and not self.second_s:
+            raise SkitError(
+                f"cascade: nothing is known of the time that a forward of {self.second} takes under a deployment: "
+                "give it in seconds with second_s"
+            )
+        return {self.first: draft, self.second: TableModel((self.second_s,))}
 
     def _second(self) -> Drafting:
         return drafters.get(self.second)()
 
     @staticmethod
-    def _model(name: str, parts: Parts) -> ModelDrafter:
-        return ModelDrafter(parts.models[name], parts.sampler, parts.clock, parts.sampled, parts.capacity)
+    def _model(name: str, parts: Parts, forwards: list[Forwarded]) -> ModelDrafter:
+        drafter = ModelDrafter(parts.models[name], parts.sampler, parts.clock, parts.sampled, parts.capacity)
+        drafter.on_forward = lambda phase, rows: forwards.append(Forwarded(name, phase, rows))
+        return drafter
 
 
 class _Ready(NamedTuple):
@@ -113,10 +122,11 @@ class _Chain:
 class CascadeSource:
     """Chains of the first, which forwards only once for all tokens that the second guessed."""
 
-    def __init__(self, first: Drafter, second: Drafter, parts: Parts, k2: int) -> None:
+    def __init__(self, first: Drafter, second: Drafter, parts: Parts, k2: int, forwards: list[Forwarded]) -> None:
         self.drafts: list[Draft] = []
         self.clock: Clock = parts.clock
         self._first, self._second, self._parts, self._k2 = first, second, parts, k2
+        self._forwards = forwards
         self._chains: dict[str, _Chain] = {}
         self._random: dict[str, RequestRandom] = {}
 
@@ -124,8 +134,15 @@ class CascadeSource:
         """Nothing arrives before all is drafted."""
         return True
 
+    def forwards(self) -> Sequence[Forwarded]:
+        """Of both models, one after the other."""
+        taken = list(self._forwards)
+        self._forwards.clear()
+        return taken
+
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
+        self._forwards.clear()
         pairs = zip(self._first.begin(sessions), self._second.begin(sessions), strict=True)
         self._chains = {first.request_id: _Chain(first, second) for first, second in pairs}
         self.drafts = [Draft(session, TokenTree(session.tokens[-1])) for session in sessions]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.session import Session
-from specbench_kit.drafting.base import Drafting, Parts, drafters
+from specbench_kit.drafting.base import Drafting, Offer, Parts, drafters
+from specbench_kit.drafting.head_levels import HeadLevels
 from specbench_kit.drafting.model import ModelDrafter
 from specbench_kit.models.executors.head import ReadsStates
 from specbench_kit.models.head_library import AUTO, named
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 class Head(Drafting):
     """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is the target's own.
 
-    Nothing is drafted before the target has seen the prompt.
+    Nothing is drafted before the target has seen the prompt. In a pipeline all that is in flight is forwarded anew,
+    level by level, when states of further tokens are known.
     """
 
     path: str = AUTO
-    reads_target = True
+    offer = Offer.LEVELS
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -38,6 +40,10 @@ class Head(Drafting):
     def source(self, parts: Parts) -> "HeadDrafter":
         (name,) = self.models
         return HeadDrafter(parts, parts.models[name], self._executor(parts.models))
+
+    def levels(self, parts: Parts) -> HeadLevels:
+        (name,) = self.models
+        return HeadLevels(parts.models[name], self._executor(parts.models), parts.sampler, parts.clock)
 
     def _executor(self, models: "Mapping[str, Runner]") -> ReadsStates:
         executor = models[self.models[0]].executor

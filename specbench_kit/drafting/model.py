@@ -1,18 +1,21 @@
 """Drafts of the draft model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
 from specbench_kit.errors import PolicyError
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 
@@ -22,6 +25,10 @@ class Model(Drafting):
     """The draft model of the pair."""
 
     offer = Offer.LEVELS
+    on_record = True
+
+    def levels(self, parts: Parts) -> LevelDrafter:
+        return LevelDrafter(parts.models[DRAFT], parts.sampler, parts.clock)
 
     def source(self, parts: Parts) -> "ModelDrafter":
         return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
@@ -39,6 +46,8 @@ class ModelDrafter:
         self._runner, self._sampler = runner, sampler
         self._capacity = capacity
         self._sample = sample
+        self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
+        """Is shown new tokens and those in KV of every forward, by request."""
         self._slots: dict[str, int] = {}
         self._kept: dict[str, Draft] = {}
 
@@ -66,7 +75,7 @@ class ModelDrafter:
         for draft in grown:
             self._prefill(draft)
         with self.clock.phase("draft"):
-            found = self._runner.forward([self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
+            found = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
             best = None if self._sample else [token for (token,) in found.argmax()]
             forward = DraftForward(found, self._sampler, self._sample, best)
             tokens = best or self._draw(grown, forward)
@@ -81,8 +90,9 @@ class ModelDrafter:
         """
         for draft, _ in frontier:
             self._prefill(draft)
+        rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
         with self.clock.phase("draft"):
-            found = self._runner.forward([self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier])
+            found = self._forward([draft for draft, _ in frontier], rows)
             refuse_nan(found.logits)
         return DraftForward(found, self._sampler)
 
@@ -115,8 +125,15 @@ class ModelDrafter:
             slot = self._take_slot(draft)
             prefix = draft.session.tokens[self.skips : -1]
             if prefix:
-                refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
+                refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill").logits)
                 self._runner.commit(slot, range(len(prefix)))
+
+    def _forward(self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft") -> Forward:
+        if self.on_forward is not None:
+            held = (self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in rows)
+            new = [(len(row.tokens), cached) for row, cached in zip(rows, held, strict=True)]
+            self.on_forward(phase, dict(zip((draft.request_id for draft in drafts), new, strict=True)))
+        return self._runner.forward(rows)
 
     def _take_slot(self, draft: Draft) -> int:
         self._slots[draft.request_id] = slot = self._runner.acquire()

@@ -19,8 +19,8 @@ class SpecPipe(Method):
     Each node of the last level offers its `children` likeliest tokens; what counts is the probability from the root
     on. The tree is cut back to what follows each token that the last stage yields, and a token that it does not hold
     empties the pipeline. The levels of a batch come to `rows` tokens in a step, shared out `equal`ly or `greedy` by
-    probability; with `budget=request` each keeps to its own width alone. New prompts go `first`, in steps of their
-    own of `chunk` tokens, or `mixed` with the levels.
+    probability; with `budget=request` each keeps to its own width alone. New prompts go `mixed` with the levels, as far
+    as the rows go, or `first`, in steps of their own of `chunk` tokens.
     """
 
     stages: int = 8
@@ -29,7 +29,7 @@ class SpecPipe(Method):
     rows: int = 64
     share: Literal["equal", "greedy"] = "equal"
     budget: Literal["step", "request"] = "step"
-    prefill: Literal["first", "mixed"] = "first"
+    prefill: Literal["first", "mixed"] = "mixed"
     chunk: int = 512
     source = "SpecPipe, Yin et al. 2025"
     group = "overlapping"

@@ -19,7 +19,7 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.deployments.base import Deployment, Endpoint
-from specbench_kit.drafting.base import Offer, Parts
+from specbench_kit.drafting.base import Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
@@ -164,7 +164,7 @@ def replay(
         raise SkitError("a trace holds chains, so a method that fills a pipeline cannot be replayed: run it live")
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
-    if rule is not None and (rule.most == 0 or _drafts_with_model(method)):
+    if rule is not None and (rule.most == 0 or method.drafting.on_record):
         return replay_chains(rule, header, traces, alone(method, place))
     active: dict[str, RequestTrace] = {}
     drafter, verifier = _source(method, header, active), ReplayVerifier(active)
@@ -197,18 +197,13 @@ def _replay_rounds(
             yield record
 
 
-def _drafts_with_model(method: Method) -> bool:
-    """Whether its drafts are what a trace has on record."""
-    return bool(method.drafting.models) and method.drafting.offer is Offer.LEVELS
-
-
 def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]) -> DraftSource:
     """What the trace holds of the draft model, or a drafter that needs no model: text is there to look things up in."""
     drafting = method.drafting
     if not drafting.models:
         longest, clock = header.capacity or UNLIMITED, MeasuringClock(torch.device("cpu"))
         return drafting.source(Parts({}, Sampler(), clock, sampled=False, capacity=longest))
-    if not _drafts_with_model(method):
+    if not drafting.on_record:
         reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"
         raise SkitError(f"{method.called}: {reason}: run it live")
     return ReplayDrafter(header, traces)

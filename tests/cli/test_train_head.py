@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import TinyPair, environment, error_line, skit, skit_here
+from command_line import TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
 
 from specbench_kit.models.heads.files import is_head
 
@@ -36,17 +36,27 @@ def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str],
     assert json.loads((folder / "config.json").read_text())["draft_vocab_size"] == 200
 
 
-def test_its_target_drafts_with_it_unasked(
+def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
 ) -> None:
     assert done.returncode == 0
     options = ["--method", "eagle:k=3", "--limit", "2", "--max-new-tokens", "8", "--out", str(tmp_path), "--json"]
-    ran = skit("bench", "--target", tiny.target, *options, env=environment(SKIT_HOME=str(home)))
+    place = ["--deployment", "wan", "--set", "link.state_bytes=1000"]
+    ran = skit("bench", "--target", tiny.target, *options, *place, env=environment(SKIT_HOME=str(home)))
     assert ran.returncode == 0, ran.stderr
-    (run,) = json.loads(ran.stdout.splitlines()[-1])["run_dirs"]
-    models = json.loads((Path(run) / "run.json").read_text())["models"]
-    assert models.keys() == {"target", "head:auto"}
-    assert len(models["head:auto"]["hash"]) == 64
+    (folder,) = map(Path, json.loads(ran.stdout.splitlines()[-1])["run_dirs"])
+    run = read_object(folder / "run.json")
+    assert run["models"].keys() == {"target", "head:auto"}
+    assert len(run["models"]["head:auto"]["hash"]) == 64
+    layers = run["hidden_states"]["layers"]
+    assert run["hidden_states"]["bytes_per_token"] == 1000 * len(layers)
+    sent = read_object(folder / "summary.json")["hidden_states"]
+    kept = [
+        len(record["prompt_ids"]) - 1 + sum(1 + step["accepted"] for step in record["rounds"])
+        for record in read_rows(folder / "requests.jsonl")
+    ]
+    assert sent["bytes"] == 1000 * len(layers) * sum(kept)
+    assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.pipeline.stages import Feed, TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stages import Answers, Due, Feed, TreeSlot, VirtualStages
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.processes.stage import Load, Stage
@@ -69,7 +69,7 @@ def traced(
     defaults: dict[str, Any] = {"sampler": Sampler(), "seed": 0, "eos_ids": frozenset(), "batch_size": 1}
     settings = defaults | options
     places = {"device": runners[0].device, "capacity": CAPACITY}
-    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), runners[1], **places, **settings)
+    engine = pipeline_engine(parse_method(spec), VirtualStages(runners[0]), {"draft": runners[1]}, **places, **settings)
     engine.trace = []
     if details is not None:
         engine.on_round = details.note
@@ -354,22 +354,30 @@ class Counting:
     def release(self, slot: int) -> None:
         self.tokens[slot] = []
 
-    def step(self, feeds: Sequence[Feed]) -> None:
+    def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
         for slot, level, prune in feeds:
             if prune is not None:
                 self.tokens[slot] = [self.tokens[slot][place] for place in prune.keep]
             self.tokens[slot] += level.tokens
 
-    def answer(self, slots: Sequence[int]) -> torch.Tensor:
-        return torch.eye(VOCABULARY)[[(self.tokens[slot][0] + 1) % VOCABULARY for slot in slots]]
+    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+        return Answers(torch.eye(VOCABULARY)[[(self.tokens[due.slot][0] + 1) % VOCABULARY for due in dues]])
 
 
 class Echo:
     """A drafter whose distribution after a token is all on that very token, so that a policy can read it."""
 
-    def step(self, streams: Sequence[Stream], growing: Sequence[Stream]) -> list[torch.Tensor]:
-        eye = torch.eye(VOCABULARY)
-        return [eye[[one.flight.tokens[place] for place in one.flight.bottom]] for one in growing]
+    reads = ()
+
+    def step(self, streams: Sequence[Stream]) -> dict[int, torch.Tensor]:
+        eye, growing = torch.eye(VOCABULARY), [one for one in streams if one.flight.tokens]
+        return {one.slot: eye[[one.flight.tokens[place] for place in one.flight.bottom]] for one in growing}
+
+    def forwards(self) -> None:
+        """Each level at once."""
+
+    def tell(self, session: Session, states: torch.Tensor) -> None:
+        """It reads none."""
 
     def release(self, session: Session) -> None:
         """Nothing is kept."""
@@ -390,7 +398,7 @@ class Coin(LevelPolicy):
 def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, tokens: int) -> None:
     engine = PipelineEngine(
         Coin(hit_rate),
-        Echo(),  # type: ignore[arg-type]
+        Echo(),
         Counting(),
         MeasuringClock(torch.device("cpu")),
         sampler=Sampler(),

@@ -84,7 +84,7 @@ def test_the_levels_of_a_step_keep_to_its_rows(runners: Any, target: Any, share:
 def test_a_prompt_enters_in_chunks_ahead_of_the_levels_of_others(runners: Any, target: Any) -> None:
     """40 tokens make three steps of at most 16, in which nobody's level enters; the last of them is the root."""
     short, long = clear_prompts(target, [2, 40], 12)
-    spec = "specpipe:stages=4,width=8,children=4,chunk=16"
+    spec = "specpipe:stages=4,width=8,children=4,prefill=first,chunk=16"
     (alone,), steps = traced(runners, spec, [long], 12)
     assert min(step for step, stage, _ in steps if stage == 1) == 3
     assert alone.rounds[0].steps >= 3 + 3
@@ -142,7 +142,7 @@ def between_tokens(policy: LevelPolicy, requests: int, tokens: int, budget: Step
     clock, drafts = ModelledClock(), type(policy) is not LevelPolicy
     engine = PipelineEngine(
         policy,
-        Echo() if drafts else None,  # type: ignore[arg-type]
+        Echo() if drafts else None,
         Counting(),
         clock,
         sampler=Sampler(),

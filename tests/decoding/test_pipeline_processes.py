@@ -76,9 +76,9 @@ def stages(target: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 def run(
     spec: str, runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler, batch: int
 ) -> Any:
-    engine = live_engine(
-        parse_method(spec), *runners, sampler=sampler, seed=3, eos_ids=frozenset(), batch_size=batch, stages=stages
-    )
+    method = parse_method(spec)
+    options: Any = {"sampler": sampler, "seed": 3, "eos_ids": frozenset(), "batch_size": batch, "stages": stages}
+    engine = live_engine(method, *runners, others=heads_beside(method, runners[0]), **options)
     assert isinstance(engine, PipelineEngine)
     engine.trace = []
     for request in requests:
@@ -94,7 +94,13 @@ def drain(engine: Loop) -> dict[str, RequestRecord]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "batch"), [(SPEC, 1), (f"{SPEC},rows=8,chunk=32", 3), ("pp-microbatch:stages=2,chunk=32", 3)]
+    ("spec", "batch"),
+    [
+        (SPEC, 1),
+        (f"{SPEC},rows=8,chunk=32", 3),
+        (f"{SPEC},rows=8,chunk=32,drafter=head", 3),
+        ("pp-microbatch:stages=2,chunk=32", 3),
+    ],
 )
 def test_processes_take_the_same_steps_to_the_same_output(
     spec: str, batch: int, runners: Runners, requests_: list[Request], stages: ProcessStages

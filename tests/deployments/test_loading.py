@@ -155,6 +155,7 @@ def test_a_file_of_ones_own_with_a_profile_beside_it(own: Path) -> None:
         "up_bytes_per_s": 1e6,
         "down_bytes_per_s": None,
         "seed": 3,
+        "state_bytes": 0.0,
     }
 
 

@@ -1,12 +1,18 @@
 """A cascade drafts what its first model would draft, in fewer of its forwards."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from environments import DEPLOYMENT
 from tiny_models import GREEDY, clear_prompts, disturbed, make_requests, make_runner, plain_greedy, tiny_llama
 
 from specbench_kit.assembly import live_engine
+from specbench_kit.decoding.latency import ContextModel
+from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.drafting.base import DRAFT, parse_drafter
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
@@ -61,12 +67,59 @@ def test_it_needs_the_models_that_it_names() -> None:
     assert parse_drafter("cascade.first=./large+second=suffix").models == ("./large",)
 
 
+FIRST = ContextModel(0, gamma_s=0.001, delta_s=0.010)
+PLACE = replace(DEPLOYMENT, drafter=Endpoint("edge", FIRST))
+
+
+def modelled(spec: str, prompt: Sequence[int], guessing: bool = False) -> tuple[list[RoundRecord], list[int]]:
+    """The rounds of one request under a deployment, and the tokens of every forward of the first.
+
+    All models are one, which guesses what it says itself.
+    """
+    target, first, second = (make_runner(MODELS[0], 1, 200) for _ in range(3))
+    tokens, forward = list[int](), first.forward
+    first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
+    shared: Any = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset(), "batch_size": 1, "deployment": PLACE}
+    engine = live_engine(parse_method(spec), target, first, others={"same": second} if guessing else {}, **shared)
+    engine.submit(make_requests([prompt], 27)[0])
+    records = []
+    while not engine.idle:
+        records += engine.step()
+    return records[0].rounds, tokens
+
+
+def test_under_a_deployment_every_forward_of_both_takes_its_time() -> None:
+    """Twice in a round three guesses of 2 ms each, and a forward of the first of 10 ms and 1 ms per token: it reads the
+    guesses and what it lacks before them, which is one token, or two at the beginning of the second round. The prompt
+    less its last token is one forward of each.
+    """
+    rounds, _ = modelled("fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002", PROMPTS[1], guessing=True)
+    assert [step.accepted for step in rounds] == [8, 8, 8]
+    assert rounds[0].prefill_s == pytest.approx(0.002 + 0.010 + 0.001 * (len(PROMPTS[1]) - 1))
+    assert rounds[0].draft_s == pytest.approx(6 * 0.002 + 0.014 + 0.014)
+    assert rounds[1].draft_s == rounds[2].draft_s == pytest.approx(6 * 0.002 + 0.015 + 0.014)
+
+
+def test_looking_up_takes_no_time_and_the_first_verifies_what_was_found() -> None:
+    looping = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    rounds, (prompt, *tokens) = modelled("fixed-k:k=4,drafter=cascade", looping)
+    assert prompt == len(looping) - 1
+    assert max(tokens) > 3
+    assert sum(step.draft_s for step in rounds) == pytest.approx(sum(0.010 + 0.001 * new for new in tokens))
+
+
+def test_a_second_model_needs_a_time_under_a_deployment() -> None:
+    with pytest.raises(SkitError, match="nothing is known of the time that a forward of same takes"):
+        modelled("fixed-k:drafter=cascade.second=same", PROMPTS[0], guessing=True)
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
         ("cascade.k2=0", "k2 must be at least 1, not 0"),
+        ("cascade.second_s=-1", "second_s must be at least 0, not -1"),
         ("cascade.second=model", "second must be a model or a drafter that needs none, not model"),
-        ("cascade.third=x", "unknown option 'third'; known: first, second, k2"),
+        ("cascade.third=x", "unknown option 'third'; known: first, second, k2, second_s"),
     ],
 )
 def test_bad_options_are_refused(spec: str, problem: str) -> None:

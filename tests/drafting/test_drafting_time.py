@@ -7,7 +7,6 @@ from tiny_models import decode, make_requests, make_runner, tiny_llama
 from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 
 LOOPING = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
@@ -27,11 +26,6 @@ def test_a_look_up_costs_nothing_unless_a_constant_is_stated() -> None:
     assert sum(one.draft_s for one in free) == 0
     for one in stated:
         assert one.draft_s == pytest.approx(0.002 * one.drafted)
-
-
-def test_a_cascade_under_a_deployment_is_refused() -> None:
-    with pytest.raises(SkitError, match="measured and not modelled: leave out --deployment"):
-        rounds("fixed-k:drafter=cascade")
 
 
 def test_a_target_alone_is_enough() -> None:

@@ -38,8 +38,8 @@ def test_a_level_keeps_to_the_room_and_holds_nothing_impossible() -> None:
 
 
 def test_its_pipeline_holds_a_level_per_stage_and_one_that_waits() -> None:
-    assert parse_method("specpipe").pipeline == Pipeline(stages=8, width=64, budget=StepBudget(64))
-    assert parse_method("specpipe:stages=3,width=5").pipeline == (3, 5, StepBudget(64))
+    assert parse_method("specpipe").pipeline == Pipeline(stages=8, width=64, budget=StepBudget(64, prefill="mixed"))
+    assert parse_method("specpipe:stages=3,width=5").pipeline == (3, 5, StepBudget(64, prefill="mixed"))
     assert Pipeline(3, 5).nodes == 20
     assert parse_method("specinfer").pipeline is None
 
@@ -53,7 +53,7 @@ def test_options_are_at_least_one(option: str) -> None:
 def test_a_level_that_no_step_can_take_is_refused() -> None:
     with pytest.raises(SkitError, match="width=64 is more than a step's rows=8: give rows=64"):
         parse_method("specpipe:rows=8")
-    assert parse_method("specpipe:rows=8,budget=request").pipeline == (8, 64, StepBudget())
+    assert parse_method("specpipe:rows=8,budget=request").pipeline == (8, 64, StepBudget(prefill="mixed"))
 
 
 def hit_rate(records: dict[str, RequestRecord]) -> float:

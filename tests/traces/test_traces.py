@@ -68,8 +68,13 @@ def _specs_of(name: str, kind: type[Method]) -> list[str]:
     return VARIANTS.get(name, [f"{name}:{options}" if options else name])
 
 
-CHAIN_METHODS = [spec for spec in specs(chains=True) if not parse_method(spec).drafting.reads_target]
-"""A trace holds no hidden states, and they do not cross the link of the tests' deployment."""
+CHAIN_METHODS = [
+    spec
+    for spec in specs(chains=True)
+    for drafting in [parse_method(spec).drafting]
+    if drafting.on_record or not drafting.models
+]
+"""A trace holds the drafts of the draft model, and text to look things up in."""
 TREE_METHODS = specs(chains=False)
 
 

@@ -9,11 +9,11 @@ from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.pipeline.budget import StepBudget
-from specbench_kit.decoding.pipeline.drafter import LevelDrafter
+from specbench_kit.decoding.pipeline.drafter import LevelSource
 from specbench_kit.decoding.pipeline.entry import Entry
 from specbench_kit.decoding.pipeline.flight import Fill
 from specbench_kit.decoding.pipeline.spent import Spent
-from specbench_kit.decoding.pipeline.stages import Stages
+from specbench_kit.decoding.pipeline.stages import Due, Stages
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.pipeline.time import StepTime
 from specbench_kit.decoding.policy import Child, LevelPolicy
@@ -37,7 +37,7 @@ class PipelineEngine(Loop):
     def __init__(
         self,
         policy: LevelPolicy,
-        drafter: LevelDrafter | None,
+        drafter: LevelSource | None,
         stages: Stages,
         clock: Clock,
         *,
@@ -56,6 +56,7 @@ class PipelineEngine(Loop):
         self.trace: list[Hold] | None = None
         """Is filled with what every stage works on, where it was given a list."""
         self._sampler, self._depth, self._time = sampler, depth, time
+        self._reads = () if drafter is None else drafter.reads
         self._entry, self._spent = Entry(budget or StepBudget(), batch_size), Spent(clock)
         self._streams: dict[str, Stream] = {}
         self._steps = 0
@@ -85,21 +86,20 @@ class PipelineEngine(Loop):
         streams = list(self._streams.values())
         self._entry.choose(streams)
         with self.clock.phase("verify"):
-            self.stages.step([stream.feed for stream in streams])
+            self.stages.step([stream.feed for stream in streams], self._reads)
         self._hand_on(streams)
         with self.clock.phase("policy"):
             drafted = self._draft(streams)
         if self._time is not None:
-            self._time.step(streams)
+            self._time.step(streams, None if self.drafter is None else self.drafter.forwards())
         return self._go_on(streams, drafted, self._answer(streams))
 
     def _draft(self, streams: Sequence[Stream]) -> dict[int, list[Child]]:
         """What may follow the last level of every request that has one, by slot."""
         if self.drafter is None:
             return {}
-        growing = [stream for stream in streams if stream.flight.tokens]
-        found = zip(growing, self.drafter.step(streams, growing), strict=True)
-        return {stream.slot: self._children(stream, probabilities) for stream, probabilities in found}
+        found = self.drafter.step(streams)
+        return {stream.slot: self._children(stream, found[stream.slot]) for stream in streams if stream.slot in found}
 
     def _children(self, stream: Stream, probabilities: Tensor) -> list[Child]:
         flight = stream.flight
@@ -112,11 +112,18 @@ class PipelineEngine(Loop):
 
     def _answer(self, streams: Sequence[Stream]) -> dict[int, int]:
         """The tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
-        answering = {stream.slot: stream.session for stream in streams if stream.flight.answers}
-        if not answering:
+        leaving = [one for one in streams if one.flight.answers or (self._reads and one.flight.prefixes[-1])]
+        if not leaving:
             return {}
+        answering = {stream.slot: stream.session for stream in leaving if stream.flight.answers}
         with self.clock.phase("verify"):
-            logits = self.stages.answer(list(answering))
+            dues = [Due(one.slot, one.flight.prefixes[-1], one.flight.answers) for one in leaving]
+            logits, states = self.stages.answer(dues, self._reads)
+            for stream, part in zip(leaving, states, strict=False):
+                assert self.drafter is not None
+                self.drafter.tell(stream.session, part)
+            if not answering:
+                return {}
             refuse_nan(logits.max())
             if self._sampler.greedy:
                 return dict(zip(answering, logits.argmax(-1).tolist(), strict=True))

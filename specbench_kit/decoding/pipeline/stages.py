@@ -1,5 +1,6 @@
 """The stages of a pipeline, as the loop sees them, and one runner that stands for all of them."""
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,21 @@ class Feed(NamedTuple):
     prune: Prune | None = None
 
 
+class Due(NamedTuple):
+    """What of a request is in the last stage: so many tokens of its prompt, and its root if that is there."""
+
+    slot: int
+    prefix: int
+    root: bool
+
+
+class Answers(NamedTuple):
+    """Logits [roots, vocabulary] after the roots, and [tokens, layers x width] of every request's prompt and root."""
+
+    logits: Tensor
+    states: Sequence[Tensor] = ()
+
+
 class Stages(Protocol):
     """What the loop asks of a target that is cut into stages; a slot is one request's."""
 
@@ -27,11 +43,17 @@ class Stages(Protocol):
     def release(self, slot: int) -> None:
         """Give a slot back, with all that is in flight."""
 
-    def step(self, feeds: Sequence[Feed]) -> None:
-        """Prune; then each stage takes what the one before it holds, of all slots as one batch, and works."""
+    def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
+        """Prune; then each stage takes what the one before it holds, of all slots as one batch, and works.
 
-    def answer(self, slots: Sequence[int]) -> Tensor:
-        """Logits [slots, vocabulary] after the roots of these, all of those whose roots are in the last stage."""
+        `layers` are those whose hidden states are wanted, the same with every step.
+        """
+
+    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+        """Of all requests whose roots are in the last stage, or part of whose prompts is there and states are wanted.
+
+        In the order in which they were fed.
+        """
 
 
 class TreeSlot:
@@ -98,21 +120,37 @@ class TreeModel(TreeSlot):
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
-        self._answers: list[tuple[Tensor, int]] = []
+        self._answers: list[tuple[Tensor, int, Tensor | None]] = []
+        self._prefixes: deque[Tensor] = deque()
+        """Hidden states of the prompt's parts that are on their way."""
 
     def prune(self, prune: Prune) -> list[int]:
         kept = super().prune(prune)
         self._answers = [self._answers[place] for place in kept]
         return kept
 
-    def take(self, level: Level, found: Tensor) -> None:
-        """Remember what the runner gave for a level."""
-        self._answers += [(found, row) for row in range(len(level.tokens))]
+    def take(self, level: Level, found: Tensor, states: Tensor | None = None) -> None:
+        """Remember what the runner gave for a level; with `states` [tokens, layers x width], for all of its tokens."""
+        first = 0
+        if states is not None:
+            first = len(level.prefix)
+            if first:
+                self._prefixes.append(states[:first])
+        self._answers += [(found, row, states) for row in range(first, first + len(level.tokens))]
 
     def answers(self, places: Sequence[int]) -> Tensor:
         """[nodes, vocabulary] of nodes that were computed together."""
         found, rows = self._answers[places[0]][0], [self._answers[place][1] for place in places]
         return found if len(rows) == len(found) else found[rows]
+
+    def states(self, due: Due) -> Tensor:
+        """[tokens, layers x width] of what is in the last stage."""
+        parts = [self._prefixes.popleft()] if due.prefix else []
+        if due.root:
+            _, row, states = self._answers[0]
+            assert states is not None
+            parts.append(states[row : row + 1])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class VirtualStages:
@@ -132,7 +170,7 @@ class VirtualStages:
         """Give a slot back."""
         self._trees.pop(slot).release()
 
-    def step(self, feeds: Sequence[Feed]) -> None:
+    def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
         """Prune, and compute all levels in one forward."""
         fed, rows = list[tuple[TreeModel, Level]](), list[Append]()
         for slot, level, prune in feeds:
@@ -141,17 +179,17 @@ class VirtualStages:
                 tree.prune(prune)
             if level.tokens or level.prefix:
                 fed.append((tree, level))
-                rows.append(tree.append(level))
+                rows.append(tree.append(level, whole=bool(layers)))
         if rows:
-            found = self._runner.forward(rows)
+            found = self._runner.forward(rows, layers)
             for row, (tree, level) in enumerate(fed):
-                tree.take(level, found[row])
+                tree.take(level, found[row], found.states(row, layers) if layers else None)
 
-    def answer(self, slots: Sequence[int]) -> Tensor:
-        """Logits [slots, vocabulary] after the roots."""
-        if len(slots) == 1:
-            return self.answers(slots[0], [0])
-        return torch.cat([self.answers(slot, [0]) for slot in slots])
+    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+        """What the nodes and the prompts were given when they entered."""
+        roots = [self.answers(due.slot, [0]) for due in dues if due.root]
+        logits = roots[0] if len(roots) == 1 else torch.cat(roots or [torch.empty(0)])
+        return Answers(logits, [self._trees[due.slot].states(due) for due in dues] if layers else ())
 
     def answers(self, slot: int, places: Sequence[int]) -> Tensor:
         """[nodes, vocabulary] of nodes that were fed together."""

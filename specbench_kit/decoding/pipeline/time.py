@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Protocol
 
+from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.stream import Stream
 from specbench_kit.decoding.session import Session
 
@@ -17,8 +18,8 @@ class StepTime(Protocol):
     def release(self, session: Session) -> None:
         """Forget a request."""
 
-    def step(self, streams: Sequence[Stream]) -> None:
-        """Let the time of one step pass, in which the drafter forwards the levels that were fed."""
+    def step(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]] | None) -> None:
+        """Let the time of one step pass, in which the drafter forwards this, or else the levels that were fed."""
 
 
 def expected_steps(stages: int, hit_rate: float) -> float:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.pipeline.stages import Feed
 from specbench_kit.models.executors.base import Forward
@@ -54,13 +56,16 @@ class Passes:
 
     def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
         """One pass of all rows, which is still on its way when this returns."""
-        wanted, kept = sorted(set(layers)), [row.keep for row in rows]
+        wanted, kept = sorted(set(layers)), [len(row.tokens) if layers else row.keep for row in rows]
         feeds = [Feed(row.slot, self._level(row), self._slots[row.slot].prune) for row in rows]
         self._stages.pass_through(feeds, wanted)
 
+        def ends(found: Tensor) -> list[Tensor]:
+            return [part[-row.keep :] for part, row in zip(found.split(kept), rows, strict=True)]
+
         def answer() -> Forward:
             logits, states = self._stages.split(self._stages.answers(sum(kept), wanted), wanted)
-            return Forward(logits.split(kept), {layer: found.split(kept) for layer, found in states.items()})
+            return Forward(ends(logits), {layer: ends(found) for layer, found in states.items()})
 
         return answer
 

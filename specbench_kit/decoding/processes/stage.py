@@ -74,7 +74,7 @@ class Stage:
             return
         trees = [self.trees[slot] for slot in loads]
         rows = [
-            tree.append(load.level, whole=not self.executor.last)
+            tree.append(load.level, whole=bool(layers) or not self.executor.last)
             for tree, load in zip(trees, loads.values(), strict=True)
         ]
         self.executor.received = {
@@ -91,4 +91,4 @@ class Stage:
 def _beside(before: Tensor | None, new: Tensor | None) -> Tensor | None:
     if before is None or new is None:
         return new if before is None else before
-    return torch.cat((before[-len(new) :], new), dim=-1)  # the last stage gives no more than was asked for
+    return torch.cat((before, new), dim=-1)

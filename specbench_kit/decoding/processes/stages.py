@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import accumulate
 from threading import Thread
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specbench_kit.decoding.pipeline.stages import Feed
+from specbench_kit.decoding.pipeline.stages import Answers, Due, Feed
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
@@ -66,20 +67,25 @@ class ProcessStages:
         """Let every stage prune, hand on and work, and add hidden states to what it hands on; returns while they do."""
         levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.weight]
         prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
-        self._tell({"do": "step", "prunes": prunes, "layers": list(layers)}, {"levels": levels})
+        self._tell({"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels})
 
-    def answer(self, slots: Sequence[int]) -> Tensor:
-        """Logits [slots, vocabulary] after the roots, as soon as the last stage has them."""
-        return self.answers(len(slots))
+    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+        """What the last stage gives, as soon as it has it."""
+        if not layers:
+            return Answers(self.answers(len(dues)))
+        weights, wanted = [due.prefix + due.root for due in dues], sorted(set(layers))
+        logits, states = self.split(self.answers(sum(weights), wanted), wanted)
+        roots = [end - 1 for end, due in zip(accumulate(weights), dues, strict=True) if due.root]
+        return Answers(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(weights))
 
-    def answers(self, nodes: int, layers: Sequence[int] = ()) -> Tensor:
+    def answers(self, tokens: int, layers: Sequence[int] = ()) -> Tensor:
         """Of the levels in the last stage, in the order in which they were fed: logits and, beside them, hidden states.
 
-        [nodes, vocabulary + layers x hidden].
+        [tokens, vocabulary + layers x hidden], of nodes or, with hidden states, of all tokens.
         """
         with self._talking():
             width = self._vocabulary + len(layers) * self._width
-            return self._channel.receive_tensor(self._ranks[-1], (nodes, width), torch.float32)
+            return self._channel.receive_tensor(self._ranks[-1], (tokens, width), torch.float32)
 
     def pass_through(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
         """Send one level of each slot through the empty pipeline; `answers` waits for what comes out.

@@ -79,10 +79,11 @@ class _Server:
             self._stage.prune(slot, Prune(*prune))
         with torch.inference_mode():
             self._stage.work(self._hand_on({slot: Load(Level(**level)) for slot, level in levels}, layers), layers)
-        fed = [load for load in self._stage.held.values() if load.level.tokens]
+        held = list(self._stage.held.values())
+        fed = [load for load in held if load.level.tokens]
         self._trace += [[self._steps, load.level.ids] for load in fed]
         if self._after is None:
-            states = _joined(fed)
+            states = _joined(held if layers else fed)
             if states is not None:
                 self._channel.send_tensor(0, states.float())
             self._stage.held = {}

@@ -102,6 +102,8 @@ class Executor(ABC):
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
         self.device: torch.device = model.device
+        self.state_bytes: int = model.config.get_text_config().hidden_size * model.dtype.itemsize
+        """Of one token's hidden state in one layer."""
 
     @classmethod
     def missing(cls) -> str:

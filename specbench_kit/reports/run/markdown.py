@@ -54,7 +54,7 @@ def render(
         _title(run, summary, problems),
         _setting(run),
         methods.section([run]),
-        deployment.section(run),
+        deployment.section(run, summary.get("hidden_states")),
         lossless_section(run, summary),
         _results(run, summary),
         _latency(run, summary),

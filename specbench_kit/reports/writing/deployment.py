@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.reports.writing.formatting import seconds, significant
+from specbench_kit.reports.writing.formatting import data, seconds, significant
 from specbench_kit.reports.writing.markup import code, table
 from specbench_kit.reports.writing.profiles import UNITS
 
@@ -19,10 +19,16 @@ NOTE = (
 )
 
 
-def section(run: Fields) -> str:
-    """Everything that decides modelled time; nothing where time was measured."""
+def section(run: Fields, sent: Fields | None = None) -> str:
+    """Everything that decides modelled time; nothing where time was measured.
+
+    `sent` is what a summary says of hidden states.
+    """
     deployment = run.get("deployment")
-    return f"## Deployment (modelled)\n\n{table(['', ''], rows(deployment))}\n\n{NOTE}" if deployment else ""
+    if not deployment:
+        return ""
+    found = rows(deployment) + ([("hidden states", _states(sent))] if sent else [])
+    return f"## Deployment (modelled)\n\n{table(['', ''], found)}\n\n{NOTE}"
 
 
 def rows(deployment: Fields) -> list[tuple[str, str]]:
@@ -57,6 +63,15 @@ def link(fields: Fields) -> str:
         for way in ("up", "down")
     ]
     return ", ".join(parts)
+
+
+def _states(sent: Fields) -> str:
+    """What verdicts carried for a drafter that reads the target's states."""
+    layers = ", ".join(map(str, sent["layers"]))
+    return (
+        f"of layers {layers}, {data(sent['bytes_per_token'])} for every token that the target keeps, cross the link "
+        f"with the verdicts: {data(sent['bytes'])} in all, {data(sent['prompt_bytes'])} of them for prompts"
+    )
 
 
 def hand_over(fields: Fields) -> str:

@@ -29,6 +29,16 @@ def seconds(value: float | None) -> str:
     return f"{significant(value * 1e9)} ns"
 
 
+def data(value: float | None) -> str:
+    """Bytes, by thousands: B, kB or MB."""
+    if value is None:
+        return ABSENT
+    for limit, unit in ((1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= limit:
+            return f"{significant(value / limit)} {unit}"
+    return f"{significant(value) if value else 0} B"
+
+
 def share(value: float | None) -> str:
     """A fraction as a percentage with one decimal."""
     return ABSENT if value is None else f"{100 * value:.1f}%"

@@ -1,0 +1,99 @@
+"""Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.drafter import Draft, DraftSource, Itemised
+from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.deployments.modelled import Timelines
+
+
+class TimedDrafter:
+    """Any drafter, with the time that a deployment's would take; `latencies` are those of an itemised one's models."""
+
+    def __init__(self, drafter: DraftSource, timelines: Timelines, latencies: Mapping[str, LatencyModel]) -> None:
+        self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
+        self._itemised = drafter if isinstance(drafter, Itemised) else None
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return self._drafter.drafts
+
+    @property
+    def clock(self) -> ModelledClock:
+        return self._timelines.clock
+
+    def awaits(self, draft: Draft) -> bool:
+        """Whether the drafting device is free before the answer arrives."""
+        return self._timelines.awaits(draft)
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        drafts = self._drafter.begin(sessions)
+        self._timelines.begin(drafts)
+        return drafts
+
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take."""
+        return self._drafter.room(draft)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append one token to each chain; returns the drafts that had room for it."""
+        grown = self._drafter.extend(drafts)
+        if self._itemised is not None:
+            for model, phase, rows in self._itemised.forwards():
+                self._timelines.forward(phase, rows, self._latencies[model])
+            self._timelines.decide(grown)
+        elif grown:
+            self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
+        return grown
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Forward tree nodes."""
+        self._timelines.draft(frontier)
+        return self._drafter.expand(frontier)
+
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+        """Take note of the accepted nodes."""
+        self._timelines.drafted(draft, path, kept)
+        self._drafter.commit(draft, path, kept, states)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._drafter.release(session)
+
+
+class TimedVerifier:
+    """Any verifier, with the time that a deployment's link and verifier would take."""
+
+    def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
+        self._verifier, self._timelines = verifier, timelines
+        self.apart = verifier.apart
+
+    def admit(self, session: Session) -> None:
+        """Make room for a new request."""
+        self._timelines.admit(session)
+        self._verifier.admit(session)
+
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
+        verdicts = self._verifier.send(drafts, chosen)()
+        rows = self._timelines.verify(verdicts)
+        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        return lambda: timed
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take note of the accepted nodes."""
+        self._timelines.verified(verdict)
+        self._verifier.commit(verdict)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._timelines.release(session)
+        self._verifier.release(session)
