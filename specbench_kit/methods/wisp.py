@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 @methods.register("wisp")
 @dataclass(frozen=True)
 class Wisp(Method):
-    """Stop at the first token that a learned predictor expects the target to reject; that token is not sent.
+    """Stop at the first token that a learned predictor expects the target to reject; as published, it is not sent.
 
+    `send_last` sends it after all. `score=cumulative` stops where the chance that all tokens so far are accepted, the
+    product of their scores, falls below the threshold, instead of the token's own chance.
     `predictor` is a name or family that `skit list predictors` shows, or a folder that `skit train-predictor` made,
     with a separator (`./mine`), or auto for the best one known for the pair. `max_draft` and `operating_point` replace
     the longest draft and the threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was
@@ -32,10 +34,19 @@ class Wisp(Method):
     predictor: str = "auto"
     max_draft: int | None = None
     operating_point: float | None = None
+    send_last: bool = False
+    score: Literal["token", "cumulative"] = "token"
     force: bool = False
     source = "WISP, Li et al. 2025"
     group = "learned"
-    grid = MappingProxyType({"operating_point": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
+    grid = MappingProxyType(
+        {
+            "send_last": (False, True),
+            "score": ("token", "cumulative"),
+            "operating_point": (0.2, 0.3, 0.4, 0.5, 0.6),
+            "max_draft": (3, 5, 8),
+        }
+    )
     needs = PREDICTOR
     learned = True
 
@@ -55,7 +66,7 @@ class Wisp(Method):
         if self.max_draft is not None:
             predictor = replace(predictor, max_draft=self.max_draft)
         made = _PreparedWisp if predictor.threshold else _UndecidedWisp
-        return made(predictor, drafter=self.drafter)
+        return made(self, predictor, drafter=self.drafter)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
@@ -63,6 +74,7 @@ class Wisp(Method):
 
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
+    options: Wisp
     predictor: "Predictor"
     called = Wisp.called
     learned = True
@@ -80,7 +92,7 @@ class _PreparedWisp(Method):
         return {"predictor": {name: getattr(self.predictor, name) for name in names}}
 
     def policy(self) -> Policy:
-        return _WispPolicy(self.predictor)
+        return _WispPolicy(self.options, self.predictor)
 
 
 @dataclass(frozen=True)
@@ -94,17 +106,21 @@ class _UndecidedWisp(_PreparedWisp):
 
 
 class _WispPolicy(Policy):
-    def __init__(self, predictor: "Predictor") -> None:
+    def __init__(self, options: Wisp, predictor: "Predictor") -> None:
         self.predictor = predictor
+        self.keeps_back, self.cumulative = not options.send_last, options.score == "cumulative"
+        self.chances: dict[str, float] = {}
+        """By request, the chance that all tokens of its draft are accepted."""
         self.probes: set[str] = set()
-        """Requests whose newest token is predicted to be rejected."""
+        """Requests whose newest token is kept back."""
 
     @property
     def stop_rule(self) -> StopRule:
-        return StopRule(self.predictor.max_draft, self._rejected, sends_last=False)
+        return StopRule(self.predictor.max_draft, self._stops, sends_last=not self.keeps_back)
 
     def draft(self, drafter: "Drafter") -> None:
         self.probes.clear()
+        self.chances.clear()
         live = drafter.drafts
         for _ in range(self.predictor.max_draft):
             live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
@@ -112,11 +128,17 @@ class _WispPolicy(Policy):
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
 
-    def _rejected(self, chains: Chains) -> "NDArray[np.bool_]":
-        return ~(self.predictor.score_chains(chains.statistics) >= self.predictor.threshold)
+    def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
+        scores = self.predictor.score_chains(chains.statistics)
+        if self.cumulative:
+            scores = scores.cumprod(axis=1)
+        return ~(scores >= self.predictor.threshold)
 
     def _goes_on(self, draft: "Draft") -> bool:
-        accepted = draft.tree.judge(draft.tree.last, self.predictor) >= self.predictor.threshold
-        if not accepted:
+        chance = draft.tree.judge(draft.tree.last, self.predictor)
+        if self.cumulative:
+            chance = self.chances[draft.request_id] = self.chances.get(draft.request_id, 1.0) * chance
+        goes_on = chance >= self.predictor.threshold
+        if self.keeps_back and not goes_on:
             self.probes.add(draft.request_id)
-        return accepted
+        return goes_on

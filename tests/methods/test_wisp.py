@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import pytest
 from environments import DEPLOYMENT, ENVIRONMENT
+from known_drafts import KnownDrafter, at
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from tiny_predictors import PAIR, confidence_predictor
 
 from specbench_kit import assembly
-from specbench_kit.assembly import environment
+from specbench_kit.assembly import environment, round_policy
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -194,3 +195,27 @@ def test_a_threshold_of_zero_is_a_fixed_length_that_pays_for_no_score(tmp_path: 
     method = prepared(f"wisp:predictor={confidence_predictor(tmp_path / 'all pass', threshold=0.0)}")
     assert method.learned is False
     assert method.uses()["predictor"]["threshold"] == 0.0
+
+
+def drafted_and_sent(spec: str, *confidences: float) -> tuple[int, int]:
+    """Of one chain whose tokens are drawn with these confidences, scored 1 / (1 + exp(4 - 8 confidence))."""
+    drafter = KnownDrafter([[at(confidence=confidence) for confidence in confidences]])
+    policy = round_policy(prepared(spec))
+    policy.draft(drafter)
+    (sent,) = policy.choose(drafter.drafts)
+    return drafter.drafts[0].tree.last, len(sent)
+
+
+def test_the_token_that_it_stops_at_can_be_sent(folder: Path) -> None:
+    spec = f"wisp:predictor={folder},operating_point=0.5,max_draft=4"
+    assert drafted_and_sent(spec, 0.9, 0.4, 0.9, 0.9) == (2, 1)
+    assert drafted_and_sent(f"{spec},send_last=true", 0.9, 0.4, 0.9, 0.9) == (2, 2)
+    assert drafted_and_sent(f"{spec},send_last=true", 0.9, 0.9, 0.9, 0.9, 0.9) == (4, 4)
+
+
+def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -> None:
+    """A confidence of 0.6 scores .68997; to the third power that is .328, to the fourth .227."""
+    spec = f"wisp:predictor={folder},operating_point=0.3,max_draft=6"
+    assert drafted_and_sent(spec, *[0.6] * 6) == (6, 6)
+    assert drafted_and_sent(f"{spec},score=cumulative", *[0.6] * 6) == (4, 3)
+    assert drafted_and_sent(f"{spec},score=cumulative,send_last=true", *[0.6] * 6) == (4, 4)
