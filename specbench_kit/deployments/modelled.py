@@ -44,7 +44,7 @@ class Timelines:
     def __init__(self, deployment: Deployment, clock: ModelledClock, *, on_edge: bool, learned: bool) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge = on_edge
-        self._decision_s = deployment.predictor_s if learned else 0.0
+        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
         self._clients: dict[str, _Client] = {}

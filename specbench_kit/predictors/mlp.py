@@ -50,7 +50,8 @@ class Mlp(Family):
 def _network(features: int, params: Params) -> "Sequential":
     from torch import nn
 
-    width, parts = features, []
+    width = features
+    parts: list[nn.Module] = []
     for wider in map(int, params["hidden"].split("-")):
         parts.append(nn.Linear(width, wider))
         parts += [nn.BatchNorm1d(wider)] if params["batch_norm"] else []
