@@ -27,7 +27,7 @@ def measure_decision(target: Runner, draft: Runner, prompt: Request, max_draft: 
     """Seconds per drafted token that a stop rule adds to a fixed length, less the score itself.
 
     Both take turns, so that what disturbs the machine hits them alike; as it only ever adds time, the lower quartile
-    of the rounds counts. None where the context leaves no room to draft.
+    of the rounds counts. None where the context leaves no room to draft, or the machine was too busy to tell.
     """
     plain = FixedK(min(max_draft, LONGEST))
     judging = _Judging(plain.k)
@@ -38,7 +38,8 @@ def measure_decision(target: Runner, draft: Runner, prompt: Request, max_draft: 
             seconds += _policy_seconds(method, target, draft, request)
     if min(map(len, rounds.values())) < 2:
         return None
-    return max(0.0, quantiles(rounds[judging], n=4)[0] - quantiles(rounds[plain], n=4)[0])
+    added_s = quantiles(rounds[judging], n=4)[0] - quantiles(rounds[plain], n=4)[0]
+    return added_s if added_s > 0 else None
 
 
 def _policy_seconds(method: Method, target: Runner, draft: Runner, request: Request) -> list[float]:
