@@ -20,7 +20,8 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.base import RECORDED, Deployment, States
+from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
@@ -29,6 +30,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.models.runner import Runner
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.points import HERE, Place
 from specbench_kit.profilers.base import Role
 from specbench_kit.profilers.loading import find_measured
 
@@ -184,9 +186,10 @@ def _on_edge(method: Method, deployment: Deployment) -> bool:
 
 
 def _drafting(method: Method, deployment: Deployment) -> Deployment:
-    """The deployment whose drafter takes the time of the method's."""
+    """The deployment whose drafter takes the time of the method's, and its decisions too where nobody says theirs."""
     endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
-    return replace(deployment, drafter=endpoint)
+    decision_s = method.decision_s if deployment.predictor_s is None else deployment.predictor_s
+    return replace(deployment, drafter=endpoint, predictor_s=decision_s)
 
 
 def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:
@@ -197,7 +200,14 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
             return Latencies(deployment.drafter.latency, deployment.verifier.latency)
         return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
 
-    return Environment(pair, latencies, modelled=deployment is not None)
+    return Environment(pair, latencies, modelled=deployment is not None, place=place_of(deployment))
+
+
+def place_of(deployment: Deployment | None) -> Place:
+    """What operating points are kept by; the machine that recorded a trace is as good as this one."""
+    if deployment is None or deployment.name == RECORDED:
+        return HERE
+    return Place(deployment.name, digest(deployment))
 
 
 def _measured(model_hash: str, role: Role, device: str | torch.device) -> LatencyModel:

@@ -53,7 +53,11 @@ VARIANTS = {
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,feature=margin",
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,budget=fresh,feature=drawn",
     ],
-    "wisp": ["wisp:predictor={predictor}", "wisp:predictor={predictor},max_draft=3,operating_point=0.08"],
+    "wisp": [
+        "wisp:predictor={predictor}",
+        "wisp:predictor={predictor},max_draft=3,operating_point=0.02,score=cumulative",
+        "wisp:predictor={predictor},operating_point=0.02,score=cumulative,send_last=true",
+    ],
 }
 """Specs to try; a method that is not named here is tried as it comes. For places in braces see `filled_in`."""
 

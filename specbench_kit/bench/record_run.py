@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.assembly import live_engine
+from specbench_kit.bench import decision_price
 from specbench_kit.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.bench.lanes import Lane
 from specbench_kit.bench.settings import Settings
@@ -12,6 +13,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import effort
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.probe import probe_here
 from specbench_kit.machine.watch import Timed, Watch
@@ -96,10 +98,12 @@ def _draft_runner(pair: Pair, length: int) -> Runner:
 def _header(
     settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
-    prefix = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
+    prompt = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
     watch, before = Watch(probe_here(), pair.target.model.device), effort()
-    steps = measure_steps(*runners, prefix, max_draft)
-    statistics_s = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device))
+    steps = measure_steps(*runners, prompt.prompt_ids, max_draft)
+    statistics_s, timed = decision_price.measure_decision(*runners, prompt, max_draft), decision_price.IN_THE_LOOP
+    if statistics_s is None:
+        statistics_s, timed = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device)), "timed alone"
     machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
@@ -109,14 +113,15 @@ def _header(
         "config": {**config, "dtype": str(pair.target.model.dtype).removeprefix("torch.")},
         **provenance.collect(settings.argv),
         "machine": machine,
+        "statistics": timed,
     }
     return TraceHeader(max_draft, steps.draft_s, steps.verify_s, run, statistics_s, runners[0].capacity)
 
 
-def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Sequence[int]:
+def _fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Request:
     """The first prompt of less than `room` tokens."""
     requests = (Conversation(prompt, pair.tokenizer, 1).next_request() for prompt in dataset.prompts)
-    fitting = (request.prompt_ids for request in requests if request and 0 < len(request.prompt_ids) < room)
+    fitting = (request for request in requests if request and 0 < len(request.prompt_ids) < room)
     if prompt := next(fitting, None):
         return prompt
     raise SkitError(f"no prompt of {dataset.name} fits the context, which has room for {room - 1} tokens of prompt")

@@ -45,14 +45,17 @@ class Training:
         "throughput"
     )
     seed: Annotated[int, Option("Seed of prompts drawn, their split, and training.", TRAINING)] = 0
-    deployment: Annotated[
-        str,
+    repeats: Annotated[int, Option("Splits and seeds that say how certain the outcome is; 1 is none.", TRAINING)] = 5
+    deployments: Annotated[
+        tuple[str, ...],
         Option(
             "Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
-            "recorded the trace.",
+            "recorded the trace. May be given several times: the report is about the first, and predictors keep a "
+            "threshold for each.",
             DEPLOYMENT,
+            flag="deployment",
         ),
-    ] = "local"
+    ] = ("local",)
     name: Annotated[str | None, Option("Save as NAME-FAMILY, beside those that are named after the pair.", OUTPUT)] = (
         None
     )
@@ -65,10 +68,12 @@ class Training:
         from specbench_kit.deployments.loading import load
         from specbench_kit.training.settings import Settings, parse_families, parse_features
 
+        first, *others = map(load, dict.fromkeys(self.deployments))
         read = {
             "families": parse_families(self.families),
             "features": parse_features(self.features),
-            "deployment": load(self.deployment),
+            "deployment": first,
+            "elsewhere": tuple(others),
         }
         return Settings(**{**part(Settings, asdict(self)), **read}, argv=("skit", *sys.argv[1:]))
 

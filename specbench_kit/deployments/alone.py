@@ -32,7 +32,7 @@ class Alone:
     def __init__(self, deployment: Deployment, *, on_edge: bool, learned: bool) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._cached_prompts = on_edge, deployment.cached_prompts
-        self._decision_s = deployment.predictor_s if learned else 0.0
+        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._steps_s = lru_cache(REMEMBERED)(self._drafting_s)
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.now_s = 0.0

@@ -9,6 +9,8 @@ from specbench_kit.decoding.latency import LatencyModel, Row, sums_of
 
 TOKEN_BYTES = 4
 """Of one token id on the link."""
+RECORDED = "recorded"
+"""What the machine is called that recorded a trace."""
 Placement = Literal["edge", "server"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
@@ -90,8 +92,9 @@ class Deployment:
     """Where each model runs. Drafting on the `edge`, every request has a device of its own; on the `server`, the
     batch shares the drafter and only prompt and answer cross the link.
 
-    `predictor_s` is what the drafting device spends per token that a learned predictor judges. `cached_prompts`:
-    both models have a prompt in KV when its request arrives.
+    `predictor_s` is what the drafting device spends per token that a learned predictor judges, None where nobody says;
+    `predictor_origin` says how that is known. `cached_prompts`: both models have a prompt in KV when its request
+    arrives.
     """
 
     name: str
@@ -99,7 +102,8 @@ class Deployment:
     verifier: Endpoint
     link: Link = Link()
     placement: Placement = "edge"
-    predictor_s: float = 0.0
+    predictor_s: float | None = None
     cached_prompts: bool = False
     description: str = ""
     source: str = ""
+    predictor_origin: str = ""

@@ -1,6 +1,8 @@
 """A deployment as `run.json` holds it: every number that decides its time and its price."""
 
+import json
 from dataclasses import asdict
+from hashlib import sha256
 from math import isinf
 from typing import Any
 
@@ -9,6 +11,7 @@ from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
 from specbench_kit.profilers.base import MODELS
 
 Fields = dict[str, Any]
+DIGITS = 12
 
 _FORMS: dict[type, str] = {model: form for form, model in MODELS.items()} | {TableModel: "table"}
 
@@ -21,6 +24,7 @@ def describe(deployment: Deployment) -> Fields:
         "source": deployment.source,
         "placement": deployment.placement,
         "predictor_s": deployment.predictor_s,
+        "predictor_origin": deployment.predictor_origin,
         "cached_prompts": deployment.cached_prompts,
         "drafter": _endpoint(deployment.drafter),
         "verifier": _endpoint(deployment.verifier),
@@ -33,6 +37,15 @@ def describe_time(deployment: Deployment | None) -> Fields:
     if deployment is None:
         return {"time_kind": "measured"}
     return {"time_kind": "modelled", "deployment": describe(deployment)}
+
+
+def digest(deployment: Deployment) -> str:
+    """The start of a SHA-256 of every number that its time depends on: under one name a deployment may have others."""
+    described = describe(deployment)
+    link, parts = described["link"], [described[role] for role in ("drafter", "verifier")]
+    timed = [[part["latency"], part["stages"], part["hand_over"]] for part in parts]
+    numbers = [timed, described["placement"], described["predictor_s"], {**link, "seed": None}]
+    return sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 def _endpoint(endpoint: Endpoint) -> Fields:

@@ -50,7 +50,7 @@ class Timelines:
     ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._states = on_edge, states
-        self._decision_s = deployment.predictor_s if learned else 0.0
+        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
         self._clients: dict[str, _Client] = {}

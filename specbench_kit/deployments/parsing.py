@@ -15,6 +15,7 @@ from specbench_kit.profilers.base import COEFFICIENTS, MODELS
 Fields = Mapping[str, Any]
 
 OWN = "coefficients in the deployment itself"
+OWN_PRICE = "as the deployment says"
 TEXTS = ("name", "description", "source")
 _SECTIONS = ("drafter", "verifier", "link", "sweep")
 _OF_BOTH = ("device", "profile", "coefficients", "price_per_hour")
@@ -91,11 +92,13 @@ def _coefficients(table: Fields, place: str) -> LatencyModel:
 
 
 def _drafting(table: Fields, place: str) -> dict[str, Any]:
-    placement, predictor_s = table.get("placement", "edge"), table.get("predictor_s", 0.0)
+    placement, predictor_s = table.get("placement", "edge"), table.get("predictor_s")
     if placement not in PLACEMENTS:
         raise SkitError(f"{place}: placement must be {' or '.join(PLACEMENTS)}, not {placement!r}")
+    if predictor_s is None:
+        return {"placement": placement}
     cards.require_numbers({"predictor_s": predictor_s}, place)
-    return {"placement": placement, "predictor_s": float(predictor_s)}
+    return {"placement": placement, "predictor_s": float(predictor_s), "predictor_origin": OWN_PRICE}
 
 
 def _link(table: Fields, place: str) -> Link:

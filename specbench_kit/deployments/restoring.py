@@ -18,6 +18,7 @@ def restore(described: Fields) -> Deployment:
         drafter=_endpoint(described["drafter"]),
         verifier=_endpoint(described["verifier"]),
         link=Link(**_unlimited(described["link"])),
+        predictor_origin=described.get("predictor_origin", ""),
         **{name: described[name] for name in plain},
     )
 

@@ -74,6 +74,10 @@ class Composed(Method):
     def trained_apart(self) -> bool:
         return any(rule.trained_apart for rule in self.rules)
 
+    @property
+    def decision_s(self) -> float:
+        return max(rule.decision_s for rule in self.rules)
+
     def uses(self) -> Mapping[str, Any]:
         found = [dict(rule.uses()) for rule in self.rules]
         return {"arms": found} if any(found) else {}

@@ -12,6 +12,7 @@ from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, St
 from specbench_kit.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.points import HERE, Place
 from specbench_kit.registry import Registry
 
 __all__ = [
@@ -90,6 +91,8 @@ class Environment:
     """Whether time is a deployment's."""
     temperature: float = 0.0
     """At which tokens are drawn; 0 is greedy."""
+    place: Place = HERE
+    """Whose time counts."""
 
     def require_deployment(self, name: str) -> None:
         """Refuse to run a method on this machine's clock, where nothing lies between the models."""
@@ -168,6 +171,11 @@ class Method(ABC):
     def trained_apart(self) -> bool:
         """Whether these are a part set apart for it, which a benchmark leaves out unasked."""
         return False
+
+    @property
+    def decision_s(self) -> float:
+        """Of a learned method made ready: what judging a token took in the decoding loop, 0 where it is not known."""
+        return 0.0
 
     @property
     def pipeline(self) -> Pipeline | None:

@@ -70,8 +70,12 @@ class _PreparedSpecDecPp(Method):
     def trained_apart(self) -> bool:
         return self.predictor.was_trained_apart
 
+    @property
+    def decision_s(self) -> float:
+        return self.predictor.decision_s
+
     def uses(self) -> Mapping[str, Any]:
-        names = ("family", "created", "deployment")
+        names = ("family", "created", "deployment", "decision_s", "decision_origin")
         found = {name: getattr(self.predictor, name) for name in names}
         error = self.predictor.metrics.get("classification", {}).get("expected_calibration_error")
         return {"predictor": {**found, "expected_calibration_error": error}}

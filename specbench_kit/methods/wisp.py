@@ -9,6 +9,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
+from specbench_kit.predictors.points import Place, Point, Rule, Score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,21 +22,32 @@ if TYPE_CHECKING:
 @methods.register("wisp")
 @dataclass(frozen=True)
 class Wisp(Method):
-    """Stop at the first token that a learned predictor expects the target to reject; that token is not sent.
+    """Stop at the first token that a learned predictor expects the target to reject; as published, it is not sent.
 
+    `send_last` sends it after all. `score=cumulative` stops where the chance that all tokens so far are accepted, the
+    product of their scores, falls below the threshold, instead of the token's own chance.
     `predictor` is a name or family that `skit list predictors` shows, or a folder that `skit train-predictor` made,
-    with a separator (`./mine`), or auto for the best one known for the pair. `max_draft` and `operating_point` replace
-    the longest draft and the threshold that the predictor was tuned to. `force` uses a predictor on a pair that it was
-    not trained for.
+    with a separator (`./mine`), or auto for the best one known for the pair. It has a threshold and a longest draft
+    for every rule and deployment that it was tuned for; `operating_point` and `max_draft` replace them. `force` uses a
+    predictor on a pair that it was not trained for.
     """
 
     predictor: str = "auto"
     max_draft: int | None = None
     operating_point: float | None = None
+    send_last: bool = False
+    score: Score = "token"
     force: bool = False
     source = "WISP, Li et al. 2025"
     group = "learned"
-    grid = MappingProxyType({"operating_point": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
+    grid = MappingProxyType(
+        {
+            "send_last": (False, True),
+            "score": ("token", "cumulative"),
+            "operating_point": (0.2, 0.3, 0.4, 0.5, 0.6),
+            "max_draft": (3, 5, 8),
+        }
+    )
     needs = PREDICTOR
     learned = True
 
@@ -50,12 +62,16 @@ class Wisp(Method):
 
         pair = environment.pair
         predictor = load(find_predictor("wisp", self.predictor, pair), pair=pair, force=self.force)
+        point = self._own(predictor.point(Rule(self.send_last, self.score), environment.place), environment.place)
+        made = _PreparedWisp if point.threshold else _UndecidedWisp
+        return made(self, predictor, point, environment.place, drafter=self.drafter)
+
+    def _own(self, point: Point, place: Place) -> Point:
+        """The point with what the options say."""
         if self.operating_point is not None:
-            predictor = replace(predictor, threshold=self.operating_point)
-        if self.max_draft is not None:
-            predictor = replace(predictor, max_draft=self.max_draft)
-        made = _PreparedWisp if predictor.threshold else _UndecidedWisp
-        return made(predictor, drafter=self.drafter)
+            longest = point.max_draft
+            point = Point(place.name, place.digest, self.send_last, self.score, self.operating_point, longest)
+        return point if self.max_draft is None else replace(point, max_draft=self.max_draft)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
@@ -63,7 +79,10 @@ class Wisp(Method):
 
 @dataclass(frozen=True)
 class _PreparedWisp(Method):
+    options: Wisp
     predictor: "Predictor"
+    point: Point
+    place: Place
     called = Wisp.called
     learned = True
 
@@ -75,12 +94,19 @@ class _PreparedWisp(Method):
     def trained_apart(self) -> bool:
         return self.predictor.was_trained_apart
 
+    @property
+    def decision_s(self) -> float:
+        return self.predictor.decision_s
+
     def uses(self) -> Mapping[str, Any]:
-        names = ("family", "created", "threshold", "max_draft", "deployment")
-        return {"predictor": {name: getattr(self.predictor, name) for name in names}}
+        point, names = self.point, ("family", "created", "decision_s", "decision_origin")
+        found = {name: getattr(self.predictor, name) for name in names}
+        found |= {"threshold": point.threshold, "max_draft": point.max_draft, "deployment": point.place_for(self.place)}
+        meant = point.rule == Rule(self.options.send_last, self.options.score)
+        return {"predictor": found if meant else {**found, "rule": point.rule.options or "the rule as published"}}
 
     def policy(self) -> Policy:
-        return _WispPolicy(self.predictor)
+        return _WispPolicy(self.options, self.predictor, self.point)
 
 
 @dataclass(frozen=True)
@@ -90,33 +116,43 @@ class _UndecidedWisp(_PreparedWisp):
     learned = False
 
     def policy(self) -> Policy:
-        return FixedK(self.predictor.max_draft).policy()
+        return FixedK(self.point.max_draft).policy()
 
 
 class _WispPolicy(Policy):
-    def __init__(self, predictor: "Predictor") -> None:
-        self.predictor = predictor
+    def __init__(self, options: Wisp, predictor: "Predictor", point: Point) -> None:
+        self.predictor, self.threshold, self.max_draft = predictor, point.threshold, point.max_draft
+        self.keeps_back, self.cumulative = not options.send_last, options.score == "cumulative"
+        self.chances: dict[str, float] = {}
+        """By request, the chance that all tokens of its draft are accepted."""
         self.probes: set[str] = set()
-        """Requests whose newest token is predicted to be rejected."""
+        """Requests whose newest token is kept back."""
 
     @property
     def stop_rule(self) -> StopRule:
-        return StopRule(self.predictor.max_draft, self._rejected, sends_last=False)
+        return StopRule(self.max_draft, self._stops, sends_last=not self.keeps_back)
 
     def draft(self, drafter: "Drafter") -> None:
         self.probes.clear()
+        self.chances.clear()
         live = drafter.drafts
-        for _ in range(self.predictor.max_draft):
+        for _ in range(self.max_draft):
             live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
 
-    def _rejected(self, chains: Chains) -> "NDArray[np.bool_]":
-        return ~(self.predictor.score_chains(chains.statistics) >= self.predictor.threshold)
+    def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
+        scores = self.predictor.score_chains(chains.statistics)
+        if self.cumulative:
+            scores = scores.cumprod(axis=1)
+        return ~(scores >= self.threshold)
 
     def _goes_on(self, draft: "Draft") -> bool:
-        accepted = draft.tree.judge(draft.tree.last, self.predictor) >= self.predictor.threshold
-        if not accepted:
+        chance = draft.tree.judge(draft.tree.last, self.predictor)
+        if self.cumulative:
+            chance = self.chances[draft.request_id] = self.chances.get(draft.request_id, 1.0) * chance
+        goes_on = chance >= self.threshold
+        if self.keeps_back and not goes_on:
             self.probes.add(draft.request_id)
-        return accepted
+        return goes_on

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from specbench_kit.datasets.base import RESERVED
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, Tensors, families
 from specbench_kit.predictors.library import AGAIN, HEADER, SCHEMA, WEIGHTS, PairHashes, read_file, read_header
-from specbench_kit.predictors.scoring import NEVER
+from specbench_kit.predictors.points import NEVER, PUBLISHED, Place, Point, Rule, best_of, read_points
 
 
 class Statistics(Protocol):
@@ -53,7 +54,9 @@ class Predictor:
     `operating_rule` says how the threshold was chosen, `training` where the examples came from and how the scorer
     was fitted, `metrics` how good it is; both are JSON objects. `created` is UTC in ISO 8601. Of the families that
     one training run gives, which share `created`, the `recommended` one is the default. `max_draft` is the longest
-    draft that the threshold was chosen with.
+    draft that the threshold was chosen with. Judging a token takes `decision_s`, 0 where nobody measured it, and
+    `decision_origin` says where and how that was found. `points` are those of every deployment that was tuned for, by
+    rule; the predictor's own threshold is WISP's rule at the first.
     """
 
     family: str
@@ -67,6 +70,9 @@ class Predictor:
     recommended: bool = False
     created: str = field(default_factory=_now)
     max_draft: int = 8
+    decision_s: float = 0.0
+    decision_origin: str = ""
+    points: tuple[Point, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.features or self.features != tuple(name for name in ALL_FEATURES if name in self.features):
@@ -77,6 +83,10 @@ class Predictor:
             raise SkitError("what a predictor says of its training has not the form that 'skit train-predictor' gives")
         if not isinstance(self.max_draft, int) or self.max_draft < 1:
             raise SkitError(f"a predictor's longest draft must be a whole number from 1 up, not {self.max_draft}")
+        if not (isinstance(self.decision_s, float) and 0 <= self.decision_s < inf):
+            raise SkitError(f"a predictor's decision_s must be seconds from 0 up, not {self.decision_s}")
+        if not isinstance(self.decision_origin, str):
+            raise SkitError("a predictor's decision_origin must be a text")
 
     @property
     def prompts(self) -> frozenset[str]:
@@ -92,6 +102,11 @@ class Predictor:
     def deployment(self) -> str:
         """Whose time it was tuned for; `local` is the machine that recorded the trace."""
         return (self.training.get("config") or {}).get("deployment") or "local"
+
+    def point(self, rule: Rule, place: Place) -> Point:
+        """Where to stop by a rule at a place: what was chosen for both, or for what comes closest."""
+        own = Point(self.deployment, "", *PUBLISHED, threshold=self.threshold, max_draft=self.max_draft)
+        return best_of(self.points, rule, place, own)
 
     def score(self, stats: Statistics, place: int) -> float:
         """Probability that the target accepts the token at that place of its draft, 1 for the first."""
@@ -156,6 +171,9 @@ def _header(predictor: Predictor, weights_sha256: str) -> dict[str, Any]:
         "threshold": predictor.threshold,
         "max_draft": predictor.max_draft,
         "operating_rule": predictor.operating_rule,
+        "points": [asdict(point) for point in predictor.points],
+        "decision_s": predictor.decision_s,
+        "decision_origin": predictor.decision_origin,
         "pair": asdict(predictor.pair),
         "recommended": predictor.recommended,
         "created": predictor.created,
@@ -195,6 +213,9 @@ def _predictor(header: dict[str, Any], scorer: Scorer, pair: PairHashes) -> Pred
     datetime.fromisoformat(header["created"])
     copied = ("family", "operating_rule", "training", "metrics", "recommended", "created", "max_draft")
     fields = {name: header[name] for name in copied}
+    # Those that older versions do not write.
+    fields |= {name: header[name] for name in ("decision_s", "decision_origin") if name in header}
+    fields["points"] = read_points(header.get("points", ()))
     return Predictor(
         scorer=scorer, features=tuple(header["features"]), threshold=header["threshold"], pair=pair, **fields
     )

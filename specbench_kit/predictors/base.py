@@ -126,7 +126,7 @@ class Family(ABC):
     source: ClassVar[str]
     """Paper of the classifier itself."""
     space: ClassVar[Space]
-    """Per hyper-parameter (WISP Table 9) the values to search, the default first; capped to keep scoring cheap."""
+    """Per hyper-parameter (WISP Table 9) the values to search, the default first."""
 
     @property
     def defaults(self) -> dict[str, Any]:

@@ -20,13 +20,13 @@ PATIENCE = 5
 
 @families.register("mlp")
 class Mlp(Family):
-    """ReLU layers of one width, AdamW, the weights of the best epoch."""
+    """ReLU layers, batch-normalised or not, AdamW, the weights of the best epoch."""
 
     summary = "multi-layer perceptron"
     source = "Rumelhart et al. 1986"
     space: ClassVar[Space] = {
-        "layers": (2, 1, 3),
-        "width": (32, 16, 64),
+        "hidden": ("32-32", "16", "64", "64-64", "128-64", "512-128-64", "64-64-64"),
+        "batch_norm": (False, True),
         "dropout": (0.0, 0.1, 0.2, 0.3),
         "learning_rate": (3e-3, 3e-4, 1e-3, 1e-2),
         "batch_size": (512, 256, 1024),
@@ -50,10 +50,13 @@ class Mlp(Family):
 def _network(features: int, params: Params) -> "Sequential":
     from torch import nn
 
-    width, parts = features, []
-    for _ in range(params["layers"]):
-        parts += [nn.Linear(width, params["width"]), nn.ReLU(), nn.Dropout(params["dropout"])]
-        width = params["width"]
+    width = features
+    parts: list[nn.Module] = []
+    for wider in map(int, params["hidden"].split("-")):
+        parts.append(nn.Linear(width, wider))
+        parts += [nn.BatchNorm1d(wider)] if params["batch_norm"] else []
+        parts += [nn.ReLU(), nn.Dropout(params["dropout"])]
+        width = wider
     return nn.Sequential(*parts, nn.Linear(width, 1), nn.Flatten(0))
 
 
@@ -88,9 +91,9 @@ def _run_epoch(network: "Sequential", optimizer: Any, train: "tuple[Tensor, Tens
 
     network.train()
     features, labels = train
-    order = torch.randperm(len(labels))
-    for first in range(0, len(labels), batch_size):
-        rows = order[first : first + batch_size]
+    batches = torch.randperm(len(labels)).split(batch_size)
+    # One example alone has no spread to be normalised by.
+    for rows in batches if len(batches[-1]) > 1 else batches[:-1]:
         optimizer.zero_grad()
         torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
         optimizer.step()
@@ -106,8 +109,19 @@ def _loss(network: "Sequential", examples: "tuple[Tensor, Tensor]") -> float:
 
 
 def _layers(network: "Sequential") -> "Iterator[tuple[Any, Any]]":
+    """Weights and biases; a normalisation becomes part of the layer before it, so that a score pays nothing for it."""
     from torch import nn
 
-    for part in network:
+    parts = [part for part in network if isinstance(part, nn.Linear | nn.BatchNorm1d)]
+    for part, after in zip(parts, [*parts[1:], None], strict=True):
         if isinstance(part, nn.Linear):
-            yield part.weight.detach().double().numpy(), part.bias.detach().double().numpy()
+            weight, bias = (tensor.detach().double().numpy() for tensor in (part.weight, part.bias))
+            yield _folded(weight, bias, after) if isinstance(after, nn.BatchNorm1d) else (weight, bias)
+
+
+def _folded(weight: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
+    """The layer that gives what a normalisation by running mean and variance makes of this one's output."""
+    tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    gain, shift, mean, variance = (tensor.detach().double().numpy() for tensor in tensors)
+    scale = gain / np.sqrt(variance + norm.eps)
+    return weight * scale[:, None], (bias - mean) * scale + shift

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.confusion import Confusion
+from specbench_kit.predictors.points import NEVER
 
 Labels = NDArray[np.bool_]
 Scores = NDArray[np.float64]
-
-NEVER = math.nextafter(1.0, 2.0)
-"""A threshold that no probability reaches."""
 
 
 @dataclass(frozen=True, slots=True)

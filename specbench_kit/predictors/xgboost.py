@@ -24,6 +24,7 @@ class XgBoost(Family):
         "learning_rate": (0.1, 0.03, 0.05, 0.2, 0.3),
         "n_estimators": (100, 50, 150),
         "min_child_weight": (5, 1, 20),
+        "gamma": (0.0, 0.1, 1.0, 5.0),
         "subsample": (0.8, 0.6, 1.0),
         "colsample_bytree": (1.0, 0.5, 0.75),
         "reg_alpha": (0.0, 0.1, 1.0),

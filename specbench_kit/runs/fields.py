@@ -25,7 +25,7 @@ HINTS: Mapping[str, Any] = {
     **dict.fromkeys(("uses", "uses.predictor"), dict),
     "uses.predictor.threshold": float,
     **dict.fromkeys(("seen_prompts", "uses.predictor.max_draft"), int),
-    "uses.predictor.deployment": str,
+    **dict.fromkeys(("uses.predictor.deployment", "uses.predictor.rule"), str),
     "dataset.left_out": list[str],
     "argv": list[str],
 }

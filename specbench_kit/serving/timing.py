@@ -17,7 +17,7 @@ class DraftTime:
 
     def __init__(self, deployment: Deployment, learned: bool) -> None:
         self._latency = deployment.drafter.latency
-        self._decision_s = deployment.predictor_s if learned else 0.0
+        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self.draft_s = lru_cache(REMEMBERED)(self._draft_s)
         self.prefill_s = lru_cache(REMEMBERED)(self._prefill_s)
 

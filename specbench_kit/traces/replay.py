@@ -18,7 +18,7 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
-from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.drafting.base import Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
@@ -136,11 +136,12 @@ def recorded(header: TraceHeader) -> Deployment:
     """The machine that a trace was recorded on; a trace says nothing about the time that prompts take."""
     device, origin = "the recording machine", "as measured for the trace, whatever the context"
     return Deployment(
-        "recorded",
+        RECORDED,
         drafter=Endpoint(device, TableModel((header.draft_s,)), origin=origin),
         verifier=Endpoint(device, TableModel(header.verify_s), origin=origin),
         placement="server",
         predictor_s=header.statistics_s,
+        predictor_origin=str(header.run.get("statistics", "timed alone")),
         cached_prompts=True,
         description="The machine that recorded the trace; prompts take no time.",
     )

@@ -52,9 +52,10 @@ class RequestTrace:
 class TraceHeader:
     """What a trace file says about itself: `run` is provenance in the form of `run.json`.
 
-    On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and the draft
-    statistics of a token `statistics_s`, each at the lower quartile. Prompt, output and draft of a request came to
-    `capacity` tokens at most; a trace that does not say so recorded each answer up to there.
+    On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and judging a token,
+    less the score, `statistics_s` (`run["statistics"]` says how that was timed), each at the lower quartile. Prompt,
+    output and draft of a request came to `capacity` tokens at most; a trace that does not say so recorded each answer
+    up to there.
     """
 
     max_draft: int

@@ -9,11 +9,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.predictors.scoring import NEVER
+from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Rule
 from specbench_kit.predictors.search import Found
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.operating_point import OperatingPoint
-from specbench_kit.training.rounds import Plan, Rounds, Scores, fixed_length, play, until_below, until_rejection
+from specbench_kit.training.rounds import (
+    Plan,
+    Rounds,
+    Scores,
+    fixed_length,
+    play,
+    until_below,
+    until_below_each,
+    until_rejection,
+)
 from specbench_kit.training.timing import Timing
 
 Kind = Literal["classifier", "feature", "threshold", "fixed", "plain", "oracle", "variant"]
@@ -24,16 +33,25 @@ DEFAULT_THRESHOLD, DEFAULT_LENGTH = 0.4, 20
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Scores drafted tokens in 0..1 and drafts on while they reach the threshold, `longest` tokens at most."""
+    """Scores drafted tokens in 0..1 and drafts on while what the rule makes of them reaches the threshold.
+
+    It drafts `longest` tokens at most.
+    """
 
     score: Callable[[Offsets], Scores]
     longest: int
     threshold: float = 0.0
-    send_last: bool = False
+    rule: Rule = PUBLISHED
+
+    def decisive(self, offsets: Offsets) -> Scores:
+        """What the threshold is for: each token's score, or the product of those up to it."""
+        scores = self.score(offsets)
+        return scores.cumprod(axis=1) if self.rule.score == "cumulative" else scores
 
     def plan(self, offsets: Offsets) -> Plan:
         """Stop at the first token that does not reach the threshold; it is kept back, or sent."""
-        return until_below(self.score(offsets)[:, : self.longest], self.threshold, send_last=self.send_last)
+        decisive = self.decisive(offsets)[:, : self.longest]
+        return until_below(decisive, self.threshold, send_last=self.rule.send_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +128,42 @@ class Chooser:
     point: OperatingPoint
     timing: Timing
 
-    def line_up(self, trained: Sequence[Trained]) -> Iterator[Contender]:
-        """Every contender."""
-        yield from map(self._classifier, trained)
+    def rivals(self) -> Iterator[Contender]:
+        """Every contender that needs no training."""
         yield from map(self._feature, SCALES)
         yield from self._confidence_thresholds()
         yield from self._fixed_lengths()
         yield Contender("autoregressive", "plain", 0.0, partial(fixed_length, count=0))
-        yield Contender("oracle", "oracle", 0.0, until_rejection)
+        yield self.oracle
 
-    def sending_last(self, contender: Contender) -> Contender:
-        """What a contender would be if it sent the token that it stops at."""
-        assert contender.judge is not None
-        judge = self._tuned(replace(contender.judge, send_last=True), contender.policy_s)
-        return Contender.judging(f"{contender.name}, last token sent", "variant", contender.policy_s, judge)
+    @property
+    def oracle(self) -> Contender:
+        """Never wrong, and decides for free."""
+        return Contender("oracle", "oracle", 0.0, until_rejection)
+
+    def by_rules(self, trained: Trained) -> tuple[Contender, ...]:
+        """A classifier under every rule, WISP's first."""
+        policy_s = self.timing.decision_s(trained.latency["median"])
+        tuned = [self._tuned(Judge(trained.score, self.validation.max_draft, rule=rule), policy_s) for rule in RULES]
+        return tuple(
+            Contender.judging(trained.family, "classifier", policy_s, judge)
+            if judge.rule == PUBLISHED
+            else Contender.judging(f"{trained.family},{judge.rule.options}", "variant", policy_s, judge)
+            for judge in tuned
+        )
+
+    def best_fixed(self) -> Contender:
+        """The fastest length."""
+        return max(self._lengths(), key=self.speed)
+
+    def best_confidence(self) -> Contender:
+        """The method `threshold`, tuned."""
+        return next(self._confidence_thresholds())
 
     def speed(self, contender: Contender) -> float:
         """Tokens per second on the validation offsets."""
         rounds = play(self.validation, contender.plan(self.validation))
         return float(rounds.committed.sum() / contender.seconds(rounds, self.timing).sum())
-
-    def _classifier(self, trained: Trained) -> Contender:
-        policy_s = self.timing.statistics_s + (trained.latency["median"] if self.timing.adds_scores else 0.0)
-        judge = self._tuned(Judge(trained.score, self.validation.max_draft), policy_s)
-        return Contender.judging(trained.family, "classifier", policy_s, judge)
 
     def _feature(self, name: str) -> Contender:
         judge = self._tuned(_on_feature(name, self.validation.max_draft), self.timing.statistics_s)
@@ -143,7 +173,7 @@ class Chooser:
     def _confidence_thresholds(self) -> Iterator[Contender]:
         """The method `threshold`, which sends the token that it stops at: tuned, and at its default."""
         recorded, policy_s = self.validation.max_draft, self.timing.statistics_s
-        by_confidence = replace(_on_feature("confidence", recorded), send_last=True)
+        by_confidence = replace(_on_feature("confidence", recorded), rule=Rule(send_last=True))
         tuned = self._tuned(by_confidence, policy_s)
         default = replace(by_confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, recorded))
         for judge in (replace(tuned, threshold=round(min(tuned.threshold, 1.0), 4)), default):
@@ -152,24 +182,33 @@ class Chooser:
 
     def _fixed_lengths(self) -> Iterator[Contender]:
         """The fastest length, and the longest."""
-        lengths = [
+        lengths = self._lengths()
+        yield from dict.fromkeys([max(lengths, key=self.speed), lengths[-1]])
+
+    def _lengths(self) -> list[Contender]:
+        return [
             Contender(f"fixed-k:k={count}", "fixed", 0.0, partial(fixed_length, count=count))
             for count in range(1, self.validation.max_draft + 1)
         ]
-        yield from dict.fromkeys([max(lengths, key=self.speed), lengths[-1]])
 
     def _tuned(self, judge: Judge, policy_s: float) -> Judge:
         """The same judge with threshold and longest draft chosen."""
-        scores = judge.score(self.validation)
+        scores = judge.decisive(self.validation)
         rows, columns = self.validation.met()
 
-        def speed(threshold: float, longest: int) -> float:
-            plan = until_below(scores[:, :longest], threshold, send_last=judge.send_last)
-            return self.timing.speed(self.validation, plan, policy_s if threshold else 0.0)
+        def speeds(thresholds: Sequence[float], longest: int) -> list[float]:
+            plans = until_below_each(scores[:, :longest], thresholds, send_last=judge.rule.send_last)
+            paid_s = np.where(np.asarray(thresholds) > 0, policy_s, 0.0)
+            return self.timing.speeds(self.validation, plans, paid_s)
 
         labels, met = columns < self.validation.matched[rows], scores[rows, columns]
-        threshold, longest = self.point.choose(labels, met, self.validation.max_draft, speed)
+        threshold, longest = self.point.choose(labels, met, self.validation.max_draft, speeds)
         return replace(judge, threshold=threshold, longest=longest)
+
+
+def family_of(contender: Contender) -> str:
+    """Of a classifier, under whichever rule."""
+    return contender.name.partition(",")[0]
 
 
 def feature_score(offsets: Offsets, *, name: str) -> Scores:

@@ -12,11 +12,13 @@ from specbench_kit.metrics.cost import per_makespan
 from specbench_kit.metrics.latency import PHASES, wasted_time
 from specbench_kit.metrics.rounds import Group
 from specbench_kit.predictors import scoring
+from specbench_kit.predictors.points import Rule
 from specbench_kit.reports.predictor.plots import Judged
-from specbench_kit.training.contenders import Contender, Kind
+from specbench_kit.training.contenders import Contender, Kind, family_of
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.pairing import Get, Paired, Sums
 from specbench_kit.training.rounds import Rounds, play, until_rejection
+from specbench_kit.training.sites import sums_by_prompt
 from specbench_kit.training.theorem import waste_and_bound
 from specbench_kit.training.timing import Timing
 
@@ -48,18 +50,30 @@ class Leaders:
     """Names of the fastest of each kind on the validation prompts; `longest` always drafts all that it may."""
 
     classifier: str
+    rule: str
+    """The classifier under the rule under which it is fastest."""
     feature: str
+    threshold: str
     fixed: str
     longest: str
 
     @classmethod
-    def of(cls, contenders: Sequence[Contender], speeds: Mapping[str, float], max_draft: int) -> "Leaders":
-        """`speeds` are on the validation prompts, by name."""
+    def of(
+        cls, contenders: Sequence[Contender], best: Contender, speeds: Mapping[str, float], max_draft: int
+    ) -> "Leaders":
+        """`speeds` are on the validation prompts, by name; `best` is the fastest of all families and rules."""
 
         def fastest(kind: Kind) -> str:
             return max((one.name for one in contenders if one.kind == kind), key=speeds.__getitem__)
 
-        return cls(fastest("classifier"), fastest("feature"), fastest("fixed"), f"fixed-k:k={max_draft}")
+        return cls(
+            classifier=family_of(best),
+            rule=best.name,
+            feature=fastest("feature"),
+            threshold=fastest("threshold"),
+            fixed=fastest("fixed"),
+            longest=f"fixed-k:k={max_draft}",
+        )
 
 
 class Evaluation:
@@ -97,21 +111,31 @@ class Evaluation:
         return {
             name: waste_and_bound(self.offsets, one.rounds, one.contender.judge)
             for name, one in self.played.items()
-            if one.contender.judge and not one.contender.judge.send_last
+            if one.contender.judge and not one.contender.judge.rule.send_last
         }
 
     def speed_ratio(self, name: str, other: str) -> Fields:
         """Speed of one contender over another's: they commit the same tokens."""
         return asdict(self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds")))
 
+    def choices(self) -> dict[str, Fields]:
+        """Speed ratios between those that a user has to choose from."""
+        leaders = self.leaders
+        return {
+            "wisp_over_fixed": self.speed_ratio(leaders.rule, leaders.fixed),
+            "confidence_over_fixed": self.speed_ratio(leaders.threshold, leaders.fixed),
+            "wisp_over_confidence": self.speed_ratio(leaders.rule, leaders.threshold),
+            "plain_over_fixed": self.speed_ratio("autoregressive", leaders.fixed),
+        }
+
     def attribution(self) -> Fields:
         """Tokens per second of the recommended classifier without one of its shortcomings at a time."""
         leader = self.played[self.leaders.classifier].contender
-        variant = next(one for one in self.played.values() if one.contender.kind == "variant")
+        sending = self.played[f"{self.leaders.classifier},{Rule(send_last=True).options}"]
         return {
             "never_wrong": self.timing.speed(self.offsets, until_rejection(self.offsets), leader.policy_s),
             "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
-            "last_token_sent": variant.speed,
+            "last_token_sent": sending.speed,
         }
 
     def _measured(self, one: Played) -> Fields:
@@ -142,20 +166,14 @@ class Evaluation:
         """Each contender's sums per prompt."""
         columns = {}
         for name, one in self.played.items():
-            prompt = self.offsets.conversation[one.rounds.offset]
             values = {column: getattr(one.rounds, column) for column in COLUMNS} | {"seconds": one.seconds}
             for column, value in values.items():
-                columns[name, column] = _sums_by(prompt, value)
+                columns[name, column] = sums_by_prompt(self.offsets, one.rounds, value)
         return columns
 
 
 def _acceptance(get: Get, name: str) -> Sums:
     return get(name, "accepted") / get(name, "submitted")
-
-
-def _sums_by(group: Any, values: Any) -> Sums:
-    _, place = np.unique(group, return_inverse=True)
-    return np.bincount(place, weights=values).astype(np.float64)
 
 
 def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.Labels, scoring.Scores]:

@@ -1,21 +1,25 @@
 """Everything between a trace and a report: split, train, choose, evaluate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
+from specbench_kit.predictors.points import HERE, Place
 from specbench_kit.predictors.search import Budget, search
 from specbench_kit.training.contenders import Chooser, Contender, Trained
 from specbench_kit.training.evaluation import Evaluation, Leaders
 from specbench_kit.training.examples import Split, extract
+from specbench_kit.training.operating_point import OperatingPoint
 from specbench_kit.training.settings import Settings
+from specbench_kit.training.sites import Site
 from specbench_kit.training.timing import Timing
 
 Report = Callable[[str, int, int], None]
 """Called with the step at work, and how much of how much is done."""
 
+FASTEST = OperatingPoint()
 LATENCY_TRIALS = 1000
 """As in WISP Table 11."""
 
@@ -28,28 +32,42 @@ class Experiment:
     split: Split
     timing: Timing
     trained: Mapping[str, Trained]
+    place: Place = HERE
+    elsewhere: Sequence[tuple[Place, Timing]] = ()
+    """Further places to choose thresholds for, by speed: another rule knows nothing of a place."""
 
     @cached_property
+    def site(self) -> Site:
+        """Where time is that of the report."""
+        return Site(self.place, Chooser(self.split.validation, self.settings.point, self.timing), self.trained)
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """That one, and the others."""
+        choosers = [(place, Chooser(self.split.validation, FASTEST, timing)) for place, timing in self.elsewhere]
+        return (self.site, *(Site(place, chooser, self.trained) for place, chooser in choosers))
+
+    @property
     def chooser(self) -> Chooser:
         """What thresholds and lengths are chosen by."""
-        return Chooser(self.split.validation, self.settings.point, self.timing)
+        return self.site.chooser
 
     @cached_property
     def line_up(self) -> tuple[Contender, ...]:
-        """All that compete."""
-        return tuple(self.chooser.line_up(list(self.trained.values())))
+        """All that compete, every classifier under WISP's rule."""
+        return (*(rules[0] for rules in self.site.by_rules.values()), *self.chooser.rivals())
 
     @cached_property
     def leaders(self) -> Leaders:
         """The best of each kind, before any test prompt was looked at."""
         speeds = {contender.name: self.chooser.speed(contender) for contender in self.line_up}
-        return Leaders.of(self.line_up, speeds, self.split.validation.max_draft)
+        best = self.site.fastest(*self.trained)
+        return Leaders.of(self.line_up, best, speeds, self.split.validation.max_draft)
 
     @cached_property
     def contenders(self) -> tuple[Contender, ...]:
-        """All that compete, and the recommended classifier as it would be if it kept nothing back."""
-        leader = next(one for one in self.line_up if one.name == self.leaders.classifier)
-        return (*self.line_up, self.chooser.sending_last(leader))
+        """All that compete, and the recommended classifier under the other rules."""
+        return (*self.line_up, *self.site.by_rules[self.leaders.classifier][1:])
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -57,12 +75,19 @@ class Experiment:
         return Evaluation(self.split.test, self.contenders, self.leaders, self.timing, self.settings.seed)
 
 
-def train(settings: Settings, split: Split, timing: Timing, report: Report) -> Experiment:
+def train(
+    settings: Settings,
+    split: Split,
+    timing: Timing,
+    report: Report,
+    place: Place = HERE,
+    elsewhere: Sequence[tuple[Place, Timing]] = (),
+) -> Experiment:
     """Search every family; thresholds are chosen and judged when the experiment is asked."""
     for name, part in split.parts.items():
         extract(part).require_both_classes(name)
     trained = {family: _train_family(family, settings, split, report) for family in settings.chosen_families}
-    return Experiment(settings, split, timing, trained)
+    return Experiment(settings, split, timing, trained, place, elsewhere)
 
 
 def _train_family(name: str, settings: Settings, split: Split, report: Report) -> Trained:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol
 
 from specbench_kit.errors import SkitError
@@ -16,10 +15,10 @@ Choice = tuple[float, int]
 """A threshold, and how many tokens are drafted at most."""
 
 
-class Speed(Protocol):
-    """Tokens per second of a choice."""
+class Speeds(Protocol):
+    """Tokens per second of several thresholds with one longest draft."""
 
-    def __call__(self, threshold: float, longest: int) -> float: ...
+    def __call__(self, thresholds: Sequence[float], longest: int) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,13 @@ class OperatingPoint:
     def __str__(self) -> str:
         return f"fpr={self.target:g}" if self.rule == "fpr" else self.rule
 
-    def choose(self, labels: Labels, scores: Scores, max_draft: int, speed: Speed) -> Choice:
+    def choose(self, labels: Labels, scores: Scores, max_draft: int, speeds: Speeds) -> Choice:
         """For scores of validation examples."""
         if self.rule == "fpr":
             return scoring.by_fpr(labels, scores, self.target), max_draft
         if self.rule == "balanced":
             return scoring.by_balanced_accuracy(labels, scores), max_draft
-        return _fastest(scoring.candidate_thresholds(scores, CANDIDATES), max_draft, speed)
+        return _fastest(scoring.candidate_thresholds(scores, CANDIDATES), max_draft, speeds)
 
     @property
     def sentence(self) -> str:
@@ -53,11 +52,12 @@ class OperatingPoint:
         }[self.rule] + ", on the validation prompts"
 
 
-def _fastest(candidates: Sequence[float], max_draft: int, speed: Speed) -> Choice:
+def _fastest(candidates: Sequence[float], max_draft: int, speeds: Speeds) -> Choice:
     """The fastest choice, of equals that with the shorter draft."""
     best: dict[Choice, float] = {}
     for longest in range(1, max_draft + 1):
-        threshold, value = scoring.choose_threshold(candidates, partial(speed, longest=longest))
+        found = dict(zip(candidates, speeds(candidates, longest), strict=True))
+        threshold, value = scoring.choose_threshold(candidates, found.__getitem__)
         best[threshold, longest] = value
     return max(best, key=best.__getitem__)
 

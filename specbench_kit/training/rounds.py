@@ -1,5 +1,6 @@
 """Play a stop rule over offsets: the rounds that a replay gives, without an engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,28 @@ def until_below(scores: Scores, threshold: float, *, send_last: bool = False) ->
     passed = np.logical_and.accumulate(scores >= threshold, axis=1).sum(axis=1)
     drafted = np.minimum(passed + 1, scores.shape[1])
     return Plan(drafted, drafted if send_last else passed)
+
+
+def until_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> Plan:
+    """The same for several thresholds: a plan of shape [thresholds, n]."""
+    lowest = np.minimum.accumulate(scores, axis=1)
+    passed = np.stack([(lowest >= threshold).sum(axis=1) for threshold in thresholds])
+    drafted = np.minimum(passed + 1, scores.shape[1])
+    return Plan(drafted, drafted if send_last else passed)
+
+
+def seconds_of_each(offsets: Offsets, plans: Plan, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What several plans [plans, n] take altogether, when a round from each offset takes `seconds` [plans, n]."""
+    committed = np.minimum(np.minimum(plans.submitted, offsets.matched) + 1, offsets.remaining)
+    here = np.broadcast_to(offsets.first, (len(seconds), len(offsets.first)))
+    total, going = np.zeros(here.shape), np.ones(here.shape, bool)
+    while going.any():
+        step = np.take_along_axis(committed, here, axis=1)
+        total += np.where(going, np.take_along_axis(seconds, here, axis=1), 0.0)
+        going &= step < offsets.remaining[here]
+        here = np.where(going, here + step, here)
+    summed: NDArray[np.float64] = total.sum(axis=1)
+    return summed
 
 
 def play(offsets: Offsets, plan: Plan) -> Rounds:

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.assembly import place_of
 from specbench_kit.bench.record_run import record
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.points import Place
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.traces.replay import recorded
@@ -19,7 +22,8 @@ from specbench_kit.training.examples import split_by_prompt
 from specbench_kit.training.experiment import Experiment, Report, train
 from specbench_kit.training.offsets import Offsets, read_offsets
 from specbench_kit.training.pair import identify, require_same_pair
-from specbench_kit.training.saving import make_predictors, save_predictors
+from specbench_kit.training.repeats import repeat
+from specbench_kit.training.saving import Price, make_predictors, save_predictors
 from specbench_kit.training.settings import MAX_DRAFT, Settings
 from specbench_kit.training.summary import summarise
 from specbench_kit.training.timing import Timing
@@ -49,10 +53,18 @@ def run_training(settings: Settings, dataset: LoadedDataset | None, report: Repo
         trace = _open(settings, pair)
         folder = _folder(settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path))
     offsets = _cut(read_offsets(trace), settings, trace)
-    timing = Timing.of(trace.header, settings.deployment, round(float(offsets.context.mean())))
-    experiment = train(settings, split_by_prompt(offsets, settings.seed), timing, report)
+    place, *elsewhere = _places(settings, trace, offsets)
+    experiment = train(settings, split_by_prompt(offsets, settings.seed), place[1], report, place[0], elsewhere)
+    repeats = repeat(experiment, offsets, settings.repeats, partial(report, "repeating"))
     asked = sum(len(prompt.turns) for prompt in dataset.prompts) if dataset else len(trace)
-    return _finish(folder, trace, pair, experiment, failed=asked - len(trace))
+    return _finish(folder, trace, pair, experiment, repeats, failed=asked - len(trace))
+
+
+def _places(settings: Settings, trace: TraceFile, offsets: Offsets) -> list[tuple[Place, Timing]]:
+    """Whose time counts, that of the report first."""
+    context = round(float(offsets.context.mean()))
+    deployments = (settings.deployment, *settings.elsewhere)
+    return [(place_of(one), Timing.of(trace.header, one, context)) for one in deployments]
 
 
 def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
@@ -87,15 +99,17 @@ def _dataset_of(trace: TraceFile) -> Fields:
     return trace.header.run.get("dataset") or {"name": trace.path.stem}
 
 
-def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experiment, failed: int) -> Outcome:
+def _finish(
+    folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experiment, repeats: Fields, failed: int
+) -> Outcome:
     """Numbers, plots, report and predictors; `failed` requests did not fit the context and are not in the trace."""
     from specbench_kit.reports.predictor.plots import write_plots
     from specbench_kit.reports.predictor.report import render
 
-    run, summary = _describe(trace, experiment.settings, failed), summarise(experiment)
+    run, summary = _describe(trace, experiment.settings, failed), summarise(experiment) | {"repeats": repeats}
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
     training["prompts"] = trace.header.run.get("prompts")
-    predictors = make_predictors(experiment, summary, pair, training, run["started_at"])
+    predictors = make_predictors(experiment, summary, pair, training, run["started_at"], Price.of(trace.header))
     doubts = [] if experiment.settings.force else disturbances(run.get("machine", []))
     saved = save_predictors(predictors, folder, experiment.settings, elsewhere=not doubts)
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
@@ -107,7 +121,7 @@ def _finish(folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experi
 
 def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
     """The content of `run.json`; `machine` is how quiet it was when the steps were timed that tuning goes by."""
-    machine = [] if settings.deployment else trace.header.run.get("machine", [])
+    machine = trace.header.run.get("machine", []) if settings.timed_here else []
     return {
         "command": "train-predictor",
         "dataset": _dataset_of(trace),

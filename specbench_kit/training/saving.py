@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specbench_kit.predictors import artefact, library
 from specbench_kit.predictors.artefact import Predictor
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.trace import TraceHeader
+from specbench_kit.training.contenders import Trained
 from specbench_kit.training.experiment import Experiment
 from specbench_kit.training.settings import Settings
 
@@ -16,8 +19,25 @@ KEPT = ("throughput", "tokens_per_verify", "acceptance_rate", "draft_efficiency"
 """Of what a predictor does to decoding, what its artefact says."""
 
 
+class Price(NamedTuple):
+    """What judging a token takes less the score, 0 where the trace does not say, and how that is known."""
+
+    statistics_s: float
+    origin: str
+
+    @classmethod
+    def of(cls, header: TraceHeader) -> "Price":
+        """On the machine that recorded the trace."""
+        timed, cpu = recorded(header).predictor_origin, (header.run.get("hardware") or {}).get("cpu", "some machine")
+        return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone" if header.statistics_s else "")
+
+    def decision_s(self, trained: Trained) -> float:
+        """Of a classifier."""
+        return self.statistics_s + trained.latency["median"] if self.statistics_s else 0.0
+
+
 def make_predictors(
-    experiment: Experiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str
+    experiment: Experiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str, price: Price
 ) -> dict[str, Predictor]:
     """An artefact per family; `created` is common to all, `provenance` says where the examples came from."""
     judges = {one.name: one.judge for one in experiment.contenders if one.judge and one.kind == "classifier"}
@@ -30,6 +50,9 @@ def make_predictors(
             max_draft=judges[family].longest,
             operating_rule=summary["operating_point"],
             pair=pair,
+            decision_s=price.decision_s(trained),
+            decision_origin=price.origin,
+            points=tuple(point for site in experiment.sites for point in site.points(family)),
             training={**provenance, "split": summary["split"], **summary["families"][family]},
             metrics=_metrics(summary, family),
             recommended=family == summary["recommended"],

@@ -8,6 +8,7 @@ from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
+from specbench_kit.predictors.points import LOCAL
 from specbench_kit.predictors.search import Budget
 from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
 
@@ -18,7 +19,8 @@ MAX_DRAFT = 8
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Checked when made. `trace` stands in for recording; without `max_draft` its own is used. Without a deployment,
-    time is that of the machine that recorded the trace.
+    time is that of the machine that recorded the trace. Thresholds are chosen for the deployments `elsewhere`, too.
+    The training is repeated so that `repeats` splits and seeds say how certain its worth is.
 
     Predictors go to the user's folder for the pair, or to `name-family` there; `save_to` is one folder for the
     recommended predictor, and then no other is written. What was tuned on a disturbed machine's time is saved by
@@ -39,6 +41,8 @@ class Settings:
     seed: int = 0
     operating_point: str = "throughput"
     deployment: Deployment | None = None
+    elsewhere: tuple[Deployment | None, ...] = ()
+    repeats: int = 5
     out: Path = Path("results")
     name: str | None = None
     save_to: Path | None = None
@@ -53,10 +57,17 @@ class Settings:
             families.get(family)
         if self.max_draft is not None and self.max_draft < 1:
             raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
+        if self.repeats < 1:
+            raise SkitError(f"--repeats must be at least 1, not {self.repeats}")
         if self.seed < 0:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a folder's name: use letters, digits, dots and dashes")
+
+    @property
+    def timed_here(self) -> bool:
+        """Whether something is chosen by the time of the machine that recorded the trace."""
+        return None in (self.deployment, *self.elsewhere)
 
     @property
     def point(self) -> OperatingPoint:
@@ -86,6 +97,8 @@ class Settings:
             "limit": self.limit,
             "operating_point": self.operating_point,
             "deployment": self.deployment.name if self.deployment else None,
+            "elsewhere": [place.name if place else LOCAL for place in self.elsewhere],
+            "repeats": self.repeats,
             "device": self.device,
             "dtype": self.dtype,
         }

@@ -33,6 +33,8 @@ def summarise(experiment: Experiment) -> Fields:
         "classification": evaluation.classification(),
         "calibration": {name: _calibration(name, experiment) for name in experiment.trained},
         "theorem_1": evaluation.theorem(),
+        "choices": evaluation.choices(),
+        "sites": [site.worth(leaders.classifier, experiment.split.test) for site in experiment.sites],
         "classifier_over_feature": evaluation.speed_ratio(leaders.classifier, leaders.feature),
         "attribution": evaluation.attribution(),
         "acceptance_by_feature": acceptance_curves(training),

@@ -84,6 +84,7 @@ def test_the_header_says_where_the_trace_is_from_and_nothing_of_the_machines_fol
     assert {"dataset", "config", "argv", "versions", "git_commit", "hardware", "started_at"} <= set(header.run)
     assert header.max_draft == len(header.verify_s) - 1 == 4
     assert min(header.draft_s, header.statistics_s, *header.verify_s) > 0
+    assert header.run["statistics"] == "measured in the decoding loop"
     assert str(trace.parent) not in json.dumps(header.run)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from trace_builders import made_requests, write_trace
 
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, find
+from specbench_kit.predictors.points import RULES
 from specbench_kit.training.pair import identify
 
 PROMPTS, NEW_TOKENS = 12, 16
-FAST = ["--families", "logistic,xgboost", "--trials", "2"]
+QUICK = ["--trials", "1", "--repeats", "1"]
+FAST = ["--families", "logistic,xgboost", "--trials", "2", "--repeats", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +131,18 @@ def test_a_trace_stands_in_for_recording_and_save_to_takes_the_recommended(
 
 
 def test_a_name_and_features_are_kept(tiny: TinyPair, folder: Path, own_home: Path, tmp_path: Path) -> None:
-    options = ["--trace", folder / "trace.parquet", "--out", tmp_path, "--families", "logistic", "--trials", "1"]
+    options = [
+        "--trace",
+        folder / "trace.parquet",
+        "--out",
+        tmp_path,
+        "--families",
+        "logistic",
+        "--trials",
+        "1",
+        "--repeats",
+        "1",
+    ]
     done = skit_here(
         "train-predictor", *tiny.options, *options, "--name", "mine", "--features", "draft_position,margin"
     )
@@ -146,7 +160,11 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     assert recorded.returncode == 0, recorded.stderr
     assert "DISTURBED MACHINE: the trace had a processor for 4%" in " ".join(recorded.stdout.split())
     monkeypatch.setenv(READINGS, str(QUIET))  # a quiet training does not make the trace's times better
-    options = [*("--trace", trace, "--families", "logistic", "--trials", 1), "--save-to", tmp_path / "mine"]
+    options = [
+        *("--trace", trace, "--families", "logistic", "--trials", 1, "--repeats", 2),
+        "--save-to",
+        tmp_path / "mine",
+    ]
     command = ["train-predictor", *tiny.options, *options, "--out", tmp_path / "out"]
     line = error_line(skit_here(*command))
     assert line.startswith("not saved, since the machine was disturbed while steps were timed: the trace had a proc")
@@ -160,9 +178,12 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     forced = skit_here(*command, "--force")
     assert forced.returncode == 0, forced.stderr
     assert load(tmp_path / "mine").family == "logistic"
-    deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan")
+    deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan", "--deployment", "specedge")
     assert deployed.returncode == 0, deployed.stderr
-    assert load(tmp_path / "wan").family == "logistic"
+    saved = load(tmp_path / "wan")
+    assert {(point.deployment, point.rule) for point in saved.points} == {*product(("wan", "specedge"), RULES)}
+    assert saved.decision_origin.startswith("measured in the decoding loop on ")
+    assert 0 < saved.decision_s < 0.1
 
 
 BAD = {
@@ -170,6 +191,7 @@ BAD = {
     "--features colour": "unknown feature 'colour'; known: confidence",
     "--trials 0": "at least one trial",
     "--operating-point best": "use throughput, balanced, or fpr=RATE",
+    "--repeats 0": "--repeats must be at least 1",
     "--max-draft 0": "--max-draft must be at least 1",
     "--limit 0": "--limit must be at least 1",
     "--name a/b": "cannot be a folder's name",

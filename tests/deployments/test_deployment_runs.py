@@ -77,7 +77,7 @@ def test_run_json_has_every_number_that_time_depends_on(trace: Path, tmp_path: P
     changes = ["--set", "link.rtt_s=0.03", "--set", "link.jitter_s=0.002"]
     (run,) = replayed(trace, tmp_path, "--deployment", "specedge", *changes, methods=["fixed-k"]).values()
     deployment = read_object(run / "run.json")["deployment"]
-    assert (deployment["name"], deployment["placement"], deployment["predictor_s"]) == ("specedge", "edge", 0.0)
+    assert (deployment["name"], deployment["placement"], deployment["predictor_s"]) == ("specedge", "edge", None)
     assert deployment["link"] == {
         "rtt_s": 0.03,
         "jitter_s": 0.002,

@@ -7,14 +7,17 @@ from typing import ClassVar
 
 import pytest
 from environments import DEPLOYMENT, ENVIRONMENT
+from known_drafts import KnownDrafter, at
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from tiny_predictors import PAIR, confidence_predictor
+from trace_builders import made_request
 
 from specbench_kit import assembly
-from specbench_kit.assembly import environment
+from specbench_kit.assembly import environment, place_of, round_policy
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.base import Link
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -23,6 +26,10 @@ from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load, save
 from specbench_kit.predictors.dense import Dense
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.points import PUBLISHED, Point
+from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.traces.replay import replay
+from specbench_kit.traces.trace import TraceHeader
 
 OTHER = environment(PairHashes("another", "pair"), DEPLOYMENT)
 LONG = 24
@@ -194,3 +201,60 @@ def test_a_threshold_of_zero_is_a_fixed_length_that_pays_for_no_score(tmp_path: 
     method = prepared(f"wisp:predictor={confidence_predictor(tmp_path / 'all pass', threshold=0.0)}")
     assert method.learned is False
     assert method.uses()["predictor"]["threshold"] == 0.0
+
+
+def drafted_and_sent(spec: str, *confidences: float) -> tuple[int, int]:
+    """Of one chain whose tokens are drawn with these confidences, scored 1 / (1 + exp(4 - 8 confidence))."""
+    drafter = KnownDrafter([[at(confidence=confidence) for confidence in confidences]])
+    policy = round_policy(prepared(spec))
+    policy.draft(drafter)
+    (sent,) = policy.choose(drafter.drafts)
+    return drafter.drafts[0].tree.last, len(sent)
+
+
+def test_the_token_that_it_stops_at_can_be_sent(folder: Path) -> None:
+    spec = f"wisp:predictor={folder},operating_point=0.5,max_draft=4"
+    assert drafted_and_sent(spec, 0.9, 0.4, 0.9, 0.9) == (2, 1)
+    assert drafted_and_sent(f"{spec},send_last=true", 0.9, 0.4, 0.9, 0.9) == (2, 2)
+    assert drafted_and_sent(f"{spec},send_last=true", 0.9, 0.9, 0.9, 0.9, 0.9) == (4, 4)
+
+
+def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -> None:
+    """A confidence of 0.6 scores .68997; to the third power that is .328, to the fourth .227."""
+    spec = f"wisp:predictor={folder},operating_point=0.3,max_draft=6"
+    assert drafted_and_sent(spec, *[0.6] * 6) == (6, 6)
+    assert drafted_and_sent(f"{spec},score=cumulative", *[0.6] * 6) == (4, 3)
+    assert drafted_and_sent(f"{spec},score=cumulative,send_last=true", *[0.6] * 6) == (4, 4)
+
+
+def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(folder: Path) -> None:
+    place = place_of(DEPLOYMENT)
+    near, far = Point(*place, *PUBLISHED, 0.9, 3), Point("far", "f00", True, "token", 0.1, 7)
+    save(folder, replace(load(folder), points=(near, far), decision_s=7e-5, decision_origin="in the loop"))
+    assert drafted_and_sent(f"wisp:predictor={folder}", 1.0, 0.7, 1.0) == (2, 1)  # 0.7 scores .83
+    used = prepared(f"wisp:predictor={folder}").uses()["predictor"]
+    assert (used["threshold"], used["max_draft"], used["deployment"]) == (0.9, 3, "test")
+    assert (used["decision_s"], used["decision_origin"], "rule" in used) == (7e-5, "in the loop", False)
+    elsewhere = parse_method(f"wisp:predictor={folder}").prepare(
+        environment(PAIR, replace(DEPLOYMENT, link=Link(rtt_s=0.5)))
+    )
+    assert elsewhere.uses()["predictor"]["deployment"] == "test with other values"
+    sending = prepared(f"wisp:predictor={folder},send_last=true").uses()
+    assert sending["predictor"]["rule"] == "the rule as published"
+    (line,) = [one for one in setting_cautions({"method": "wisp", "uses": sending}) if one.startswith("OTHER RULE")]
+    assert line == "OTHER RULE: the predictor of wisp has a threshold for the rule as published alone; train it again."
+    own = prepared(f"wisp:predictor={folder},send_last=true,operating_point=0.3").uses()["predictor"]
+    assert (own["threshold"], own["deployment"], "rule" in own) == (0.3, "test", False)
+
+
+def test_a_decision_takes_what_the_deployment_says_or_else_what_it_took_in_the_loop(folder: Path) -> None:
+    save(folder, replace(load(folder), decision_s=0.002, decision_origin="in the loop"))
+    method, trace = prepared(f"wisp:predictor={folder}"), made_request("one", 12)
+    header = TraceHeader(8, 0.01, (0.1,) * 9, {})
+    trace = replace(trace, drafted=trace.drafted.repeat(2, 1)[:, :8], statistics=trace.statistics.repeat(2, 1)[:, :8])
+    for stated, paid_s in ((None, 0.002), (0.0, 0.0), (0.005, 0.005)):
+        place = replace(DEPLOYMENT, predictor_s=stated)
+        (record,) = replay(method, header, [trace], deployment=place)
+        assert sum(step.policy_s for step in record.rounds) == pytest.approx(
+            paid_s * sum(step.drafted for step in record.rounds)
+        )

@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.predictors.artefact import Predictor, load, save
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
 from specbench_kit.predictors.library import HEADER, WEIGHTS, PairHashes
+from specbench_kit.predictors.points import HERE, PUBLISHED, Place, Point, Rule
 
 PAIR = PairHashes("a" * 64, "b" * 64)
 TRAIN, VALID = synthetic(800, seed=1), synthetic(300, seed=2)
@@ -252,3 +253,37 @@ def test_saving_where_nothing_can_be_written_gives_one_clear_line(
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SkitError, match="cannot write the predictor to"):
         save(tmp_path / "file" / "predictor", predictors["logistic"])
+
+
+POINTS = (
+    Point("wan", "d1", False, "token", 0.4, 7),
+    Point("wan", "d1", True, "cumulative", 0.2, 9),
+    Point("local", "", True, "cumulative", 0.6, 3),
+)
+
+
+def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
+    made = replace(predictors["logistic"], points=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
+    save(tmp_path / "made", made)
+    found = load(tmp_path / "made")
+    assert (found.points, found.decision_s, found.decision_origin) == (POINTS, 7e-5, "measured in the loop")
+
+
+def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[str, Predictor]) -> None:
+    found, both = replace(predictors["logistic"], points=POINTS), Rule(send_last=True, score="cumulative")
+    assert found.point(both, Place("wan", "d1")) == POINTS[1]
+    changed = found.point(both, Place("wan", "d2"))
+    assert (changed, changed.place_for(Place("wan", "d2"))) == (POINTS[1], "wan with other values")
+    assert found.point(both, Place("elsewhere", "d3")) == POINTS[2]
+    assert found.point(PUBLISHED, Place("elsewhere", "d3")) == Point("local", "", False, "token", 0.5, 8)
+    assert found.point(Rule(send_last=True), HERE).rule == PUBLISHED
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threshold": 2.0}, {"max_draft": 0}, {"score": "x"}, {"send_last": 1}, {"deployment": None}, {"more": 1}]
+)
+def test_an_operating_point_that_makes_no_sense_is_refused(wrong: dict[str, Any], folder: Path) -> None:
+    rewrite(folder, points=[{**asdict(POINTS[0]), **wrong}])
+    with pytest.raises(SkitError, match="cannot be used: ") as refused:
+        load(folder)
+    assert "\n" not in str(refused.value)

@@ -124,3 +124,29 @@ def test_unknown_hyper_parameters_and_unfit_examples_are_refused() -> None:
         family("logistic").fit(TRAIN, VALID.take(np.arange(0)), {}, seed=0)
     with pytest.raises(SkitError, match="different features"):
         family("logistic").fit(TRAIN, VALID.select(("margin",)), {}, seed=0)
+
+
+def test_a_normalised_network_scores_as_it_was_trained_and_as_torch_scores_it() -> None:
+    """The normalisation is folded into the layers; a last batch of one example is passed over."""
+    import torch
+
+    from specbench_kit.predictors.mlp import Mlp, _layers, _network
+
+    few = TRAIN.take(np.arange(129))
+    params = {"batch_norm": True, "hidden": "16-8", "batch_size": 128, "learning_rate": 1e-2}
+    assert log_loss(VALID, Mlp().fit(few, VALID, params, seed=0)) < math.log(2)
+    network = _network(4, {**Mlp().defaults, **params})
+    network.train()(torch.randn(64, 4) * 3 + 1)  # moves the running statistics
+    rows = torch.randn(20, 4)
+    expected = network.eval()(rows).detach().double().numpy()
+    found = rows.double().numpy()
+    *hidden, last = _layers(network)
+    for weight, bias in hidden:
+        found = np.maximum(found @ weight.T + bias, 0.0)
+    np.testing.assert_allclose((found @ last[0].T + last[1])[:, 0], expected, atol=1e-5)
+
+
+def test_the_search_space_holds_what_wisps_table_9_names() -> None:
+    assert "512-128-64" in families.get("mlp").space["hidden"]
+    assert set(families.get("mlp").space["batch_norm"]) == {False, True}
+    assert {"min_child_weight", "gamma", "reg_lambda", "reg_alpha"} <= set(families.get("xgboost").space)

@@ -30,7 +30,8 @@ SPECS = [
     "oracle:max_draft=6",
     "oracle:max_draft=2",
     "wisp:predictor=PREDICTOR,max_draft=6",
-    "wisp:predictor=PREDICTOR,max_draft=2",
+    "wisp:predictor=PREDICTOR,max_draft=2,send_last=true",
+    "wisp:predictor=PREDICTOR,max_draft=6,operating_point=0.2,score=cumulative",
 ]
 
 

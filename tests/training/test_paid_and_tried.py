@@ -1,11 +1,13 @@
 """What a round is charged in training, and what is tried before a rule is chosen."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import pytest
 
-from specbench_kit.predictors.scoring import NEVER, candidate_thresholds
+from specbench_kit.predictors.points import NEVER
+from specbench_kit.predictors.scoring import candidate_thresholds
 from specbench_kit.training.evaluation import to_records
 from specbench_kit.training.offsets import Offsets
 from specbench_kit.training.operating_point import OperatingPoint
@@ -40,13 +42,13 @@ def test_a_round_pays_for_what_it_drafted_and_for_the_way_of_what_it_sent() -> N
 def test_every_longest_draft_is_tried_the_recorded_one_too() -> None:
     """The longest where length makes faster, and the shortest where it makes slower or no difference."""
     for per_token, chosen in ((1.0, 6), (-1.0, 1), (0.0, 1)):
-        speed = partial(_by_length, per_token=per_token)
-        assert OperatingPoint().choose(LABELS, SCORES, 6, speed) == (0.0, chosen)
+        speeds = partial(_by_length, per_token=per_token)
+        assert OperatingPoint().choose(LABELS, SCORES, 6, speeds) == (0.0, chosen)
 
 
-def _by_length(threshold: float, longest: int, *, per_token: float) -> float:
+def _by_length(thresholds: Sequence[float], longest: int, *, per_token: float) -> list[float]:
     """Tokens per second, the fewer the higher the threshold."""
-    return 10 - threshold + per_token * longest
+    return [10 - threshold + per_token * longest for threshold in thresholds]
 
 
 def test_candidates_lie_just_below_the_scores_that_they_let_pass() -> None:

@@ -7,14 +7,15 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors.scoring import NEVER, confusion
+from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Place
+from specbench_kit.predictors.scoring import confusion
 from specbench_kit.training.contenders import SCALES, Chooser, Contender, Judge, feature_score
 from specbench_kit.training.evaluation import labels_and_scores
 from specbench_kit.training.examples import Split, split_by_prompt
 from specbench_kit.training.experiment import Experiment, train
 from specbench_kit.training.offsets import Offsets, read_offsets
 from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
-from specbench_kit.training.rounds import fixed_length, until_below
+from specbench_kit.training.rounds import fixed_length, until_below, until_below_each
 from specbench_kit.training.settings import Settings
 from specbench_kit.training.timing import Timing
 
@@ -27,8 +28,14 @@ def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
     return read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
 
 
+@pytest.fixture(scope="module")
+def experiment(offsets: Offsets) -> Experiment:
+    settings = Settings(families=("logistic", "xgboost"), trials=1)
+    return train(settings, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
+
+
 def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
-    return list(Chooser(offsets, point, timing).line_up([]))
+    return list(Chooser(offsets, point, timing).rivals())
 
 
 def judge_of(contenders: list[Contender], feature: str) -> Judge:
@@ -65,19 +72,43 @@ def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None
     """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
     for statistics_s in (0.0, 1e-4, 1e-2):
         chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
-        speeds = {one.name: chooser.speed(one) for one in chooser.line_up([]) if one.kind in ("feature", "fixed")}
+        speeds = {one.name: chooser.speed(one) for one in chooser.rivals() if one.kind in ("feature", "fixed")}
         fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
         assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
-    assert {one.paid_s for one in chooser.line_up([]) if one.kind == "feature"} == {0.0}
+    assert {one.paid_s for one in chooser.rivals() if one.kind == "feature"} == {0.0}
 
 
-def test_sending_the_last_token_is_chosen_for_anew(offsets: Offsets) -> None:
-    chooser = Chooser(offsets, DEFAULT, TIMING)
-    keeping = next(one for one in chooser.line_up([]) if one.kind == "feature")
-    sending = chooser.sending_last(keeping)
-    assert sending.kind == "variant"
-    tuned = next(one for one in chooser.line_up([]) if one.kind == "threshold")
-    assert chooser.speed(sending) == pytest.approx(chooser.speed(tuned), rel=1e-3)
+def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(experiment: Experiment) -> None:
+    rules = experiment.site.by_rules["logistic"]
+    assert [one.judge.rule for one in rules if one.judge] == list(RULES)
+    assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
+    speeds = {one.name: experiment.chooser.speed(one) for one in rules}
+    assert speeds["logistic,send_last=true"] > speeds["logistic"]
+    assert speeds["logistic,send_last=true,score=cumulative"] > speeds["logistic,score=cumulative"]
+    assert speeds[experiment.leaders.rule] == max(speeds.values())
+
+
+def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
+    scores, thresholds = feature_score(offsets, name="confidence"), [0.0, 0.4, 0.8, NEVER]
+    for send_last in (False, True):
+        plans = until_below_each(scores, thresholds, send_last=send_last)
+        together = TIMING.speeds(offsets, plans, np.full(4, 1e-4))
+        alone = [TIMING.speed(offsets, until_below(scores, one, send_last=send_last), 1e-4) for one in thresholds]
+        assert together == pytest.approx(alone, rel=1e-12)
+
+
+def test_each_place_has_points_of_its_own(experiment: Experiment) -> None:
+    """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
+    far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
+    there = replace(experiment, elsewhere=[(Place("far", "digest"), far)]).sites[1]
+    points = {point.rule: point for point in there.points("logistic")}
+    assert set(points) == set(RULES)
+    assert {(point.deployment, point.digest) for point in points.values()} == {("far", "digest")}
+    near = {point.rule: point for point in experiment.site.points("logistic")}
+    assert points[PUBLISHED].max_draft > near[PUBLISHED].max_draft
+    worth = there.worth("logistic", experiment.split.test)
+    assert worth["best"]["value"] >= worth["published"]["value"] - 0.02
+    assert worth["oracle"]["value"] > worth["best"]["value"] > 0.9
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
@@ -117,9 +148,7 @@ def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
     assert SCALES["margin"].condition("margin", NEVER) == "margin: nothing passes"
 
 
-def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(offsets: Offsets) -> None:
-    split = split_by_prompt(offsets, 0)
-    experiment = train(Settings(families=("logistic", "xgboost"), trials=1), split, TIMING, lambda *_: None)
+def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: Experiment) -> None:
     other = Experiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
     assert other.leaders == experiment.leaders
     assert [c.name for c in other.contenders] == [c.name for c in experiment.contenders]

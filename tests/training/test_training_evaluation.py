@@ -7,7 +7,7 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.errors import SkitError
-from specbench_kit.training.contenders import Judge, feature_score
+from specbench_kit.training.contenders import Judge, family_of, feature_score
 from specbench_kit.training.examples import extract, split_by_prompt
 from specbench_kit.training.experiment import Experiment, train
 from specbench_kit.training.offsets import read_offsets
@@ -66,17 +66,15 @@ def test_the_oracle_sends_nothing_that_is_rejected(experiment: Experiment) -> No
 
 def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> None:
     for one in experiment.contenders:
-        if one.kind == "variant":
-            assert one.name == f"{experiment.leaders.classifier}, last token sent"
-        elif one.kind == "classifier":
-            assert one.policy_s == TIMING.statistics_s + experiment.trained[one.name].latency["median"]
+        if one.kind in ("classifier", "variant"):
+            assert one.policy_s == TIMING.statistics_s + experiment.trained[family_of(one)].latency["median"]
         else:
             assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
 
 
 def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experiment) -> None:
     decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
-    leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier}, last token sent"
+    leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier},send_last=true"
     assert decoding[leader]["throughput"] <= without["deciding_for_free"]
     assert without["never_wrong"] < decoding["oracle"]["throughput"]
     assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])

@@ -38,7 +38,7 @@ def timing(trace: TraceFile, offsets: Offsets, deployment: Deployment | None) ->
 
 def test_without_a_deployment_it_is_the_recorded_time(trace: TraceFile) -> None:
     header = replace(trace.header, statistics_s=1e-5)
-    assert Timing.of(header, None, 100) == Timing(DRAFT_S, VERIFY_S, 1e-5)
+    assert Timing.of(header, None, 100) == Timing(DRAFT_S, VERIFY_S, 1e-5, origin="timed alone")
 
 
 @pytest.mark.parametrize("deployment", DEPLOYMENTS)

@@ -59,7 +59,7 @@ def search_section(summary: Fields) -> str:
             f"{count(family['trials'])} of {count(family['grid'])}",
             f"{family['default_loss']:.4f}",
             f"{family['validation_loss']:.4f}",
-            ", ".join(f"{key}={value:g}" for key, value in family["params"].items()),
+            ", ".join(f"{key}={_shown(value)}" for key, value in family["params"].items()),
         )
         for name, family in summary["families"].items()
     ]
@@ -70,6 +70,10 @@ def search_section(summary: Fields) -> str:
     )
     header = ["family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters"]
     return section("Hyper-parameters", text, table(header, rows))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 def section(title: str, *parts: str) -> str:

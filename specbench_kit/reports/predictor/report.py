@@ -6,6 +6,7 @@ from typing import Any
 from specbench_kit.papers import wisp
 from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.advice import advice, repeats_section, sites_section
 from specbench_kit.reports.predictor.data import data_section, feature_section, search_section, section, shares
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.cautions import setting_cautions
@@ -27,6 +28,8 @@ def render(run: Fields, summary: Fields) -> str:
         _title(run, summary),
         _setting(run, summary),
         _worth(summary),
+        repeats_section(summary),
+        sites_section(summary),
         _details(summary),
         _classification(summary),
         _calibration(summary),
@@ -43,7 +46,7 @@ def render(run: Fields, summary: Fields) -> str:
 
 def _title(run: Fields, summary: Fields) -> str:
     parts = [f"# Rejection predictors on {run['dataset'].get('name', 'a trace')}"]
-    parts += [*filter(None, [warning(machine.warnings(run))]), f"**{wording.headline(summary)}**"]
+    parts += [*filter(None, [warning(machine.warnings(run))]), f"**{advice(summary)}**", wording.headline(summary)]
     parts += [wording.classifier_adds(summary), wording.where_the_gap_is(summary), wording.to_measure(run, summary)]
     warnings = [*wording.cautions(run, summary), *setting_cautions(dict(run))]
     return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
@@ -78,9 +81,9 @@ def _worth(summary: Fields) -> str:
     ]
     note = (
         "Every threshold and length was chosen on the validation prompts, by one rule. Thresholds on one feature stop "
-        "as `wisp` does and keep back the token they stop at; `threshold` sends it, and so does the last row, which is "
-        "`wisp` but for that and cannot be run as a method. *Gap closed*: of the speed between "
-        "the best fixed length and the oracle. *Regret*: share of the oracle's speed that is missed."
+        "as `wisp` does and keep back the token they stop at; `threshold` sends it. The last rows are the recommended "
+        "family under the other rules. *Gap closed*: of the speed between the best fixed length and the oracle. "
+        "*Regret*: share of the oracle's speed that is missed."
     )
     return section("Is a predictor worth it?", table(header, rows), note, "![Modelled speed](plots/speed.png)")
 
@@ -158,8 +161,8 @@ def _latency(summary: Fields) -> str:
         for name, family in summary["families"].items()
     ]
     text = (
-        f"One score at a time, 1,000 trials, on this machine (form of WISP's Table 11). The token's draft statistics "
-        f"come to {seconds(summary['timing']['statistics_s'])} more, for every rule that looks at them."
+        f"One score at a time, 1,000 trials, on this machine (form of WISP's Table 11). Judging a token takes "
+        f"{seconds(summary['timing']['statistics_s'])} more, for every rule that looks at its draft statistics."
     )
     return section("Latency of one score", text, table(["family", *LATENCIES], rows))
 

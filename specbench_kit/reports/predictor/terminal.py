@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.advice import advice
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.console import print_warnings
 from specbench_kit.reports.writing.formatting import share, significant, times
@@ -27,6 +28,7 @@ def print_training(console: "Console", run: Mapping[str, Any], summary: Mapping[
     for name, found in summary["decoding"].items():
         table.add_row(Text(wording.label(name, found["kind"]).replace("`", "")), *map(Text, _row(found)))
     console.print(table)
+    console.print(Text(advice(summary).replace("`", ""), style="bold"))
     for sentence in (wording.headline(summary), wording.classifier_adds(summary)):
         console.print(Text(sentence.replace("`", "")))
     for caution in wording.cautions(run, summary):

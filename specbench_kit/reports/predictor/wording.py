@@ -14,11 +14,11 @@ FEW_PROMPTS = 20
 
 def headline(summary: Fields) -> str:
     """The recommended family and what it does to decoding."""
-    name, leaders = summary["recommended"], summary["leaders"]
+    leaders = summary["leaders"]
+    name = leaders["rule"]
     decoding = summary["decoding"][name]
-    longest = contender(summary, name)["longest"]
-    same = f", which is `fixed-k:k={longest}`," if name in let_all_pass(summary) else ""
-    spec = f"`wisp:predictor={name},max_draft={longest}`{same}"
+    same = f", which is `fixed-k:k={contender(summary, name)['longest']}`," if name in let_all_pass(summary) else ""
+    spec = f"`wisp:predictor={name}`{same}"
     return (
         f"On {_prompts(summary)} that nothing was chosen on, {spec} decodes "
         f"{rate(decoding['throughput'])}, {_factor(decoding['against_best_fixed'])} of the best fixed length "
@@ -54,7 +54,7 @@ def where_the_gap_is(summary: Fields) -> str:
 
 
 def _stops_nothing(summary: Fields) -> str:
-    name = summary["recommended"]
+    name = summary["leaders"]["rule"]
     if name not in let_all_pass(summary):
         return ""
     longest = contender(summary, name)["longest"]
@@ -67,10 +67,11 @@ def _stops_nothing(summary: Fields) -> str:
 def _prices(summary: Fields) -> str:
     timing, longest = summary["timing"], summary["max_draft"]
     policy_s = contender(summary, summary["recommended"])["policy_s"]
+    origin = f", {timing['origin']}" if timing["origin"] else ""
     return (
         f"Prices: a draft step {seconds(timing['draft_s'])}, deciding {seconds(policy_s)} per drafted token (of which "
-        f"{seconds(timing['statistics_s'])} for its statistics), a plain target step {seconds(timing['verify_s'][0])}, "
-        f"verifying {longest} drafted tokens {seconds(timing['verify_s'][longest])}."
+        f"{seconds(timing['statistics_s'])} before the score{origin}), a plain target step "
+        f"{seconds(timing['verify_s'][0])}, verifying {longest} drafted tokens {seconds(timing['verify_s'][longest])}."
     )
 
 
@@ -86,7 +87,8 @@ def time_sentence(run: Fields) -> str:
 
 def to_measure(run: Fields, summary: Fields) -> str:
     """The command that puts the recommended predictor to the test of a clock."""
-    methods = (f"wisp:predictor={summary['recommended']}", summary["leaders"]["fixed"])
+    leaders = summary["leaders"]
+    methods = (f"wisp:predictor={leaders['rule']}", leaders["threshold"], leaders["fixed"])
     command = " ".join(["skit bench", *(f"--method {spec}" for spec in methods)])
     models = "" if _is_bundled(run) else ", with the same `--target` and `--draft`,"
     return f"All of these speeds are modelled; `{command}`{models} measures them."
@@ -129,7 +131,9 @@ def cautions(run: Fields, summary: Fields) -> list[str]:
 
 def label(name: str, kind: str) -> str:
     """A contender in a table."""
-    return {"classifier": f"`wisp`, {name}", "feature": name, "variant": f"`wisp`, {name}"}.get(kind, f"`{name}`")
+    family, _, rule = name.partition(",")
+    wisp = {"classifier": f"`wisp`, {family}", "variant": f"`wisp:{rule}`, {family}", "feature": name}
+    return wisp.get(kind, f"`{name}`")
 
 
 def _prompts(summary: Fields) -> str:

@@ -50,6 +50,8 @@ def _predictor_cautions(run: Fields) -> list[str]:
     tuned, here = predictor.get("deployment"), deployment_name(run) or "local"
     if tuned and tuned != here:
         lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned}', and time here is '{here}'.")
+    if rule := predictor.get("rule"):
+        lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} alone; train it again.")
     return lines
 
 

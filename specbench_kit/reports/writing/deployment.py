@@ -33,12 +33,12 @@ def section(run: Fields, sent: Fields | None = None) -> str:
 
 def rows(deployment: Fields) -> list[tuple[str, str]]:
     """Facts of a deployment as `run.json` holds it."""
-    drafter, verifier, predictor_s = deployment["drafter"], deployment["verifier"], deployment["predictor_s"]
+    drafter, verifier = deployment["drafter"], deployment["verifier"]
     found = [
         (code(deployment["name"]), deployment["description"]),
         ("drafter", f"{drafter['device']}{price(drafter)}, {PLACES[deployment['placement']]}"),
         ("a draft forward", latency(drafter)),
-        ("a predictor's decision", seconds(predictor_s) if predictor_s else ""),
+        ("a predictor's decision", _decision(deployment)),
         ("verifier", f"{verifier['device']}{price(verifier)}{_stages(verifier)}"),
         ("a verification", latency(verifier)),
         ("a hand-over between stages", hand_over(verifier["hand_over"])),
@@ -46,6 +46,14 @@ def rows(deployment: Fields) -> list[tuple[str, str]]:
         ("source", deployment["source"]),
     ]
     return [(name, text) for name, text in found if text]
+
+
+def _decision(deployment: Fields) -> str:
+    """Nothing where it takes no time, or what each predictor's own takes."""
+    if not deployment["predictor_s"]:
+        return ""
+    origin = deployment.get("predictor_origin")
+    return seconds(deployment["predictor_s"]) + (f" ({origin})" if origin else "")
 
 
 def latency(endpoint: Fields) -> str:

@@ -2,13 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
+from specbench_kit.predictors.points import Place
 from specbench_kit.reports.predictor import wording
+from specbench_kit.reports.predictor.advice import RATIOS, advice
 from specbench_kit.reports.predictor.plots import write_plots
 from specbench_kit.reports.predictor.report import render
 from specbench_kit.training.examples import split_by_prompt
@@ -32,12 +35,16 @@ RUN: dict[str, Any] = {
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25)))
     settings = Settings(families=("logistic", "xgboost"), trials=2)
-    return train(settings, split_by_prompt(offsets, 0), Timing(DRAFT_S, VERIFY_S, 1e-4), lambda *_: None)
+    timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
+    far = replace(timing, link_s=(0.1,) * 7)
+    split = split_by_prompt(offsets, 0)
+    return train(settings, split, timing, lambda *_: None, elsewhere=[(Place("far", "f00"), far)])
 
 
 @pytest.fixture(scope="module")
 def summary(experiment: Experiment) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(summarise(experiment), allow_nan=False))
+    parts = summarise(experiment) | {"repeats": {"count": 1}}
+    found: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
     return found
 
 
@@ -84,6 +91,45 @@ def test_a_verdict_follows_its_interval(summary: dict[str, Any]) -> None:
     assert sentence(1.1, [0.9, 1.2]) == "What the classifier adds: no speed that these prompts can show. "
     assert sentence(0.9, [0.8, 0.99]) == "What the classifier adds: nothing; it costs speed. "
     assert sentence(0.9, None) == "What the classifier adds: too few prompts to tell. "
+
+
+def ratio(value: float, *interval: float) -> dict[str, Any]:
+    return {"value": value, "interval": list(interval) or None}
+
+
+@pytest.mark.parametrize(
+    ("wisp", "confidence", "adds", "start"),
+    [
+        (ratio(1.2, 1.1, 1.3), ratio(1.05, 1.01, 1.1), ratio(1.1, 1.02, 1.2), "Use the predictor, `wisp:predictor="),
+        (ratio(1.1, 1.05, 1.2), ratio(1.1, 1.04, 1.2), ratio(1.0, 0.9, 1.1), "Confidence is enough here: use `thresh"),
+        (ratio(1.1, 1.05, 1.2), ratio(1.1, 0.9, 1.2), ratio(1.0, 0.9, 1.1), "Use the predictor, `wisp:predictor="),
+        (ratio(1.1, 0.9, 1.2), ratio(1.1, 0.9, 1.2), ratio(1.0, 0.9, 1.1), "A fixed length is enough here: use `fix"),
+        (ratio(1.2), ratio(1.1), ratio(1.1), "Too few prompts to say what to use"),
+    ],
+)
+def test_the_report_begins_with_what_to_do(
+    wisp: Any, confidence: Any, adds: Any, start: str, summary: dict[str, Any]
+) -> None:
+    """The simplest of what is not shown to be slower, by the intervals."""
+    choices = {"wisp_over_fixed": wisp, "confidence_over_fixed": confidence, "wisp_over_confidence": adds}
+    said = {**summary, "choices": {**choices, "plain_over_fixed": ratio(0.7, 0.6, 0.8)}}
+    assert advice(said).startswith(start)
+    assert f"**{advice(said)}**" in render(RUN, said).split("\n\n")[1]
+
+
+def test_over_enough_splits_their_intervals_decide(summary: dict[str, Any]) -> None:
+    three = {name: ratio(1.0, 0.9, 1.1) | {"values": [0.9, 1.0, 1.1]} for name in RATIOS}
+    said = {**summary, "repeats": {"count": 3, **three}}
+    assert advice(said).startswith("A fixed length is enough here")
+    assert "| the oracle, over the best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, said)
+
+
+def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, Any]) -> None:
+    text = section(report, "Thresholds by deployment")
+    assert [site["deployment"] for site in summary["sites"]] == ["local", "far"]
+    (far,) = [line for line in text.splitlines() if line.startswith("| far |")]
+    assert far.endswith("| 2.00 ms | 110 ms |")
+    assert "A decision: measured by hand." in text
 
 
 def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> None:
