@@ -23,7 +23,8 @@ from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.traces.recording import Recorder, slot_length
-from specbench_kit.traces.trace import TraceHeader, TraceWriter
+from specbench_kit.traces.trace import TraceHeader
+from specbench_kit.traces.writing import TraceWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import DRAFT_POSITION
-from specbench_kit.traces.trace import STATISTICS, RequestTrace, TraceFile
+from specbench_kit.traces.trace import DRAFT_STATISTICS, STATISTICS, RequestTrace, TraceFile
 
 Integers = NDArray[np.integer[Any]]
 Mask = NDArray[np.bool_]
@@ -73,6 +73,7 @@ class Offsets:
 
 def read_offsets(file: TraceFile) -> Offsets:
     """All offsets of a trace; one without any is an error."""
+    file.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
     conversations = Conversations()
     parts = [_of_request(number, conversations.index(trace), trace) for number, trace in enumerate(file)]
     if not sum(map(len, parts)):

@@ -112,7 +112,7 @@ def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
         "command": "train-predictor",
         "dataset": _dataset_of(trace),
         "models": trace.header.run["models"],
-        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "trace": trace.describe(),
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
         **describe_time(settings.deployment or recorded(trace.header)),
