@@ -256,6 +256,8 @@ def with_header(path: Path, **changes: object) -> Path:
         ({"capacity": -5}, "capacity must be from 0"),
         ({"capacity": "long"}, "capacity must be a whole number or null"),
         ({"run": []}, "run must be an object"),
+        ({"lacks": ["colour"]}, "it lacks colour, which is unknown"),
+        ({"licence": 3}, "licence must be text or null"),
         ({"colour": "blue"}, "damaged: its header cannot be read"),
     ],
 )
