@@ -10,4 +10,5 @@ def user_turns(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return (value,)
     messages = [one if isinstance(one, dict) else {"role": PEOPLE[0], "content": one} for one in value]
-    return tuple(one.get("content", one.get("value")) for one in messages if one.get("role", one.get("from")) in PEOPLE)
+    said = [one for one in messages if one.get("role", one.get("from")) in PEOPLE]
+    return tuple(one["content"] if "content" in one else one["value"] for one in said)
