@@ -5,7 +5,14 @@ from typing import Annotated
 
 from specbench_kit.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
 
-DrawnDataset = Annotated[str, Option("A name from `skit list datasets`, or a .jsonl file.", RUN, flag="dataset")]
+DrawnDataset = Annotated[
+    str,
+    Option(
+        "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet file.",
+        RUN,
+        flag="dataset",
+    ),
+]
 DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
 Sample = Annotated[bool, Option("Whether a bundled sample may stand in for the dataset.", RUN)]
 Target = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]

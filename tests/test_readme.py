@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit
+from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
 
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
 from specbench_kit.methods.base import methods
@@ -46,8 +47,16 @@ def folder(tiny: TinyPair, tmp_path: Path) -> Path:
     (tmp_path / "prompts.jsonl").write_text(prompts)
     (deployment,) = (block for block in blocks("toml") if "[drafter]" in block)
     (tmp_path / "board.toml").write_text(deployment)
+    write_rows(tmp_path / "responses.jsonl", *map(response, range(6)))
     install_example(tmp_path / "site")
     return tmp_path
+
+
+def response(number: int) -> dict[str, Any]:
+    """What vLLM answers with detailed acceptance."""
+    acceptance = {"num_spec_tokens": 5, "per_step_accepted": [0, 5, number], "per_step_drafted": [5, 5, 5]}
+    usage = {"prompt_tokens": 20, "completion_tokens": number + 9}
+    return {"id": f"cmpl-{number}", "usage": usage, "metrics": {"speculative_decoding": acceptance}}
 
 
 def install_example(site: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader, TraceWriter
+from specbench_kit.traces.trace import RequestTrace, TraceFile, TraceHeader
+from specbench_kit.traces.writing import TraceWriter
 
 MAX_DRAFT, VOCABULARY = 6, 50
 MODELS = {"target": {"name": "big", "hash": "a" * 64}, "draft": {"name": "small", "hash": "b" * 64}}

@@ -1,7 +1,7 @@
 """Record a dataset's trace with a pair of models."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench_kit.assembly import live_engine
@@ -25,7 +25,9 @@ from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.traces.recording import Recorder, slot_length
-from specbench_kit.traces.trace import TraceHeader, TraceWriter
+from specbench_kit.traces.sharing import Redactor
+from specbench_kit.traces.trace import TOKEN_IDS, TraceHeader
+from specbench_kit.traces.writing import TraceWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,18 @@ class Recorded:
 
 
 def record(
-    settings: Settings, dataset: LoadedDataset, path: Path, max_draft: int, report: Callable[[int, int], None]
+    settings: Settings,
+    dataset: LoadedDataset,
+    path: Path,
+    max_draft: int,
+    report: Callable[[int, int], None],
+    licence: str | None = None,
+    text: bool = True,
 ) -> Recorded:
     """Decode the dataset greedily with the target and write what both models say at every offset.
 
-    `report(done, planned)` is called after each request.
+    `report(done, planned)` is called after each request. The header names the `licence`; without `text`, token ids are
+    not written.
     """
     pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
     longest = max(most_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
@@ -53,7 +62,8 @@ def record(
     draft = _draft_runner(pair, slot_length(longest, settings.max_new_tokens, max_draft))
     recorder = Recorder(target, draft, max_draft)
     conversations = [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts]
-    header = _header(settings, dataset, pair, (target, draft), max_draft)
+    found = _header(settings, dataset, pair, (target, draft), max_draft)
+    header, redactor = replace(found, licence=licence, lacks=() if text else (TOKEN_IDS,)), Redactor()
     done = offsets = failed = 0
     planned = sum(len(prompt.turns) for prompt in dataset.prompts)
     with TraceWriter(path, header) as writer:
@@ -63,7 +73,8 @@ def record(
             if answered.finish_reason == "error":
                 failed += 1
             else:
-                writer.append(recorder.trace(answered))
+                trace = recorder.trace(answered)
+                writer.append(trace if text else redactor.without_text(trace))
                 done, offsets = done + 1, offsets + len(answered.output_ids)
             report(done + failed, planned)
 

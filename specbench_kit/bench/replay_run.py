@@ -5,7 +5,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.assembly import environment
 from specbench_kit.bench.choice import usable
 from specbench_kit.bench.conclusion import Conclusion, Written, conclude
 from specbench_kit.bench.evidence import ReplayEvidence
@@ -17,12 +16,12 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe_time
+from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.traces.replay import recorded, replay
+from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -35,10 +34,8 @@ def bench_replay(
     """
     trace = TraceFile(path)
     trace.said("dataset", "name")
-    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     deployment = settings.deployment or recorded(trace.header)
-    surroundings = environment(pair, deployment)
-    methods, left_out = usable(settings, lambda spec: _try(parse_method(spec).prepare(surroundings), trace))
+    methods, left_out = usable(settings, lambda spec: _try(spec, trace, deployment))
     shared = _describe(settings, trace, deployment)
     runs = {
         spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
@@ -63,9 +60,10 @@ def bench_replay(
     return conclude(list(runs.values()), ReplayEvidence(), None, read), left_out
 
 
-def _try(method: Method, trace: TraceFile) -> Method:
-    """The method; one that the trace does not serve is refused before there is a run."""
-    for _ in replay(method, trace.header, islice(trace, 1)):
+def _try(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
+    """The method made ready; one that the trace does not serve is refused before there is a run."""
+    method = ready(parse_method(spec), trace, deployment)
+    for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method
 
@@ -88,15 +86,18 @@ class _Counter:
 def _replay(
     settings: Settings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
 ) -> Iterator[RequestRecord]:
-    return replay(
-        method,
-        trace.header,
-        trace,
-        deployment=deployment,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        timeline=timeline,
-    )
+    try:
+        yield from replay(
+            method,
+            trace.header,
+            trace,
+            deployment=deployment,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            timeline=timeline,
+        )
+    except SkitError as error:
+        raise SkitError(f"{method.called}: {error}") from error
 
 
 def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
@@ -112,7 +113,7 @@ def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> M
             "dtype": trace.said("config", "dtype"),
         },
         **describe_time(deployment),
-        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "trace": trace.describe(),
         "requests": len(trace),
         **provenance.collect(settings.argv),
     }

@@ -6,16 +6,14 @@ from itertools import islice, product
 from pathlib import Path
 from random import Random
 
-from specbench_kit.assembly import environment
 from specbench_kit.bench.choice import expand
 from specbench_kit.bench.tuned import Choice, Tuned
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
-from specbench_kit.traces.replay import recorded, replay
+from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 Report = Callable[[str, int, int], None]
@@ -83,11 +81,9 @@ class _Stand:
     def __init__(
         self, settings: Settings, trace: TraceFile, choosing: Sequence[RequestTrace], telling: Sequence[RequestTrace]
     ) -> None:
-        self.settings, self.header = settings, trace.header
+        self.settings, self.trace = settings, trace
         self.choosing, self.telling = choosing, telling
         self.deployment = settings.deployment or recorded(trace.header)
-        pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
-        self.environment = environment(pair, self.deployment)
 
     def choose(self, name: str, report: Report) -> Choice:
         """The fastest candidate; one that the trace does not serve is passed over."""
@@ -108,9 +104,9 @@ class _Stand:
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
         """Committed tokens over the time in which all requests were answered."""
-        method = parse_method(spec).prepare(self.environment)
+        method = ready(parse_method(spec), self.trace, self.deployment)
         batch_size, seed = self.settings.batch_size, self.settings.seed
         records = list(
-            replay(method, self.header, requests, deployment=self.deployment, batch_size=batch_size, seed=seed)
+            replay(method, self.trace.header, requests, deployment=self.deployment, batch_size=batch_size, seed=seed)
         )
         return sum(len(record.output_ids) for record in records) / max(record.finished_s or 0.0 for record in records)

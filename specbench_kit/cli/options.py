@@ -12,7 +12,8 @@ DatasetsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--dataset",
-        help="A name from `skit list datasets`, or a .jsonl file; may be given several times.",
+        help="A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet "
+        "file; may be given several times.",
         show_default=DATASET,
         rich_help_panel=RUN,
     ),

@@ -18,6 +18,13 @@ class Recording:
     """What is recorded, and where to."""
 
     out: Annotated[Path, Option("The Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
+    share: Annotated[
+        str | None,
+        Option("The licence under which others may use the file, such as CC-BY-4.0: it names it.", OUTPUT),
+    ] = None
+    text: Annotated[
+        bool, Option("Whether token ids of prompts and answers are in the file; statistics always are.", OUTPUT)
+    ] = True
     max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", DECODING)] = 8
     dataset: common.DrawnDataset = "gsm8k"
     limit: common.Limit = None
@@ -34,6 +41,8 @@ class Recording:
     def __post_init__(self) -> None:
         if self.max_draft < 1:
             raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
+        if self.share is not None and not self.share.strip():
+            raise SkitError("--share names a licence, such as CC-BY-4.0")
 
     def settings(self) -> Settings:
         """Of the decoding that is recorded."""
@@ -54,8 +63,10 @@ def record(given: Given) -> None:
     from specbench_kit.cli.progress import counting_bar
 
     with counting_bar("recording") as report:
-        done = record_run.record(settings, loaded, asked.out, asked.max_draft, report)
+        done = record_run.record(settings, loaded, asked.out, asked.max_draft, report, asked.share, asked.text)
     for line in done.warnings:
         say(console, line, style="bold red")
     failed = f"; {done.failed} did not fit the context" if done.failed else ""
-    say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets{failed})")
+    shared = "" if asked.share is None else f"; to be shared under {asked.share}"
+    text = "" if asked.text else "; without text"
+    say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets{failed}{text}{shared})")

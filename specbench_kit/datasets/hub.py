@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from urllib.request import urlopen
 
 from specbench_kit.datasets.base import Hub
@@ -19,15 +20,19 @@ def hub_label(hub: Hub) -> str:
     return ":".join(part for part in (hub.path, hub.config, hub.split) if part)
 
 
-def fetch_rows(hub: Hub) -> list[PlacedRow]:
-    """Every row that `hub` names, downloaded or cached; an error says why there are none."""
-    online = answers(hub.url) if hub.url else hub_reachable()
+def fetch_rows(hub: Hub, folder: Path | None = None) -> list[PlacedRow]:
+    """Every row that `hub` names: of a copy of its repository, downloaded, or cached.
+
+    An error says why there are none.
+    """
+    online = folder is None and (answers(hub.url) if hub.url else hub_reachable())
     try:
-        return _download(hub.url) if hub.url and online else _load(hub, online)
+        return _download(hub.url) if hub.url and online else _load(hub, online, str(folder or hub.path))
     except SkitError:
         raise
     except Exception as error:  # the library lets through whatever its parsers and HTTP clients raise
-        why = f"failed: {str(error) or type(error).__name__}" if online else "is out of reach and not cached"
+        failed = online or folder is not None
+        why = f"failed: {str(error) or type(error).__name__}" if failed else "is out of reach and not cached"
         raise SkitError(f"{hub_label(hub)} {why.splitlines()[0]}") from error
 
 
@@ -36,11 +41,11 @@ def _download(url: str) -> list[PlacedRow]:
         return list(parse_rows(url.rpartition("/")[2], lines))
 
 
-def _load(hub: Hub, online: bool) -> list[PlacedRow]:
+def _load(hub: Hub, online: bool, place: str) -> list[PlacedRow]:
     from datasets import load_dataset
 
     with _library_online(online):
-        rows = load_dataset(hub.path, hub.config, split=hub.split, streaming=online and hub.stream is not None)
+        rows = load_dataset(place, hub.config, split=hub.split, streaming=online and hub.stream is not None)
         return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
 
 

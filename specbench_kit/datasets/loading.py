@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.datasets import any_hub
 from specbench_kit.datasets.base import RESERVED, Dataset, LoadedDataset, Prompt, Source, datasets
 from specbench_kit.datasets.hub import fetch_rows, hub_label
-from specbench_kit.datasets.rows import PlacedRow, read_rows
+from specbench_kit.datasets.rows import PARQUET, PlacedRow, read_rows
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_line
 
@@ -26,19 +27,24 @@ Found = tuple[Source, str, list[Prompt], str | None]
 def load(
     spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int, to_train: bool = False
 ) -> LoadedDataset:
-    """The prompts of `spec`, a dataset's name or the path of a JSONL file, cut to `limit` by a seeded draw.
+    """The prompts of `spec`: a dataset's name, one of the hub (`hub:owner/name?...`), or a JSONL or Parquet file.
+
+    They are cut to `limit` by a seeded draw.
 
     A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
-    bundled sample stands in only where `allow_sample` says so. A file has, per line, `turns` (a list of strings),
+    bundled sample stands in only where `allow_sample` says so. A file has, per row, `turns` (a list of strings),
     `prompt` or `question` (a string), and may have `id` or `question_id`, `category` and `chat`.
 
     `to_train`: those of the dataset's train split or, where there is none at hand, of the part reserved by a hash.
     """
     if limit is not None and limit < 1:
         raise SkitError(f"the number of prompts must be at least 1, not {limit}")
-    is_file = spec.endswith(".jsonl") or any(mark in spec for mark in (os.sep, os.altsep) if mark)
-    split = _find_split(spec, data_dir) if to_train and not is_file else None
-    found = split or (_read_file(Path(spec)) if is_file else _find(spec, data_dir, allow_sample))
+    on_hub, is_file = spec.startswith(any_hub.PREFIX), _is_file(spec)
+    split = _find_split(spec, data_dir) if to_train and not (is_file or on_hub) else None
+    if on_hub:
+        found = _find_on_hub(spec, data_dir)
+    else:
+        found = split or (_read_file(Path(spec)) if is_file else _find(spec, data_dir, allow_sample))
     source, location, prompts, reason = found
     part = None
     if to_train:
@@ -73,6 +79,12 @@ def digest(prompts: Iterable[Prompt]) -> str:
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
+def _is_file(spec: str) -> bool:
+    marks = [mark for mark in (os.sep, os.altsep) if mark]
+    is_path = spec.endswith((".jsonl", PARQUET)) or any(mark in spec for mark in marks)
+    return is_path and not spec.startswith(any_hub.PREFIX)
+
+
 def _read_file(path: Path) -> Found:
     return "file", path.name, read_prompts(path), None
 
@@ -89,6 +101,18 @@ def _find(name: str, data_dir: Path | None, allow_sample: bool) -> Found:
             return "sample", dataset.sample, read_prompts(SAMPLES / f"{dataset.sample}.jsonl"), str(error)
         raise SkitError(_how_to_get(name, dataset, error)) from error
     return "hub", hub_label(dataset.hub), _parse_all(hub_label(dataset.hub), rows, dataset.prompt), None
+
+
+def _find_on_hub(spec: str, data_dir: Path | None) -> Found:
+    """A copy of the repository below the data directory, else the hub or its library's cache."""
+    asked = any_hub.parse(spec)
+    label, copy = hub_label(asked.hub), _below(data_dir, asked.folder)
+    try:
+        rows = fetch_rows(asked.hub, copy)
+    except SkitError as error:
+        place = f"put a copy of the repository at {asked.folder} below the data directory (SKIT_DATA_DIR)"
+        raise SkitError(f"no prompts for '{spec}': {error}; correct it, {place}, or connect to the network") from error
+    return "local" if copy else "hub", label, _parse_all(label, rows, asked.prompt), None
 
 
 def _find_split(name: str, data_dir: Path | None) -> Found | None:
@@ -121,7 +145,7 @@ def _below(data_dir: Path | None, place: str | None) -> Path | None:
     if not Path(folder).is_dir():
         raise SkitError(f"the data directory '{folder}' is not a folder: correct it or leave it out")
     path = Path(folder, place) if place else None
-    return path if path and path.is_file() else None
+    return path if path and path.exists() else None
 
 
 def _how_to_get(name: str, dataset: Dataset, error: SkitError) -> str:

@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.errors import SkitError
+from specbench_kit.plain_text import first_line
 
+PARQUET = ".parquet"
 PlacedRow = tuple[str, dict[str, Any]]
 """Where a row stands, for error messages, and its fields."""
 
 
 def read_rows(path: Path) -> Iterator[PlacedRow]:
-    """The rows of a file, as `parse_rows` takes them."""
+    """The rows of a Parquet file, or of another as `parse_rows` takes them."""
+    if path.suffix == PARQUET:
+        yield from _parquet_rows(path)
+        return
     try:
         with path.open("rb") as lines:
             yield from parse_rows(path.name, lines)
@@ -29,6 +34,18 @@ def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[PlacedRow]:
             yield place, {"text": text}
         elif text.strip():
             yield place, _row(text, place)
+
+
+def _parquet_rows(path: Path) -> Iterator[PlacedRow]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        batches = pyarrow.parquet.ParquetFile(path).iter_batches()
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, 1))
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise SkitError(f"cannot read prompts from '{path}': {first_line(error)}; give a whole Parquet file") from error
 
 
 def _decode(line: bytes, place: str) -> str:

@@ -1,14 +1,18 @@
-"""AIPerf's per-request records: metadata, and metrics with their units."""
+"""AIPerf's per-request records: metadata, metrics with their units, and what was accepted."""
 
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.interchange.base import Format, formats
+from specbench_kit.errors import SkitError
+from specbench_kit.interchange.base import Format, FoundTrace, formats
 from specbench_kit.interchange.dialogues import dialogues
+from specbench_kit.interchange.verifications import Told, told, trace_of
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -21,18 +25,41 @@ class AIPerf(Format):
     """NVIDIA AIPerf's `profile_export.jsonl`.
 
     Times of day are the run's start and, from there, the method's own clock, which stands still while other methods
-    have their turns. `time_kind` is a field of ours: measured or modelled.
+    have their turns. `time_kind` is a field of ours: measured or modelled. With `--export-level records`, records of a
+    server that reports acceptance have it in `spec_decode_acceptance`, which makes a trace.
     """
 
-    summary = "per-request records of AIPerf, JSONL (profile_export.jsonl)"
+    summary = "per-request records of AIPerf, JSONL (profile_export.jsonl); imported as traces"
     tool = "AIPerf"
-    unreadable = "they do not say what was accepted in each round"
+    gives_traces = True
+
+    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+        requests = [found for place, row in read_rows(path) if (found := _told(place, row))]
+        if not requests:
+            raise SkitError(
+                f"{path} holds no record with spec_decode_acceptance: run AIPerf with --export-level records against a "
+                "server that reports acceptance per request"
+            )
+        return trace_of(requests)
 
     def write(self, run: "RunDirectory") -> str:
         started_at = run.run.get("started_at")
         started_s = datetime.fromisoformat(started_at).timestamp() if started_at else 0.0
         rows = _rows(run.records(), started_s)
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def _told(place: str, row: Fields) -> Told | None:
+    acceptance = row.get("spec_decode_acceptance")
+    if not acceptance:
+        return None
+    try:
+        metrics, name = row["metrics"], row["metadata"]["x_request_id"]
+        output = acceptance.get("completion_tokens") or metrics["output_sequence_length"]["value"]
+        return told(str(name), metrics["input_sequence_length"]["value"], output, acceptance)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise SkitError(f"{place}: not a record of AIPerf ({reason})") from error
 
 
 def _rows(records: list[RequestRecord], started_s: float) -> Iterator[dict[str, Any]]:

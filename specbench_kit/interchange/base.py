@@ -12,6 +12,7 @@ from specbench_kit.registry import Registry
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
+    from specbench_kit.traces.trace import RequestTrace
 
 UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
 """The fields of a round that another tool does not record."""
@@ -31,8 +32,22 @@ class Found:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTrace:
+    """What a file says of acceptance: a trace of every request, without draft statistics or step times.
+
+    `lacks` names what else a header says that there is not.
+    """
+
+    requests: "Sequence[RequestTrace]"
+    max_draft: int
+    lacks: tuple[str, ...] = ()
+    draft: str | None = None
+    notes: Sequence[str] = ()
+
+
 class Format(ABC):
-    """One file per format: `read`, `write`, or both."""
+    """One file per format: `read` or `read_trace`, `write`, or both."""
 
     summary: ClassVar[str]
     """One line: what the files hold."""
@@ -40,18 +55,23 @@ class Format(ABC):
     """Whose format it is."""
     dataset: ClassVar[str] = "unnamed"
     """What the prompts are where an import does not name them."""
-    unreadable: ClassVar[str] = "they do not tell requests apart"
-    """Why files cannot be imported, of a format that is only written."""
+    gives_traces: ClassVar[bool] = False
+    """Whether its files are imported as traces, to be replayed, rather than as runs."""
 
     def read(self, path: Path) -> Found:
         """The content of a file; bad content is an error with its line."""
-        raise SkitError(f"files of {self.tool} cannot be imported, as {self.unreadable}: {_READABLE}")
+        raise SkitError(
+            f"files of {self.tool} cannot be imported, as they do not tell requests apart: import answers of "
+            "Spec-Bench (--format spec-bench) or responses of vLLM (--format vllm-responses)"
+        )
+
+    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+        """What a file says of acceptance; `draft` names one of several drafters."""
+        raise NotImplementedError
 
     def write(self, run: "RunDirectory") -> str:
         """The text of the file for a run."""
         raise SkitError(f"runs cannot be exported to {self.tool}")
 
-
-_READABLE = "import answers of Spec-Bench (--format spec-bench)"
 
 formats: Registry[type[Format]] = Registry("format", "specbench_kit.interchange")

@@ -1,22 +1,25 @@
-"""From a file of another tool to a run directory, and back."""
+"""From a file of another tool to a run directory or a trace, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.errors import SkitError
-from specbench_kit.interchange.base import Found, formats
+from specbench_kit.interchange.base import Format, Found, FoundTrace, formats
 from specbench_kit.option import MODELS, RUN, Option
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from specbench_kit.bench.conclusion import Conclusion
     from specbench_kit.runs.directory import RunDirectory
+    from specbench_kit.traces.trace import TraceHeader
 
 Fields = dict[str, Any]
 
 CONFIG = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "device", "dtype")
+NOT_HERE = ("argv", "git_commit", "git_dirty", "versions", "platform", "hardware")
+"""What a run says of its machine."""
 MODEL: Mapping[str, None] = dict.fromkeys(("name", "hash", "parameters"))
 
 
@@ -51,6 +54,29 @@ def import_file(
     return conclusion
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """A trace file that was made of another tool's."""
+
+    path: Path
+    requests: int
+    offsets: int
+    notes: Sequence[str]
+
+
+def import_trace(path: Path, name: str, names: Names, out: Path, argv: tuple[str, ...]) -> ImportedTrace:
+    """Make a trace of a file that tells what was accepted."""
+    from specbench_kit.traces.writing import TraceWriter
+
+    form = formats.get(name)()
+    found = form.read_trace(path, names.draft)
+    with TraceWriter(out, _header(name, found, path, names, argv)) as writer:
+        for request in found.requests:
+            writer.append(request)
+    offsets = sum(len(request.output_ids) for request in found.requests)
+    return ImportedTrace(out, len(found.requests), offsets, found.notes)
+
+
 def export_run(path: Path, name: str, out: Path) -> None:
     """Write a run directory as a file of that format."""
     from specbench_kit.runs.directory import RunDirectory
@@ -63,30 +89,59 @@ def export_run(path: Path, name: str, out: Path) -> None:
 
 def _describe(name: str, found: Found, plain: Found | None, path: Path, names: Names, argv: tuple[str, ...]) -> Fields:
     """The content of `run.json`: null is what the tool does not say."""
-    from specbench_kit.runs import provenance
-
-    form, here = formats.get(name), provenance.collect(argv)
+    form = formats.get(name)
     prompts = {record.request_id for record in found.records}
-    dataset = {"name": names.dataset or form.dataset, "source": "imported", "location": path.name, "digest": None}
     return {
         "method": names.method or found.method,
-        "dataset": {**dataset, "total": None, "count": len(prompts)},
-        "models": {"target": {**MODEL, "name": names.target}, "draft": {**MODEL, "name": names.draft}},
+        "dataset": _dataset(form, path, names, len(prompts)),
+        "models": _models(names, names.draft),
         "config": {**dict.fromkeys(CONFIG), **found.config, "repeats": _repeats(found), "baseline": plain is not None},
         "time_kind": "measured",
         "requests": len(found.records),
         "sample_reason": None,
-        "imported": {
-            "tool": form.tool,
-            "format": name,
-            "file": path.name,
-            "sha256": provenance.hash_file(path),
-            "at": here["started_at"],
-            "by": {name: here[name] for name in ("argv", "git_commit", "git_dirty", "versions")},
-            "notes": list(found.notes),
-        },
+        "imported": _imported(name, path, found.notes, argv),
         "started_at": found.started_at,
-        **dict.fromkeys(("argv", "git_commit", "git_dirty", "versions", "platform", "hardware")),
+        **dict.fromkeys(NOT_HERE),
+    }
+
+
+def _header(name: str, found: FoundTrace, path: Path, names: Names, argv: tuple[str, ...]) -> "TraceHeader":
+    """Of a trace: its `run` has the form of `run.json`, and null for what the tool does not say."""
+    from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TraceHeader
+
+    run = {
+        "dataset": _dataset(formats.get(name), path, names, len(found.requests)),
+        "models": _models(names, found.draft or names.draft),
+        "config": dict.fromkeys(("max_new_tokens", "seed", "limit", "dtype")),
+        "imported": _imported(name, path, found.notes, argv),
+        **dict.fromkeys(("started_at", *NOT_HERE)),
+    }
+    lacks = (DRAFT_STATISTICS, STEP_TIMES, *found.lacks)
+    return TraceHeader(found.max_draft, 0.0, (0.0,) * (found.max_draft + 1), run, lacks=lacks)
+
+
+def _dataset(form: type[Format], path: Path, names: Names, count: int) -> Fields:
+    place = {"source": "imported", "location": path.name, "digest": None, "total": None, "count": count}
+    return {"name": names.dataset or form.dataset, **place}
+
+
+def _models(names: Names, draft: str | None) -> Fields:
+    return {"target": {**MODEL, "name": names.target}, "draft": {**MODEL, "name": draft}}
+
+
+def _imported(name: str, path: Path, notes: Sequence[str], argv: tuple[str, ...]) -> Fields:
+    """Whose file it was, and who imported it."""
+    from specbench_kit.runs import provenance
+
+    here = provenance.collect(argv)
+    return {
+        "tool": formats.get(name).tool,
+        "format": name,
+        "file": path.name,
+        "sha256": provenance.hash_file(path),
+        "at": here["started_at"],
+        "by": {key: here[key] for key in ("argv", "git_commit", "git_dirty", "versions")},
+        "notes": list(notes),
     }
 
 

@@ -5,18 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
 from specbench_kit.serving.timing import levels_of_trees
 from specbench_kit.specs import from_options
-from specbench_kit.traces.replay import replay
+from specbench_kit.traces.replay import ready, replay
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -91,8 +89,7 @@ def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Accept
     """A trace, replayed under the method."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
-    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
-    prepared = method.prepare(environment(pair, deployment))
+    prepared = ready(method, trace, deployment)
     try:
         return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))
     except SkitError as error:

@@ -4,17 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench_kit.assembly import environment
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.predictors.library import PairHashes
 from specbench_kit.sweeps.axes import Values
 from specbench_kit.sweeps.settings import Point, Settings
-from specbench_kit.traces.replay import recorded, replay
+from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 Metrics = dict[str, Any]
@@ -72,9 +70,7 @@ class _Grid:
         return self.baselines[deployment]
 
     def _replay(self, spec: str, deployment: Deployment) -> list[RequestRecord]:
-        models = self.trace.header.run["models"]
-        pair = PairHashes(*(models[role]["hash"] for role in ("target", "draft")))
-        method = parse_method(spec).prepare(environment(pair, deployment))
+        method = ready(parse_method(spec), self.trace, deployment)
         size, seed = self.settings.batch_size, self.settings.seed
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
         return list(records)

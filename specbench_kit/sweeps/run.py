@@ -80,7 +80,7 @@ def _describe(settings: Settings, trace: TraceFile, points: Sequence[Point]) -> 
         "command": "sweep",
         "dataset": made.get("dataset") or {"name": trace.path.stem},
         "models": made["models"],
-        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "trace": trace.describe(),
         "config": {**settings.described(), "dtype": made["config"]["dtype"]},
         "requests": len(trace),
         "time_kind": "modelled",

@@ -89,7 +89,7 @@ def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> Length
     offsets = np.arange(len(trace.output_ids))
     room = header.holds(trace) - len(trace.prompt_ids) - offsets - 1
     longest = np.minimum(rule.most, np.maximum(room, 0))
-    right = _right(trace)
+    right = right_tokens(trace)
     drafted, submitted = longest, longest
     if rule.stops is not None:
         inside = (offsets[:, None] + np.arange(header.max_draft)) < len(trace.output_ids)
@@ -101,7 +101,7 @@ def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> Length
     return Lengths(drafted.tolist(), submitted.tolist(), accepted.tolist())
 
 
-def _right(trace: RequestTrace) -> NDArray[np.bool_]:
+def right_tokens(trace: RequestTrace) -> NDArray[np.bool_]:
     """Whether the answer has each drafted token at its place [offsets, max_draft]."""
     count, max_draft = trace.drafted.shape
     answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])

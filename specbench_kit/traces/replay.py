@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from specbench_kit.assembly import alone, round_policy, timed
+from specbench_kit.assembly import alone, environment, round_policy, timed
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
@@ -22,10 +22,12 @@ from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.drafting.base import Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
+from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
-from specbench_kit.traces.trace import RequestTrace, TraceHeader
+from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40
+CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 
 
 class _Recorded:
@@ -87,7 +89,7 @@ class ReplayDrafter:
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """A trace holds one chain per offset."""
-        raise SkitError("a trace holds chains, so a method that drafts trees cannot be replayed: run it live")
+        raise SkitError(CHAINS.format("drafts trees"))
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Nothing is cached."""
@@ -134,6 +136,7 @@ def _nth(answer: Sequence[int], column: int) -> int:
 
 def recorded(header: TraceHeader) -> Deployment:
     """The machine that a trace was recorded on; a trace says nothing about the time that prompts take."""
+    header.require(STEP_TIMES, "a replay takes the time of the recording machine")
     device, origin = "the recording machine", "as measured for the trace, whatever the context"
     return Deployment(
         RECORDED,
@@ -145,6 +148,19 @@ def recorded(header: TraceHeader) -> Deployment:
         cached_prompts=True,
         description="The machine that recorded the trace; prompts take no time.",
     )
+
+
+def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
+    """The method made ready for a replay; one that reads what is not on record is refused before."""
+    drafting, header = method.drafting, trace.header
+    if method.asks >= Offer.TREES:
+        raise SkitError(CHAINS.format("drafts trees"))
+    if drafting.models and method.asks > Offer.TOKENS:
+        header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
+    if method.uses_drafter and not drafting.models:
+        header.require(TOKEN_IDS, f"{method.called} looks tokens up")
+    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
+    return method.prepare(environment(pair, deployment))
 
 
 def replay(
@@ -162,7 +178,7 @@ def replay(
     Time is modelled: that of the deployment, or of the recording machine.
     """
     if method.pipeline is not None:
-        raise SkitError("a trace holds chains, so a method that fills a pipeline cannot be replayed: run it live")
+        raise SkitError(CHAINS.format("fills a pipeline"))
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or method.drafting.on_record):

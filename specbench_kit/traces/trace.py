@@ -1,12 +1,9 @@
-"""Traces on disk: one Parquet row per request, written and read as a stream."""
+"""Traces on disk: one Parquet row per request, read as a stream."""
 
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,18 +12,26 @@ from numpy.typing import NDArray
 from specbench_kit.decoding.json_fields import checked, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import first_line
+from specbench_kit.plain_text import first_line, one_lined
+from specbench_kit.runs import provenance
 
 if TYPE_CHECKING:
     import pyarrow
 
-SCHEMA_VERSION = 3
-READABLE = (2, 3)
-"""Version 2 has no capacity in its header."""
+SCHEMA_VERSION = 4
+READABLE = (2, 3, 4)
+"""Version 2 has no capacity in its header, version 3 has no word on what the trace lacks and who may use it."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
 """Recorded per drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
-_METADATA = b"specbench_kit"
+METADATA = b"specbench_kit"
+DRAFT_STATISTICS, TOKEN_IDS, STEP_TIMES = "draft statistics", "token ids", "step times"
+CURES = {
+    DRAFT_STATISTICS: "take a method that reads none, such as fixed-k, oracle or sglang-ema, or a trace of skit record",
+    TOKEN_IDS: "take a trace that was recorded with them",
+    STEP_TIMES: "choose a --deployment",
+}
+"""What a trace may have to do without, and what a reader can do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,10 @@ class TraceHeader:
     less the score, `statistics_s` (`run["statistics"]` says how that was timed), each at the lower quartile. Prompt,
     output and draft of a request came to `capacity` tokens at most; a trace that does not say so recorded each answer
     up to there.
+
+    `lacks` names what is not on record. Without draft statistics, `statistics` is [offsets, max_draft, 0]; without
+    token ids, only the numbers of tokens are true, and which drafted ones are the answer's; without step times, all
+    are 0. `licence` says under which others may use the trace.
     """
 
     max_draft: int
@@ -64,70 +73,18 @@ class TraceHeader:
     run: dict[str, Any]
     statistics_s: float = 0.0
     capacity: int | None = None
+    lacks: tuple[str, ...] = ()
+    licence: str | None = None
 
     def holds(self, trace: RequestTrace) -> int:
         """The most tokens that a request could come to when it was recorded, or that its answer is known up to."""
         known = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
         return known if self.capacity is None else self.capacity
 
-
-class TraceWriter:
-    """Writes requests in groups; the file is complete once the context is left without an error."""
-
-    def __init__(self, path: Path, header: TraceHeader) -> None:
-        import pyarrow.parquet
-
-        self._path, self._temporary = path, path.with_name(f".{path.name}.partial")
-        self._schema = _schema(header)
-        self._rows: list[RequestTrace] = []
-        with self._reported():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pyarrow.parquet.ParquetWriter(
-                self._temporary, self._schema, compression="zstd", write_page_checksum=True
-            )
-
-    def __enter__(self) -> "TraceWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._flush()
-                with self._reported():
-                    self._writer.close()
-                    self._temporary.replace(self._path)
-        finally:
-            with suppress(OSError):
-                self._writer.close()
-            self._temporary.unlink(missing_ok=True)
-
-    def append(self, trace: RequestTrace) -> None:
-        """Add one request."""
-        self._rows.append(trace)
-        if len(self._rows) == ROWS_PER_GROUP:
-            self._flush()
-
-    def _flush(self) -> None:
-        import pyarrow
-
-        if not self._rows:
-            return
-        columns = {name: [getattr(row, name) for row in self._rows] for name in _PLAIN}
-        columns["drafted"] = [row.drafted.ravel() for row in self._rows]
-        for index, name in enumerate(STATISTICS):
-            columns[name] = [row.statistics[..., index].ravel() for row in self._rows]
-        with self._reported():
-            self._writer.write_table(pyarrow.table(columns, schema=self._schema))
-        self._rows.clear()
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SkitError(f"cannot write {self._path}: {error.strerror or error}") from error
+    def require(self, part: str, reader: str) -> None:
+        """Refuse who reads what is not on record; `reader` says so, as in `svip reads statistics`."""
+        if part in self.lacks:
+            raise SkitError(f"{reader}, and this trace has no {part} on record: {CURES[part]}")
 
 
 class TraceFile:
@@ -158,14 +115,24 @@ class TraceFile:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
     def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
-        plain = {name: batch.column(name)[index].as_py() for name in _PLAIN}
+        plain = {name: batch.column(name)[index].as_py() for name in PLAIN}
         shape = (len(plain["output_ids"]), self.header.max_draft)
-        statistics = [_values(batch, name, index).reshape(shape) for name in STATISTICS]
         drafted = _values(batch, "drafted", index).reshape(shape)
-        trace = RequestTrace(**plain, drafted=drafted, statistics=np.stack(statistics, axis=-1))
+        trace = RequestTrace(**plain, drafted=drafted, statistics=self._statistics(batch, index, shape))
         if fault := _fault(trace, self.header):
             raise ValueError(f"request '{trace.request_id}' {fault}")
         return trace
+
+    def _statistics(self, batch: "pyarrow.RecordBatch", index: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+        if DRAFT_STATISTICS in self.header.lacks:
+            return np.empty((*shape, 0), np.float32)
+        return np.stack([_values(batch, name, index).reshape(shape) for name in STATISTICS], axis=-1)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of it."""
+        more = {"imported": _importer(self.header.run.get("imported")), "licence": self.header.licence}
+        known = {name: value for name, value in more.items() if value}
+        return {"file": self.path.name, "sha256": provenance.hash_file(self.path), **known}
 
     def said(self, *keys: str) -> Any:
         """What the provenance in the header says under these keys, each inside the one before."""
@@ -177,9 +144,17 @@ class TraceFile:
         return found
 
 
+def _importer(found: Any) -> dict[str, Any]:
+    """Whose file a trace was made of, and what a reader of its numbers must know."""
+    if not isinstance(found, dict):
+        return {}
+    notes = found.get("notes")
+    return {"tool": str(found.get("tool")), "notes": list(map(str, notes)) if isinstance(notes, list) else []}
+
+
 def _refuse_nulls(batch: "pyarrow.RecordBatch") -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        items = 0 if name in _TEXT else column.flatten().null_count
+        items = 0 if name in TEXT else column.flatten().null_count
         if column.null_count or items:
             raise ValueError(f"column {name} holds null")
 
@@ -200,8 +175,8 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
     return ""
 
 
-_TEXT = ("request_id", "category", "finish_reason")
-_PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
+TEXT = ("request_id", "category", "finish_reason")
+PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
 
 
 def _values(batch: "pyarrow.RecordBatch", name: str, index: int) -> NDArray[Any]:
@@ -209,16 +184,11 @@ def _values(batch: "pyarrow.RecordBatch", name: str, index: int) -> NDArray[Any]
     return values
 
 
-def _schema(header: TraceHeader) -> "pyarrow.Schema":
-    content = {"schema_version": SCHEMA_VERSION, **asdict(header)}
-    return _columns().with_metadata({_METADATA: json.dumps(content).encode()})
-
-
-def _columns() -> "pyarrow.Schema":
+def columns() -> "pyarrow.Schema":
     import pyarrow
 
     tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
-    columns = [(name, pyarrow.string()) for name in _TEXT]
+    columns = [(name, pyarrow.string()) for name in TEXT]
     columns += [(name, tokens) for name in ("prompt_ids", "output_ids", "continuation", "drafted")]
     columns += [(name, numbers) for name in STATISTICS]
     return pyarrow.schema(columns)
@@ -226,17 +196,17 @@ def _columns() -> "pyarrow.Schema":
 
 def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     metadata = schema.metadata or {}
-    if _METADATA not in metadata:
+    if METADATA not in metadata:
         raise SkitError(f"{path} is a Parquet file but not a trace: record one with skit record")
     try:
-        content = parse(metadata[_METADATA])
+        content = one_lined(parse(metadata[METADATA]))
         if (version := content.pop("schema_version")) not in READABLE:
             raise SkitError(_other_version(path, version))
         header = _checked_header(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         raise SkitError(f"the trace {path} is damaged: its header cannot be read{reason}; record it again") from error
-    if not schema.remove_metadata().equals(_columns()):
+    if not schema.remove_metadata().equals(columns()):
         raise SkitError(f"the trace {path} is damaged: its columns are not those of a trace; record it again")
     return header
 
@@ -245,7 +215,9 @@ def _checked_header(content: dict[str, Any]) -> TraceHeader:
     known = checked(TraceHeader, content)
     if unknown := content.keys() - {field.name for field in fields(TraceHeader)}:
         raise ValueError(f"{min(unknown)} is unknown")
-    header = TraceHeader(**known | {"verify_s": tuple(known["verify_s"])})
+    header = TraceHeader(**known | {"verify_s": tuple(known["verify_s"]), "lacks": tuple(known.get("lacks", ()))})
+    if unknown := set(header.lacks) - set(CURES):
+        raise ValueError(f"it lacks {min(unknown)}, which is unknown")
     times_s = (header.draft_s, header.statistics_s, *header.verify_s)
     if not all(isfinite(seconds) and seconds >= 0 for seconds in times_s):
         raise ValueError("times must be numbers from 0 up")

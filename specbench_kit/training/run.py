@@ -12,12 +12,13 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
+from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.points import Place
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.traces.replay import recorded
-from specbench_kit.traces.trace import TraceFile
+from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile
 from specbench_kit.training.examples import split_by_prompt
 from specbench_kit.training.experiment import Experiment, Report, train
 from specbench_kit.training.offsets import Offsets, read_offsets
@@ -45,12 +46,12 @@ class Outcome:
 
 def run_training(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
     """Record or read, split, train, evaluate, write. `dataset` is recorded where the settings name no trace."""
-    pair = identify(settings.target, settings.draft)
     if dataset is not None:
+        pair = identify(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
         trace = _record(settings, dataset, folder / "trace.parquet", report)
     else:
-        trace = _open(settings, pair)
+        trace, pair = _open(settings)
         folder = _folder(settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path))
     offsets = _cut(read_offsets(trace), settings, trace)
     place, *elsewhere = _places(settings, trace, offsets)
@@ -73,11 +74,16 @@ def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Repo
     return TraceFile(path)
 
 
-def _open(settings: Settings, pair: PairHashes) -> TraceFile:
+def _open(settings: Settings) -> tuple[TraceFile, PairHashes]:
+    """The trace and its pair; where models are named, they have to be these, and else need not be at hand."""
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
+    trace.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
+    if settings.target == settings.draft == BUNDLED:
+        return trace, PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
+    pair = identify(settings.target, settings.draft)
     require_same_pair(trace, pair)
-    return trace
+    return trace, pair
 
 
 def _cut(offsets: Offsets, settings: Settings, trace: TraceFile) -> Offsets:
@@ -126,7 +132,7 @@ def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
         "command": "train-predictor",
         "dataset": _dataset_of(trace),
         "models": trace.header.run["models"],
-        "trace": {"file": trace.path.name, "sha256": provenance.hash_file(trace.path)},
+        "trace": trace.describe(),
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
         **describe_time(settings.deployment or recorded(trace.header)),

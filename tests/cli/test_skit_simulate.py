@@ -260,7 +260,7 @@ def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
     assert "holds no request" in error_line(done)
     empty = tmp_path / "empty.parquet"
     source = write_trace(tmp_path / "made.parquet", made_requests(1))
-    from specbench_kit.traces.trace import TraceWriter
+    from specbench_kit.traces.writing import TraceWriter
 
     with TraceWriter(empty, source.header):
         pass

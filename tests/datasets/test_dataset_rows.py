@@ -31,6 +31,10 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     ("spec-bench", RAG, Prompt("481", "rag", ("A passage.\nA question?",))),
     ("mt-bench", DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it."))),
     ("mt-bench", RAG, None),
+    *(
+        (f"speed-bench{size}", DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it.")))
+        for size in ("", "-1k", "-2k", "-8k", "-16k", "-32k")
+    ),
     (
         "humaneval",
         {

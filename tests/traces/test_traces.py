@@ -34,7 +34,8 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import recorded, replay
-from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader, TraceWriter
+from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader
+from specbench_kit.traces.writing import TraceWriter
 
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
@@ -245,7 +246,7 @@ def with_header(path: Path, **changes: object) -> Path:
     ("changes", "reason"),
     [
         ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
-        ({"schema_version": 4}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 5}, "written by a newer specbench-kit: upgrade"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
         ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list of a number, not null\)"),
@@ -260,6 +261,8 @@ def with_header(path: Path, **changes: object) -> Path:
         ({"capacity": -5}, "capacity must be from 0"),
         ({"capacity": "long"}, "capacity must be a whole number or null"),
         ({"run": []}, "run must be an object"),
+        ({"lacks": ["colour"]}, "it lacks colour, which is unknown"),
+        ({"licence": 3}, "licence must be text or null"),
         ({"colour": "blue"}, "damaged: its header cannot be read"),
     ],
 )

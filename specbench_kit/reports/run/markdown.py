@@ -103,6 +103,7 @@ def setting(run: Fields) -> list[tuple[str, str]]:
     return [
         ("dataset", wording.dataset_sentence(run.get("dataset") or {})),
         *((f"{role} model", wording.model_sentence(model)) for role, model in models.items() if model),
+        *([("trace", wording.trace_sentence(run["trace"]))] if run.get("trace") else []),
         ("sampling", sampling_sentence(config)),
         ("limits", limits + again),
         ("time", wording.time_sentence(run)),

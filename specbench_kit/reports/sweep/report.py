@@ -9,7 +9,7 @@ from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, table, warning
 from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, model_sentence, time_sentence
+from specbench_kit.reports.writing.wording import dataset_sentence, model_sentence, time_sentence, trace_sentence
 
 Fields = Mapping[str, Any]
 
@@ -91,11 +91,10 @@ def _cells(row: Fields) -> list[str]:
 
 
 def _setting(run: Fields, summary: Fields) -> str:
-    trace = run["trace"]
     rows = [
         ("dataset", dataset_sentence(run["dataset"])),
         *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
-        ("trace", f"{trace['file']}, {count(run['requests'])} requests, sha256 {trace['sha256'][:12]}"),
+        ("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests"),
         *((f"sweep over {code(key)}", ", ".join(map(wording.number, values))) for key, values in _axes(summary)),
         ("batch size", str(run["config"]["batch_size"])),
         ("time", time_sentence(dict(run))),

@@ -28,6 +28,9 @@ def setting_cautions(run: Fields) -> list[str]:
     if run.get("time_kind") == "modelled":
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+    if imported := (run.get("trace") or {}).get("imported"):
+        notes = "; ".join([f"what was accepted is from {imported['tool']}", *imported["notes"]])
+        lines.append(f"IMPORTED TRACE: {notes}.")
     lines += _model_cautions(run.get("models") or {})
     return [*lines, *_predictor_cautions(run)]
 

@@ -175,6 +175,12 @@ def parameters(number: float) -> str:
     return f"{significant(number / scale)} {unit}".rstrip()
 
 
+def trace_sentence(trace: Fields) -> str:
+    """The file that was replayed, and under which licence."""
+    parts = [str(trace.get("file")), f"sha256 {str(trace.get('sha256'))[:12]}"]
+    return ", ".join([*parts, *([f"licence {trace['licence']}"] if trace.get("licence") else [])])
+
+
 def time_sentence(run: Fields) -> str:
     """How durations were obtained."""
     name = deployment_name(run)

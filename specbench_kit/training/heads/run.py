@@ -21,7 +21,7 @@ from specbench_kit.models.heads.files import save_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
-from specbench_kit.traces.trace import TraceFile
+from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
 from specbench_kit.training.heads.fit import Recipe, Text, batched, fit, judge, new_head
 
 SET_APART = 0.1
@@ -118,6 +118,7 @@ def _answered(settings: Settings, pair: Pair, dataset: LoadedDataset, report: Re
 def _recorded(settings: Settings, pair: Pair) -> Iterator[Text]:
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
+    trace.header.require(TOKEN_IDS, "a head learns from the text of answers")
     target = pair.describe(provenance.hash_model)["target"]
     if trace.said("models", "target", "hash") != target["hash"]:
         raise SkitError(f"the trace {settings.trace} holds answers of another target: name it with --target")

@@ -1,0 +1,107 @@
+"""Traces for others: a licence, no text where that is asked for, and everything else as it was."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import TinyPair, error_line, skit_here, write_rows
+from trace_builders import made_request, made_requests, write_trace
+
+from specbench_kit.deployments.loading import load
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.predictors.artefact import load as load_predictor
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.reports.run.markdown import setting
+from specbench_kit.serving.sources import of_trace
+from specbench_kit.traces.replay import ready, replay
+from specbench_kit.traces.sharing import Redactor
+from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
+from specbench_kit.training.offsets import read_offsets
+
+WAN = load("wan")
+SECRET = "The launch code is 7182"
+
+
+@pytest.fixture(scope="module")
+def pair_of_traces(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> tuple[TraceFile, TraceFile]:
+    """The same recording with its text, and to be shared without."""
+    folder = tmp_path_factory.mktemp("traces")
+    turns = {"id": "d", "turns": [SECRET, "And why?"]}
+    prompts = write_rows(folder / "prompts.jsonl", turns, {"id": "q", "prompt": SECRET})
+    options = ["--dataset", prompts, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
+    for name, more in {"plain": [], "shared": ["--share", "CC-BY-4.0", "--no-text"]}.items():
+        done = skit_here("record", *options, "--out", folder / f"{name}.parquet", *more)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("; without text; to be shared under CC-BY-4.0)\n") is bool(more)
+    plain, shared = (TraceFile(folder / f"{name}.parquet") for name in ("plain", "shared"))
+    return plain, shared
+
+
+def test_no_token_of_the_text_is_left(pair_of_traces: tuple[TraceFile, TraceFile]) -> None:
+    plain, shared = pair_of_traces
+    assert (shared.header.licence, shared.header.lacks) == ("CC-BY-4.0", (TOKEN_IDS,))
+    assert plain.header.licence is None
+    assert shared.header.run["models"] == plain.header.run["models"]
+    for one, other in zip(shared, plain, strict=True):
+        assert [len(part) for part in (one.prompt_ids, one.output_ids, one.continuation)] == [
+            len(part) for part in (other.prompt_ids, other.output_ids, other.continuation)
+        ]
+        assert len({*one.prompt_ids}) == len({*one.output_ids, *one.continuation}) == 1
+        assert set(np.unique(one.drafted)) <= {0, 1}
+
+
+def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
+    pair_of_traces: tuple[TraceFile, TraceFile],
+) -> None:
+    """Only rounds that drafted beyond the answer's end may tell them apart, and none does."""
+    plain, shared = pair_of_traces
+    for spec in ("fixed-k:k=3", "threshold:threshold=0.1,max_draft=4", "svip:max_draft=4", "oracle:max_draft=4"):
+        rounds = [
+            [record.rounds for record in replay(ready(method, file, WAN), file.header, file, deployment=WAN)]
+            for file in (plain, shared)
+            for method in [parse_method(spec)]
+        ]
+        assert rounds[0] == rounds[1]
+        assert of_trace(plain, parse_method(spec), WAN).typical == of_trace(shared, parse_method(spec), WAN).typical
+    one, other = read_offsets(plain), read_offsets(shared)
+    for name in ("conversation", "request", "context", "remaining", "matched", "judged", "statistics"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_turns_stay_together_and_other_prompts_apart() -> None:
+    """Turn 2 goes on from turn 1; `x/1` and `x/2` are problems of their own."""
+    prompts = {"d/1": (5, 6), "d/2": (5, 6, 7, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
+    redactor = Redactor()
+    kept = {name: redactor.without_text(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
+    assert kept["d/2"][:2] == kept["d/1"]
+    assert len({ids[0] for ids in kept.values()}) == 3
+
+
+def test_who_needs_the_text_is_refused(pair_of_traces: tuple[TraceFile, TraceFile], tmp_path: Path) -> None:
+    _, shared = pair_of_traces
+    place = ["--replay", shared.path, "--out", tmp_path]
+    line = error_line(skit_here("bench", "--method", "fixed-k:drafter=prompt-lookup", *place))
+    assert line.startswith("fixed-k looks tokens up, and this trace has no token ids on record")
+
+
+def test_a_report_names_the_licence(pair_of_traces: tuple[TraceFile, TraceFile]) -> None:
+    _, shared = pair_of_traces
+    described = shared.describe()
+    line = f"shared.parquet, sha256 {described['sha256'][:12]}, licence CC-BY-4.0"
+    assert ("trace", line) in setting({"trace": described, "time_kind": "modelled"})
+
+
+def test_a_predictor_is_trained_for_a_pair_that_is_not_here(tmp_path: Path) -> None:
+    def unnamed(trace: RequestTrace) -> RequestTrace:
+        return redactor.without_text(trace)
+
+    redactor = Redactor()
+    trace = write_trace(tmp_path / "bundle.parquet", list(map(unnamed, made_requests(8))))
+    options = ["--families", "logistic", "--trials", 1, "--save-to", tmp_path / "mine", "--force"]
+    done = skit_here("train-predictor", "--trace", trace.path, *options, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert load_predictor(tmp_path / "mine").pair == PairHashes("a" * 64, "b" * 64)
+
+
+def test_a_licence_needs_a_name() -> None:
+    assert "--share names a licence" in error_line(skit_here("record", "--share", " "))
