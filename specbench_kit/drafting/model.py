@@ -83,7 +83,7 @@ class ModelDrafter:
             self._prefill(draft)
         with self.clock.phase("draft"):
             found = self._runner.forward([self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier])
-            refuse_nan(found.logits)
+            refuse_nan(found)
         return DraftForward(found, self._sampler)
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
@@ -115,7 +115,7 @@ class ModelDrafter:
             slot = self._take_slot(draft)
             prefix = draft.session.tokens[self.skips : -1]
             if prefix:
-                refuse_nan(self._runner.forward([Append(slot, prefix)]).logits)
+                refuse_nan(self._runner.forward([Append(slot, prefix)]))
                 self._runner.commit(slot, range(len(prefix)))
 
     def _take_slot(self, draft: Draft) -> int:
