@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any, Protocol
 
 import torch
@@ -97,14 +98,17 @@ class DraftForward:
     def score(self, row: int, token: int, place: int, judge: Judge) -> float:
         return judge.score(self.stats(row, token), place)
 
-    def likeliest(self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
-        """Of the `branch` likeliest tokens of each row, the `count` that score highest, best first.
+    def likeliest(
+        self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float = -inf
+    ) -> list[Candidate]:
+        """Of the `branch` likeliest tokens of each row, the `count` that score highest above `floor`, best first.
 
         A token's score is its row's base plus the logarithm of its probability; its row is counted among `rows`.
         """
         if self.forward.candidates is None or self._sampler.cuts:
-            return likeliest(self.probabilities[rows], bases, branch, count)
-        return self.forward.candidates(self._sampler.temperature or 1.0, rows, bases, branch, count)
+            found = likeliest(self.probabilities[rows], bases, branch, count)
+            return [candidate for candidate in found if candidate[0] > floor]
+        return self.forward.candidates(self._sampler.temperature or 1.0, rows, bases, branch, count, floor)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
         """`NodeStats` of drawing one token from each row, as [rows, 5]."""

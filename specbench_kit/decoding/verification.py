@@ -153,7 +153,7 @@ class ModelVerifier:
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward
     ) -> list[tuple[list[int], int]]:
         if self._sampler.greedy:
-            refuse_nan(logits.logits)
+            refuse_nan(logits)
             best = logits.argmax()
             return [
                 walk(draft.tree, nodes, row[-1 - len(nodes) :].__getitem__)

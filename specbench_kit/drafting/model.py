@@ -90,10 +90,10 @@ class ModelDrafter:
         """
         for draft, _ in frontier:
             self._prefill(draft)
-        rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
         with self.clock.phase("draft"):
+            rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
             found = self._forward([draft for draft, _ in frontier], rows)
-            refuse_nan(found.logits)
+            refuse_nan(found)
         return DraftForward(found, self._sampler)
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
@@ -125,7 +125,7 @@ class ModelDrafter:
             slot = self._take_slot(draft)
             prefix = draft.session.tokens[self.skips : -1]
             if prefix:
-                refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill").logits)
+                refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill"))
                 self._runner.commit(slot, range(len(prefix)))
 
     def _forward(self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft") -> Forward:

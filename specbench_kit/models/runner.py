@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
+from operator import eq
 
 import torch
 from torch import Tensor
@@ -31,31 +32,21 @@ class _Slot:
     length: int = 0
     parents: list[int] = field(default_factory=list)
     is_chain: bool = True
-    _paths: list[list[int]] = field(default_factory=list)
 
     def append(self, row: Append) -> None:
-        before = len(self.parents)
-        chain = list(range(before - 1, before - 1 + len(row.tokens)))
-        parents = list(row.parents or chain)
-        self.parents += parents
-        self.is_chain = self.is_chain and parents == chain
-
-    def paths(self) -> list[list[int]]:
-        """For each provisional node its path from the committed prefix, itself included."""
-        for node in range(len(self._paths), len(self.parents)):
-            parent = self.parents[node]
-            self._paths.append([*(self._paths[parent] if parent >= 0 else ()), node])
-        return self._paths
+        before, count = len(self.parents), len(row.tokens)
+        chain = range(before - 1, before - 1 + count)
+        self.is_chain = self.is_chain and (row.parents is None or all(map(eq, row.parents, chain)))
+        self.parents += row.parents or chain
 
     def clear(self) -> None:
         self.parents.clear()
-        self._paths.clear()
         self.is_chain = True
 
 
-def refuse_nan(values: Tensor) -> None:
+def refuse_nan(found: Forward | Tensor) -> None:
     """End the run with one clear line where a model's output is not a number (or infinite of either sign)."""
-    if isnan(values.sum().item()):
+    if isnan(found.sum().item()) if isinstance(found, Tensor) else found.is_nan():
         raise SkitError("the model returned NaN logits: check its weights, or try --dtype float32")
 
 
@@ -132,5 +123,5 @@ class Runner:
         if start + count > self.capacity:
             raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
         state.append(new)
-        paths = None if state.is_chain else state.paths()[-count:]
-        return Row(new.slot, new.tokens, start, state.length, paths, new.keep)
+        parents = None if state.is_chain else state.parents
+        return Row(new.slot, new.tokens, start, state.length, parents, new.keep)

@@ -19,7 +19,7 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
-from specbench_kit.drafting.base import Parts
+from specbench_kit.drafting.base import Offer, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import PairHashes

@@ -1,14 +1,14 @@
 """The quick way to the best children against sorting every row."""
 
-import numpy as np
 import pytest
 import torch
+from tiny_models import tiny_llama
 
 from specbench_kit.decoding.candidates import _by_bound, _by_rows, likeliest
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.models.executors.base import Row, make_executor
 from specbench_kit.models.executors.library import load_library
-from specbench_kit.models.executors.native import NativeForward
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 128, 1000, 1024])
@@ -32,18 +32,20 @@ def test_no_row_gives_more_than_its_branch() -> None:
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000])
 def test_the_native_executor_finds_the_same(vocabulary: int) -> None:
-    library = load_library()
-    if library is None:
+    if load_library() is None:
         pytest.skip("not compiled here")
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "head_dim": 16}
+    executor = make_executor(tiny_llama(0, vocab_size=vocabulary + 7, **sizes), 1, 40, vocabulary, "native")
     generator = torch.Generator().manual_seed(vocabulary)
     for rows, branch, count in ((1, 1, 1), (4, 2, 9), (4, 5, 3), (32, 16, 32)):
-        logits = torch.randn(rows + 2, vocabulary + 7, generator=generator) * 4
+        forward = executor.forward([Row(0, [0] * (rows + 2), 0, 0, None, rows + 2)])
+        forward.logits.copy_(torch.randn(forward.logits.shape, generator=generator) * 4)
         bases = (-3 * torch.rand(rows, generator=generator)).tolist()
         kept = list(range(rows + 2))[::-1][:rows]
-        best = np.zeros(rows + 2, np.int32)
-        forward = NativeForward(library, logits, vocabulary, best, [rows + 2], {})
         draft = DraftForward(forward, Sampler(temperature=0.8))
         quick = draft.likeliest(kept, bases, branch, count)
+        above = draft.likeliest(kept, bases, branch, count, quick[len(quick) // 2][0])
+        assert above == quick[: len(quick) // 2]
         forward.candidates = None
         plain = draft.likeliest(kept, bases, branch, count)
         assert [found[1:] for found in quick] == [found[1:] for found in plain]

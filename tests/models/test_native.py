@@ -205,7 +205,11 @@ def test_another_one_over_the_same_weights_has_kv_of_its_own() -> None:
         (Row(0, [1], 256, 256), "a position beyond its context"),
         (Row(2, [1], 0, 0), "a slot that is not there"),
         (Row(0, [1, 2], 39, 39), "a place beyond its slot"),
-        (Row(0, [1], 5, 5, [[2, 1]]), "places out of order"),
+        (Row(0, [1], 4, 5), "a prefix that ends behind its tokens"),
+        (Row(0, [1, 2], 5, 5, [1, -1]), "a token that comes before its parent"),
+        (Row(0, [1], 5, 5, [-2]), "a token that comes before its parent"),
+        (Row(0, [1], 5, 4, [-1]), "parents of other nodes"),
+        (Row(0, [1], 5, 5, None, 2), "logits of a token that is not in the batch"),
     ],
 )
 def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> None:

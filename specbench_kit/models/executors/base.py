@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from math import isnan
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,25 +14,33 @@ from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """New tokens of one slot, whose KV goes to the places `start`, `start + 1`, ... of the slot.
 
-    Every new token sees the first `prefix` places. `paths[i]` are the places that token i sees besides, counted from
-    `prefix` on, its own last; its position is prefix + len(paths[i]) - 1. Without paths everything in the slot is one
-    chain. Logits are wanted after the last `keep` tokens.
+    Every new token sees the first `prefix` places. `parents` are those of all nodes that lie behind them, the new ones
+    last: node i is at the place prefix + i, and -1 stands for the end of the prefix. A token sees the nodes above it
+    besides. Without parents everything in the slot is one chain. Logits are wanted after the last `keep` tokens.
     """
 
     slot: int
     tokens: Sequence[int]
     start: int
     prefix: int
-    paths: Sequence[Sequence[int]] | None = None
+    parents: Sequence[int] | None = None
     keep: int = 1
 
+    def paths(self) -> list[list[int]] | None:
+        """Of every new token the nodes that it sees, itself last; its position is prefix + how many they are - 1."""
+        if self.parents is None:
+            return None
+        paths: list[list[int]] = []
+        for node, parent in enumerate(self.parents):
+            paths.append([*(paths[parent] if parent >= 0 else ()), node])
+        return paths[len(paths) - len(self.tokens) :]
 
-Candidates = Callable[[float, Sequence[int], Sequence[float], int, int], list[tuple[float, int, int]]]
-"""By temperature, rows, their bases, the most per row and the most in all."""
+
+Candidates = Callable[[float, Sequence[int], Sequence[float], int, int, float], list[tuple[float, int, int]]]
+"""By temperature, rows, their bases, the most per row, the most in all, and what all have to be above."""
 
 
 class Forward:
@@ -51,11 +59,15 @@ class Forward:
         statistics: Callable[[float], list[list[float]]] | None = None,
         candidates: Candidates | None = None,
     ) -> None:
-        self._parts, self._hidden = parts, hidden or {}
+        self._given, self._hidden = parts, hidden or {}
         self.statistics, self.candidates = statistics, candidates
 
     def __getitem__(self, row: int) -> Tensor:
         return self._parts[row]
+
+    @cached_property
+    def _parts(self) -> Sequence[Tensor]:
+        return self._given
 
     @cached_property
     def logits(self) -> Tensor:
@@ -76,6 +88,10 @@ class Forward:
         self.statistics = None
         for part in self._parts:
             part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
+
+    def is_nan(self) -> bool:
+        """Whether any logit is not a number, or they are infinite of either sign."""
+        return isnan(self.logits.sum().item())
 
     def argmax(self) -> list[list[int]]:
         """Most likely next token after each kept token of each row."""

@@ -1,6 +1,7 @@
 """The states that a feature head reads, by slot and place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class HeadStates:
 
     def read(self, rows: Sequence[Row]) -> Tensor:
         """What new tokens read, [tokens, width], row after row."""
-        sources = [self._source(row, index) for row in rows for index in range(len(row.tokens))]
+        sources = [source for row in rows for source in self._sources(row)]
         first = sources[0]
         return self._flat[first : first + 1] if len(sources) == 1 else self._flat[sources]
 
@@ -57,9 +58,10 @@ class HeadStates:
         """As the executor moves its KV."""
         self._table[slot, 1, to : to + len(sources)] = self._table[slot, 1, list(sources)]
 
-    def _source(self, row: Row, index: int) -> int:
-        path = None if row.paths is None else row.paths[index]
-        position = row.start + index if path is None else row.prefix + len(path) - 1
-        told = position < self._told[row.slot]
-        before = row.prefix + path[-2] if path is not None and len(path) > 1 else position - 1
-        return (2 * row.slot + (not told)) * self._capacity + (position if told else before)
+    def _sources(self, row: Row) -> Iterator[int]:
+        told = self._told[row.slot]
+        for index, path in enumerate(row.paths() or repeat(None, len(row.tokens))):
+            position = row.start + index if path is None else row.prefix + len(path) - 1
+            before = row.prefix + path[-2] if path is not None and len(path) > 1 else position - 1
+            known = position < told
+            yield (2 * row.slot + (not known)) * self._capacity + (position if known else before)

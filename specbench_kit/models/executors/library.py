@@ -1,13 +1,18 @@
 """The compiled part of the native executor: which build this processor can run, and its functions."""
 
 import ctypes
-from collections.abc import Iterator
-from ctypes import POINTER, c_float, c_int, c_int32, c_void_p
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from ctypes import c_float, c_int32, c_void_p
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+
+from specbench_kit.models.executors.base import Row
 
 BUILDS = {"avx512": "AVX512", "avx2": "AVX2", "portable": ""}
 """Builds from the fastest on, and the least of torch's capabilities that a processor needs for each."""
@@ -34,45 +39,81 @@ class LayerWeights(ctypes.Structure):
     ]
 
 
-class Batch(ctypes.Structure):
-    """`Batch` of model.h."""
+class Logits(Protocol):
+    """`Logits` of native.cpp, which is a buffer of floats too."""
 
-    _fields_ = [
-        *((name, c_int32) for name in ("tokens", "kept", "hidden_layers", "threads", "vocabulary")),
-        *((name, c_void_p) for name in ("token", "position", "slot", "place", "prefix")),
-        *((name, c_void_p) for name in ("extra_offset", "extra", "kept_token", "hidden_layer")),
-        *((name, c_void_p) for name in ("logits", "hidden", "best", "states", "new_states")),
-    ]
+    def describe(self, temperature: float, /) -> list[list[float]]:
+        """Max probability, entropy, margin and standard deviation of every row."""
+
+    def candidates(
+        self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float, /
+    ) -> list[tuple[float, int, int]]:
+        """The best as (score, row, token): see `DraftForward.likeliest`."""
+
+
+class Library(Protocol):
+    """Functions of native.cpp; `Any` is a decoder. What they refuse is a ValueError that says what was asked for."""
+
+    def make(
+        self,
+        shape: Shape,
+        kind: int,
+        layers: "ctypes.Array[LayerWeights]",
+        head: int | None,
+        embedding: int | None,
+        norm: int | None,
+        cosines: int,
+        sines: int,
+        /,
+    ) -> Any:
+        """A decoder over copies of the weights."""
+
+    def beside(self, decoder: Any, slots: int, capacity: int, /) -> Any:
+        """Another one over the same weights, with KV of its own."""
+
+    def forward(
+        self,
+        decoder: Any,
+        rows: Sequence[Row],
+        threads: int,
+        vocabulary: int,
+        layers: Sequence[int],
+        hidden: int | None,
+        states: int | None,
+        made: int | None,
+        /,
+    ) -> tuple[Logits, list[int]]:
+        """Logits, and the likeliest token of every row of them, -1 where these are not numbers."""
+
+    def move(self, decoder: Any, slot: int, places: Sequence[int], to: int, /) -> None:
+        """Bring the KV at some places, in rising order, to `to` and on."""
 
 
 @cache
-def load_library() -> ctypes.CDLL | None:
+def load_library() -> Library | None:
     """The fastest build that was made when the kit was installed and that this processor runs; None without any."""
-    path = next(_able(), None)
-    return None if path is None else _declare(ctypes.CDLL(str(path)))
+    return next(_able(), None)
 
 
-def _able() -> Iterator[Path]:
+def _able() -> Iterator[Any]:
     level = {"AVX2": 1, "AVX512": 2}.get(torch.backends.cpu.get_cpu_capability().split("_")[0], 0)
     for build, needed in BUILDS.items():
-        if LEVELS.index(needed) <= level:
-            yield from (file for suffix in EXTENSION_SUFFIXES if (file := _place(build, suffix)).exists())
+        if LEVELS.index(needed) > level:
+            continue
+        for suffix in EXTENSION_SUFFIXES:
+            with suppress(ImportError):  # not there, or left behind by another version
+                yield _load(_place(build, suffix))
 
 
 def _place(build: str, suffix: str) -> Path:
     return Path(__file__).with_name("csrc") / f"{build}{suffix}"
 
 
-def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    library.skit_padded.argtypes = [c_int]
-    library.skit_describe.argtypes = [c_void_p, c_int, c_int, c_int, c_float, c_void_p]
-    library.skit_describe.restype = None
-    rows_asked_for = (c_void_p, c_void_p, c_int, c_int, c_int)
-    library.skit_candidates.argtypes = [c_void_p, c_int, c_int, c_float, *rows_asked_for, c_void_p, c_void_p, c_void_p]
-    library.skit_new.restype = c_void_p
-    library.skit_new.argtypes = [POINTER(Shape), c_int, POINTER(LayerWeights), *[c_void_p] * 5]
-    library.skit_beside.argtypes, library.skit_beside.restype = [c_void_p, c_int, c_int], c_void_p
-    library.skit_delete.argtypes, library.skit_delete.restype = [c_void_p], None
-    library.skit_forward.argtypes = [c_void_p, POINTER(Batch)]
-    library.skit_move.argtypes = [c_void_p, c_int, c_int, c_void_p, c_int]
-    return library
+def _load(file: Path) -> Any:
+    """Every build is the module `native`, whatever its file is called."""
+    spec = spec_from_file_location("native", file, loader=ExtensionFileLoader("native", str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -4,31 +4,20 @@ Every output is one sum in one order, so the logits of a token do not depend on 
 number of threads that it is computed with.
 """
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from itertools import accumulate, chain, islice
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.base import Executor, Forward, Row, executors
-from specbench_kit.models.executors.library import Batch, LayerWeights, Shape, load_library
+from specbench_kit.models.executors.library import LayerWeights, Library, Logits, Shape, load_library
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-FAULTS = {
-    1: "a token id outside its vocabulary",
-    2: "a position beyond its context",
-    3: "a slot that is not there",
-    4: "a place beyond its slot",
-    5: "a token that sees no place, or places out of order",
-    6: "logits of a token that is not in the batch",
-    7: "more memory than there is",
-}
 FIXED_ROPES = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on nothing but the position."""
 
@@ -47,15 +36,10 @@ class NativeExecutor(Executor):
             raise SkitError(f"executor 'native' {self.missing()}")
         self._library = library
         config, outputs = model.config.get_text_config(), model.lm_head.out_features
-        self._padded = library.skit_padded(outputs)
         self._size = min(vocabulary or outputs, outputs)
         self._width = config.hidden_size
         self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * _head_dim(model)
         self._decoder = _make(library, model, slots, capacity)
-
-    def __del__(self) -> None:
-        if getattr(self, "_decoder", None):
-            self._library.skit_delete(self._decoder)
 
     @classmethod
     def missing(cls) -> str:
@@ -73,29 +57,30 @@ class NativeExecutor(Executor):
     ) -> "NativeForward":
         """`states` [tokens, width] are read beside the tokens' embeddings, and what they become goes to `made`."""
         counts = [row.keep for row in rows]
-        tokens, kept = sum(len(row.tokens) for row in rows), sum(counts)
-        numbers, offsets = _lay_out(rows, layers)
-        logits = torch.empty((kept, self._padded))
-        hidden = torch.empty((len(layers), kept, self._width))
-        best = np.empty(kept, np.int32)
-        first = numbers.ctypes.data
-        lists = (first + 4 * offset for offset in offsets)
-        beside = (None if states is None else states.data_ptr(), None if made is None else made.data_ptr())
-        outputs = logits.data_ptr(), hidden.data_ptr(), best.ctypes.data, *beside
-        batch = Batch(tokens, kept, len(layers), torch.get_num_threads(), self._size, *lists, *outputs)
-        _refuse(self._library.skit_forward(self._decoder, batch))
-        found = {layer: hidden[place] for place, layer in enumerate(layers)}
-        return NativeForward(self._library, logits, self._size, best, counts, found)
+        hidden = torch.empty((len(layers), sum(counts), self._width)) if layers else None
+        places = (None if one is None else one.data_ptr() for one in (hidden, states, made))
+        threads = torch.get_num_threads()
+        try:
+            found = self._library.forward(self._decoder, rows, threads, self._size, layers, *places)
+        except ValueError as error:
+            raise _refused(error) from error
+        by_layer = {} if hidden is None else {layer: hidden[place].split(counts) for place, layer in enumerate(layers)}
+        return NativeForward(*found, self._size, counts, by_layer)
 
     def beside(self, slots: int, capacity: int) -> "NativeExecutor":
-        decoder = _found(self._library.skit_beside(self._decoder, slots, capacity))
         other = copy(self)
-        other.slots, other.capacity, other._decoder = slots, capacity, decoder
+        other.slots, other.capacity = slots, capacity
+        try:
+            other._decoder = self._library.beside(self._decoder, slots, capacity)
+        except ValueError as error:
+            raise _too_large() from error
         return other
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
-        places = np.array(sources, np.int32)
-        _refuse(self._library.skit_move(self._decoder, slot, len(places), places.ctypes.data, to))
+        try:
+            self._library.move(self._decoder, slot, sources, to)
+        except ValueError as error:
+            raise _refused(error) from error
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
         return int(self._kv_bytes * slots * capacity)
@@ -106,81 +91,42 @@ class NativeForward(Forward):
 
     def __init__(
         self,
-        library: ctypes.CDLL,
-        logits: Tensor,
+        found: Logits,
+        best: list[int],
         size: int,
-        best: NDArray[np.int32],
         counts: list[int],
-        hidden: dict[int, Tensor],
+        hidden: Mapping[int, Sequence[Tensor]],
     ) -> None:
-        cut = logits[:, :size]
-        parts = [cut] if len(counts) == 1 else list(cut.split(counts))
-        states = {layer: found.split(counts) for layer, found in hidden.items()}
-        super().__init__(parts, states, self._describe, self._candidates)
-        self.logits, self._size = cut, size
-        self._library, self._whole, self.best, self.counts = library, logits, best, counts
+        super().__init__((), hidden, found.describe, found.candidates)
+        self._found, self._best, self._size, self.counts = found, best, size, counts
+
+    @cached_property
+    def logits(self) -> Tensor:
+        whole = torch.frombuffer(self._found, dtype=torch.float32)
+        return whole.view(len(self._best), -1)[:, : self._size]
+
+    @cached_property
+    def _parts(self) -> Sequence[Tensor]:
+        return list(self.logits.split(self.counts))
 
     def mask(self, tokens: Sequence[int]) -> None:
         super().mask(tokens)
-        self.best = self.logits.argmax(-1).numpy()
+        self._best = [-1] * len(self._best) if self.is_nan() else self.logits.argmax(-1).tolist()
+
+    def is_nan(self) -> bool:
+        return -1 in self._best
 
     def argmax(self) -> list[list[int]]:
-        best = iter(self.best.tolist())
+        best = iter(self._best)
         return [list(islice(best, count)) for count in self.counts]
 
-    def _describe(self, temperature: float) -> list[list[float]]:
-        rows, stride = self._whole.shape
-        found = (ctypes.c_float * 4 * rows)()
-        self._library.skit_describe(self._whole.data_ptr(), rows, stride, self._size, temperature, found)
-        return [list(row) for row in found]
 
-    def _candidates(
-        self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int
-    ) -> list[tuple[float, int, int]]:
-        number, places = len(rows), ctypes.c_int32 * count
-        asked = (ctypes.c_int32 * number)(*rows), (ctypes.c_float * number)(*bases), number, branch, count
-        scores, origins, tokens = (ctypes.c_float * count)(), places(), places()
-        logits, stride, size = self._whole.data_ptr(), self._whole.shape[1], self._size
-        found = self._library.skit_candidates(logits, stride, size, temperature, *asked, scores, origins, tokens)
-        if found < 0:
-            raise SkitError(f"the draft ran out of {FAULTS[7]}")
-        return list(zip(scores[:found], origins[:found], tokens[:found], strict=True))
+def _refused(error: ValueError) -> SkitError:
+    return SkitError(f"the model was asked for {error}")
 
 
-def _refuse(fault: int) -> None:
-    if fault:
-        raise SkitError(f"the model was asked for {FAULTS[fault]}")
-
-
-def _lay_out(rows: Sequence[Row], layers: Sequence[int]) -> tuple[NDArray[np.int32], list[int]]:
-    """All numbers of a batch in one array, and where each of the nine lists of `Batch` begins in it."""
-    token: list[int] = []
-    position: list[int] = []
-    slot: list[int] = []
-    place: list[int] = []
-    prefix: list[int] = []
-    extra_offset: list[int] = [0]
-    extra: list[int] = []
-    kept: list[int] = []
-    for row in rows:
-        count, start = len(row.tokens), row.start
-        token += row.tokens
-        slot += [row.slot] * count
-        place += range(start, start + count)
-        kept += range(len(token) - row.keep, len(token))
-        if row.paths is None:
-            position += range(start, start + count)
-            prefix += range(start + 1, start + count + 1)
-            extra_offset += [len(extra)] * count
-            continue
-        prefix += [row.prefix] * count
-        for path in row.paths:
-            position.append(row.prefix + len(path) - 1)
-            extra += [row.prefix + node for node in path]
-            extra_offset.append(len(extra))
-    lists = (token, position, slot, place, prefix, extra_offset, extra, kept, list(layers))
-    offsets = [0, *accumulate(map(len, lists))]
-    return np.fromiter(chain(*lists), np.int32, offsets[-1]), offsets[:-1]
+def _too_large() -> SkitError:
+    return SkitError("the model and its KV do not fit into memory: lower --batch-size")
 
 
 def _computable(model: Any) -> bool:
@@ -226,7 +172,7 @@ def _stored(model: Any) -> torch.dtype:
     return torch.float32
 
 
-def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
+def _make(library: Library, model: Any, slots: int, capacity: int) -> Any:
     config, decoder = model.config.get_text_config(), _decoder(model)
     dtype, head_dim = _stored(model), _head_dim(model)
     held: list[Tensor] = []  # until the library has copied them
@@ -275,24 +221,14 @@ def _make(library: ctypes.CDLL, model: Any, slots: int, capacity: int) -> int:
         _reads(decoder.layers[0]),
         config.rms_norm_eps,
     )
-    found = library.skit_new(
-        ctypes.byref(shape),
-        KINDS[dtype],
-        layers,
-        matrix(model.lm_head.weight),
-        matrix(decoder.embed_tokens.weight),
-        vector(decoder.norm.weight),
-        *(table.data_ptr() for table in halves),
-    )
-    return _found(found)
+    matrices = matrix(model.lm_head.weight), matrix(decoder.embed_tokens.weight)
+    angles = (table.data_ptr() for table in halves)
+    try:
+        return library.make(shape, KINDS[dtype], layers, *matrices, vector(decoder.norm.weight), *angles)
+    except ValueError as error:
+        raise _too_large() from error
 
 
 def _reads(layer: Any) -> int:
     """`reads` of model.h's `Shape`."""
     return 1 + layer.norm_first if hasattr(layer, "hidden_norm") else 0
-
-
-def _found(decoder: int | None) -> int:
-    if not decoder:
-        raise SkitError("the model and its KV do not fit into memory: lower --batch-size")
-    return int(decoder)

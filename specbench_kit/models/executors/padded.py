@@ -105,7 +105,7 @@ class PaddedExecutor(Executor):
             inputs[0, index, : len(row.tokens)] = row.tokens
             inputs[1, index, : len(row.tokens)] = range(row.start, row.start + len(row.tokens))
         mask = self.masks.chains(starts, window.width, window.length)
-        trees = [(index, row, row.paths) for index, row in enumerate(rows) if row.paths is not None]
+        trees = [(index, row, paths) for index, row in enumerate(rows) if (paths := row.paths()) is not None]
         mask = mask.clone() if trees else mask  # a chain's is a view of the table that all forwards share
         for index, row, paths in trees:
             self.masks.restrict(mask[index, 0], row.prefix, paths)

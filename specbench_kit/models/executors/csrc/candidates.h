@@ -17,9 +17,8 @@ struct Candidate {
   }
 };
 
-// log of the sum of e^(logit * inverse).
-inline float log_total(const float* logits, int size, float inverse) {
-  const float top = largest(logits, size);
+// log of the sum of e^(logit * inverse); `top` is the largest logit.
+inline float log_total(const float* logits, int size, float inverse, float top) {
   Floats total = {};
   int at = 0;
   for (; at + kLanes <= size; at += kLanes) total += exponential((loadf(logits + at) - top) * inverse);
@@ -28,26 +27,10 @@ inline float log_total(const float* logits, int size, float inverse) {
   return top * inverse + std::log(sum(total) + rest);
 }
 
-constexpr int kColumns = 8 * kLanes;
-
-// Of every `kColumns`-th entry on from each of the first, the largest is an entry of its own: the `number`-th best of all
-// cannot lie below the `number`-th best of these.
-inline float bound(const float* values, int size, int number) {
-  if (number > kColumns) return -INFINITY;
-  float tops[kColumns];
-  std::fill(tops, tops + kColumns, -INFINITY);
-  int at = 0;
-  for (; at + kColumns <= size; at += kColumns)
-    for (int i = 0; i < kColumns; i += kLanes) store(tops + i, max(loadf(tops + i), loadf(values + at + i)));
-  for (int i = 0; at + i < size; i++) tops[i] = std::max(tops[i], values[at + i]);
-  std::nth_element(tops, tops + number - 1, tops + kColumns, std::greater<>());
-  return tops[number - 1];
-}
-
 // At most `most` candidates, the worst in front.
 class Best {
  public:
-  explicit Best(size_t most) : most(most) {}
+  explicit Best(size_t most) : most(most) { found.reserve(most); }
   float floor() const { return found.size() < most ? -INFINITY : found.front().score; }
   void take(const Candidate& one) {
     if (found.size() == most) {
@@ -64,23 +47,40 @@ class Best {
   size_t most;
 };
 
-// Of the `branch` likeliest entries of each of `rows`, the `count` with the highest base + log-probability, best first.
+constexpr float kRounding = 1e-3f;  // relative or absolute, more than any score is wrong by
+
+// The first entry from `at` on that may be `least` or more, or `size`; most are far from it, so many are looked at together.
+inline int next_of(const float* values, int size, int at, float least) {
+  constexpr int kBlock = 8 * kLanes;
+  const Floats least_of_all = all(least);
+  for (; at + kBlock <= size; at += kBlock) {
+    Ints found = {};
+    for (int i = 0; i < kBlock; i += kLanes) found |= loadf(values + at + i) >= least_of_all;
+    if (any(found)) break;
+  }
+  while (at < size && !(values[at] >= least)) at++;
+  return at;
+}
+
+// Of the `branch` likeliest entries of each of `rows`, the `count` with the highest base + log-probability above `floor`,
+// best first.
 inline std::vector<Candidate> candidates(const float* logits, int stride, int size, float temperature,
-                                         const int32_t* rows, const float* bases, int number, int branch, int count) {
+                                         const std::vector<int32_t>& rows, const std::vector<float>& bases, int branch,
+                                         int count, double floor) {
   const float inverse = 1.0f / temperature;
-  const int each = std::min(branch, count);
   Best best(count);
-  for (int row = 0; row < number; row++) {
+  for (size_t row = 0; row < rows.size(); row++) {
+    const float least = std::max(best.floor(), float(floor));
+    if (bases[row] + kRounding < least) continue;
     const float* of = logits + size_t(rows[row]) * stride;
-    const float shift = bases[row] - log_total(of, size, inverse);
-    const float floor = std::max(best.floor(), bound(of, size, each) * inverse + shift);
-    Best own(each);
-    for (int at = 0; at < size; at += kColumns) {
-      const int end = std::min(size, at + kColumns);
-      if (!(largest(of + at, end - at) * inverse + shift >= floor)) continue;
-      for (int i = at; i < end; i++)
-        if (const float score = of[i] * inverse + shift; score >= floor) own.take({score, row, i});
-    }
+    const float top = largest(of, size), shift = bases[row] - log_total(of, size, inverse, top);
+    Best own(std::min(branch, count));
+    const auto cut = [&] {
+      const float logit = (std::max(least, own.floor()) - shift) * temperature;
+      return logit - kRounding * (1 + std::fabs(logit));
+    };
+    for (int at = 0; (at = next_of(of, size, at, cut())) < size; at++)
+      if (const float score = of[at] * inverse + shift; score > floor) own.take({score, int32_t(row), at});
     for (const Candidate& one : own.found) best.take(one);
   }
   std::sort(best.found.begin(), best.found.end(), std::greater<>());

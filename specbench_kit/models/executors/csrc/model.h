@@ -17,28 +17,37 @@ struct Shape {
   float eps;
 };
 
-// Every pointer is [tokens] unless it says otherwise; see native.py, which fills it.
+struct Token {
+  int32_t id, slot, place, position, prefix;
+  size_t seen, seen_end;  // in `Batch::seen`: the places that it sees besides all those below `prefix`
+};
+
 struct Batch {
-  int32_t tokens, kept, hidden_layers, threads, vocabulary;  // the best is looked for in the first `vocabulary`
-  const int32_t *token, *position, *slot, *place, *prefix;
-  const int32_t *extra_offset, *extra;  // [tokens + 1], [their last]
-  const int32_t *kept_token;            // [kept]
-  const int32_t *hidden_layer;          // [hidden_layers]
-  float* logits;                        // [kept, padded vocabulary]
-  float* hidden;                        // [hidden_layers, kept, hidden]
-  int32_t* best;                        // [kept]
-  const float* states;                  // [tokens, hidden], read beside the embeddings
-  float* new_states;                    // [tokens, hidden], what the layers made of them; null where nobody asks
+  std::vector<Token> tokens;
+  std::vector<int32_t> seen;
+  std::vector<int32_t> kept;    // of the tokens, those whose logits are wanted
+  std::vector<int32_t> layers;  // whose hidden states are wanted
+  int32_t threads, vocabulary;  // the best is looked for in the first `vocabulary`
+  float* logits;                // [kept, padded outputs]
+  std::vector<int32_t> best;    // [kept]; -1 where logits are not numbers
+  float* hidden;                // [layers, kept, hidden]
+  const float* states;          // [tokens, hidden], read beside the embeddings
+  float* new_states;            // [tokens, hidden], what the layers made of them; null where nobody asks
+
+  int size() const { return int(tokens.size()); }
+  int rows() const { return int(kept.size()); }
+  Sight sight(const Token& token) const { return {token.prefix, seen.data() + token.seen, seen.data() + token.seen_end}; }
 };
 
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  virtual void forward(const Batch& batch) = 0;
+  virtual void forward(Batch& batch) = 0;
   virtual void move(int slot, int count, const int32_t* from, int to) = 0;
   // Another one over the same weights, with KV of its own.
   virtual std::unique_ptr<Decoder> beside(int slots, int capacity) const = 0;
   const Shape shape;
+  Batch batch;  // for whoever has none, so that its memory is kept from forward to forward
 
  protected:
   explicit Decoder(const Shape& shape) : shape(shape) {}
@@ -69,6 +78,16 @@ inline int likeliest(const float* logits, int size) {
   int at = block;
   while (at < size - 1 && logits[at] != top) at++;  // NaN is nobody's equal: the search ends all the same
   return at;
+}
+
+// The same; -1 where any is not a number, or they are infinite of either sign.
+inline int best_number(const float* logits, int size) {
+  Floats sums = {};
+  float rest = 0;
+  int at = 0;
+  for (; at + kLanes <= size; at += kLanes) sums += loadf(logits + at);
+  for (; at < size; at++) rest += logits[at];
+  return std::isnan(sum(sums) + rest) ? -1 : likeliest(logits, size);
 }
 
 // Of softmax(logits / temperature): probability of the likeliest entry, entropy, its lead over the second; then the
@@ -168,7 +187,7 @@ class LlamaDecoder final : public Decoder {
         if (from[i] != to + i) cache.move(slot, from[i], to + i);
   }
 
-  void forward(const Batch& batch) override {
+  void forward(Batch& batch) override {
     reserve(batch);
     pool_.run(batch.threads, [&](Worker& worker) { work(batch, worker); });
   }
@@ -179,9 +198,9 @@ class LlamaDecoder final : public Decoder {
   int projected() const { return rotating() + shape.kv_heads * shape.head_dim; }
 
   void reserve(const Batch& batch) {
-    const size_t tokens = batch.tokens;
+    const size_t tokens = batch.size();
     hidden_.resize(tokens * padded(shape.hidden));
-    normed_.resize(std::max<size_t>(tokens, batch.kept) * reading());
+    normed_.resize(std::max<size_t>(tokens, batch.rows()) * reading());
     qkv_.resize(tokens * padded(projected()));
     mixed_.resize(tokens * shape.heads * shape.head_dim);
     gate_up_.resize(tokens * padded(2 * shape.inner));
@@ -193,15 +212,16 @@ class LlamaDecoder final : public Decoder {
   void find_tiles(const Batch& batch) {
     const int group = shape.heads / shape.kv_heads, most = std::max(1, Cache::kTile / group);
     tiles_.clear();
-    for (int first = 0, end; first < batch.tokens; first = end) {
-      for (end = first + 1; end < batch.tokens && end - first < most && batch.slot[end] == batch.slot[first];) end++;
+    const auto& tokens = batch.tokens;
+    for (int first = 0, end; first < batch.size(); first = end) {
+      for (end = first + 1; end < batch.size() && end - first < most && tokens[end].slot == tokens[first].slot;) end++;
       tiles_.push_back({first, end});
     }
   }
 
-  void work(const Batch& batch, Worker& worker) {
-    const auto mine = worker.share(batch.tokens);
-    for (int t = mine.first; t < mine.end; t++) embed(batch.token[t], row(hidden_, t, shape.hidden));
+  void work(Batch& batch, Worker& worker) {
+    const auto mine = worker.share(batch.size());
+    for (int t = mine.first; t < mine.end; t++) embed(batch.tokens[t].id, row(hidden_, t, shape.hidden));
     for (int i = 0; i < shape.layers; i++) {
       keep_hidden(batch, worker, i);
       step(batch, worker, weights_->layers[i], caches_[i]);
@@ -217,7 +237,7 @@ class LlamaDecoder final : public Decoder {
 
   void step(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
     const auto& s = shape;
-    const int tokens = batch.tokens, wide = padded(s.hidden);
+    const int tokens = batch.size(), wide = padded(s.hidden);
     if (s.reads) join_states(batch, worker, layer);
     else normalise_all(worker, layer.input_norm, tokens);
     multiply<false>(worker, layer.qkv, normed_.data(), reading(), tokens, qkv_.data(), padded(projected()));
@@ -248,7 +268,7 @@ class LlamaDecoder final : public Decoder {
   // The embedding and the state beside it, each normalised; the layer then adds to the state.
   void join_states(const Batch& batch, Worker& worker, const Layer<Kind>& layer) {
     const int size = shape.hidden;
-    const auto mine = worker.share(batch.tokens);
+    const auto mine = worker.share(batch.size());
     for (int t = mine.first; t < mine.end; t++) {
       float *joined = &normed_[size_t(t) * reading()], *sum = row(hidden_, t, size);
       const float* state = batch.states + size_t(t) * size;
@@ -259,17 +279,18 @@ class LlamaDecoder final : public Decoder {
   }
 
   void place_keys(const Batch& batch, Worker& worker, const Layer<Kind>& layer, Cache& cache) {
-    const auto mine = worker.share(batch.tokens);
+    const auto mine = worker.share(batch.size());
     for (int t = mine.first; t < mine.end; t++) {
+      const Token& token = batch.tokens[t];
       float* qkv = row(qkv_, t, projected());
       for (size_t i = 0; i < layer.qkv_bias.size(); i += kLanes)
         store(qkv + i, loadf(qkv + i) + loadf(layer.qkv_bias.data() + i));
       for (int head = 0; head < shape.heads + shape.kv_heads; head++)
-        rotate(batch.position[t], qkv + head * shape.head_dim, head < shape.heads ? layer.query_norm : layer.key_norm);
+        rotate(token.position, qkv + head * shape.head_dim, head < shape.heads ? layer.query_norm : layer.key_norm);
       const float scale = 1.0f / std::sqrt(float(shape.head_dim));
       for (int i = 0; i < shape.heads * shape.head_dim; i += kLanes) store(qkv + i, loadf(qkv + i) * scale);
       for (int head = 0; head < shape.kv_heads; head++)
-        cache.write(batch.slot[t], head, batch.place[t], qkv + (shape.heads + head) * shape.head_dim,
+        cache.write(token.slot, head, token.place, qkv + (shape.heads + head) * shape.head_dim,
                     qkv + rotating() + head * shape.head_dim);
     }
     worker.meet();
@@ -295,7 +316,7 @@ class LlamaDecoder final : public Decoder {
 
   // All queries of a few tokens that read one head of keys, a cache's tile at a time.
   void attend_tile(const Batch& batch, const Cache& cache, Range tokens, int kv_head, float* scratch) {
-    const int group = shape.heads / shape.kv_heads;
+    const int group = shape.heads / shape.kv_heads, slot = batch.tokens[tokens.first].slot;
     const float* queries[Cache::kTile];
     float* out[Cache::kTile];
     Sight sights[Cache::kTile];
@@ -304,13 +325,13 @@ class LlamaDecoder final : public Decoder {
       for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         queries[count] = row(qkv_, t, projected()) + head * shape.head_dim;
         out[count] = &mixed_[(size_t(t) * shape.heads + head) * shape.head_dim];
-        sights[count] = {batch.prefix[t], batch.extra + batch.extra_offset[t], batch.extra + batch.extra_offset[t + 1]};
+        sights[count] = batch.sight(batch.tokens[t]);
         if (++count == Cache::kTile) {
-          cache.attend(batch.slot[t], kv_head, count, queries, sights, out, scratch);
+          cache.attend(slot, kv_head, count, queries, sights, out, scratch);
           count = 0;
         }
       }
-    if (count) cache.attend(batch.slot[tokens.first], kv_head, count, queries, sights, out, scratch);
+    if (count) cache.attend(slot, kv_head, count, queries, sights, out, scratch);
   }
 
   // silu(gate) * up, in the gate's place.
@@ -327,29 +348,30 @@ class LlamaDecoder final : public Decoder {
 
   // As transformers counts them: `layer` is what enters that layer, the last is what the head reads.
   void keep_hidden(const Batch& batch, Worker& worker, int layer) {
-    for (int wanted = 0; wanted < batch.hidden_layers; wanted++) {
-      if (batch.hidden_layer[wanted] != layer) continue;
+    const size_t kept = batch.rows();
+    for (size_t wanted = 0; wanted < batch.layers.size(); wanted++) {
+      if (batch.layers[wanted] != layer) continue;
       if (layer < shape.layers) worker.meet();
-      const auto mine = worker.share(batch.kept);
+      const auto mine = worker.share(batch.rows());
       for (int k = mine.first; k < mine.end; k++) {
-        const float* from = layer < shape.layers ? row(hidden_, batch.kept_token[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
-        std::memcpy(batch.hidden + (size_t(wanted) * batch.kept + k) * shape.hidden, from, shape.hidden * sizeof(float));
+        const float* from = layer < shape.layers ? row(hidden_, batch.kept[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
+        std::memcpy(batch.hidden + (wanted * kept + k) * shape.hidden, from, shape.hidden * sizeof(float));
       }
       worker.meet();
     }
   }
 
-  void finish(const Batch& batch, Worker& worker) {
-    const auto all_mine = worker.share(batch.new_states ? batch.tokens : 0);
+  void finish(Batch& batch, Worker& worker) {
+    const auto all_mine = worker.share(batch.new_states ? batch.size() : 0);
     for (int t = all_mine.first; t < all_mine.end; t++)
       std::memcpy(batch.new_states + size_t(t) * shape.hidden, row(hidden_, t, shape.hidden), shape.hidden * sizeof(float));
-    const auto mine = worker.share(batch.kept);
+    const auto mine = worker.share(batch.rows());
     for (int k = mine.first; k < mine.end; k++)
-      normalise(row(hidden_, batch.kept_token[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
+      normalise(row(hidden_, batch.kept[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
     keep_hidden(batch, worker, shape.layers);
-    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.kept, batch.logits, padded(shape.outputs));
+    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.rows(), batch.logits, padded(shape.outputs));
     for (int k = mine.first; k < mine.end; k++)
-      batch.best[k] = likeliest(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
+      batch.best[k] = best_number(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
   }
 
   std::shared_ptr<const Weights<Kind>> weights_;

@@ -42,6 +42,13 @@ inline float largest(Floats v) {
   return found;
 }
 
+inline bool any(Ints truths) {
+  uint64_t pairs[kLanes / 2], found = 0;
+  std::memcpy(pairs, &truths, sizeof truths);
+  for (uint64_t pair : pairs) found |= pair;
+  return found;
+}
+
 inline float largest(const float* values, int size) {
   Floats best = all(-INFINITY);
   int at = 0;
