@@ -41,6 +41,9 @@ class Finding:
     advice: str = ""
 
 
+Look = Callable[[], Iterator[Finding]]
+
+
 def doctor(
     data_dir: Annotated[
         Path | None, typer.Option(help="Look for datasets here (SKIT_DATA_DIR).", show_default=False)
@@ -64,7 +67,8 @@ def doctor(
 
 def examine(data_dir: Path | None) -> Iterator[Finding]:
     """Every finding; a part that cannot be looked at is a finding too."""
-    for name, look in {**LOOKS, "data folder": partial(_datasets, data_dir)}.items():
+    looks: dict[str, Look] = {**LOOKS, "data folder": partial(_datasets, data_dir)}
+    for name, look in looks.items():
         try:
             yield from look()
         except SkitError as error:
@@ -185,7 +189,7 @@ def _extras() -> Iterator[Finding]:
             yield Finding(f"extra {extra}", "missing", brings, f"pip install 'specbench-kit[{extra}]'")
 
 
-LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
+LOOKS: dict[str, Look] = {
     "kit": _kit,
     "executors": _executors,
     "devices": _devices,
@@ -207,7 +211,7 @@ def _print(findings: list[Finding]) -> None:
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for overflow in ("ignore", "ignore", "fold"):
-        table.add_column(no_wrap=overflow == "ignore", overflow=overflow)  # type: ignore[arg-type]
+        table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
     for finding in findings:
         mark, style = MARKS[finding.state]
         words = one_line(". ".join(filter(None, (finding.found, finding.advice))))

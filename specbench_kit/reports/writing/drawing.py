@@ -99,11 +99,12 @@ def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     content = BytesIO()
+    canvas: Any = (FigureCanvasSVG if suffix == "svg" else FigureCanvasAgg)(figure)
     if suffix == "svg":
-        FigureCanvasSVG(figure).print_svg(content, metadata={"Date": None})
+        canvas.print_svg(content, metadata={"Date": None})
     else:
         figure.dpi = dpi or figure.dpi
-        FigureCanvasAgg(figure).print_png(content)
+        canvas.print_png(content)
     return content.getvalue()
 
 
