@@ -10,6 +10,7 @@ any other target there is `skit train-head`.
 """
 
 import argparse
+import json
 import random
 import re
 import time
@@ -22,6 +23,8 @@ import torch
 from train_bundled_pair import HELD_OUT, load, math_documents
 from transformers import AutoTokenizer
 
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.models.head_library import RECORD
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.training.heads.fit import Optimizer, Recipe, Text, batched, judge, new_head
@@ -66,6 +69,14 @@ def draw(documents: list[str], said: list[Text], tokenizer: Any, rng: random.Ran
     return [text for text in chosen if text.answer[2:] and len(text.prompt) + len(text.answer) <= LONGEST]
 
 
+def remember(folder: Path, documents: list[str]) -> None:
+    """The hashes of the problems that the texts were made from, so that a benchmark knows them."""
+    questions = (document.split("Question: ", 1)[1].split("\nAnswer:", 1)[0] for document in documents)
+    prompts = [Prompt("", "", (question,)).fingerprint for question in questions]
+    record = {"dataset": {"name": "gsm8k", "part": "train", "count": len(prompts)}, "prompts": prompts}
+    (folder / RECORD).write_text(json.dumps(record) + "\n")
+
+
 def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[Text]], recipe: Recipe) -> None:
     """Until the time is up, towards which the steps become smaller."""
     optimizer, rng, started_s = Optimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
@@ -108,6 +119,7 @@ def main() -> None:
     rounds = (draw(documents, said, tokenizer, rng) for _ in iter(int, 1))
     fit_for(args.minutes, head, target, rounds, Recipe(learning_rate=args.lr, seed=args.seed))
     save_head(head, args.out)
+    remember(args.out, documents)
 
 
 if __name__ == "__main__":

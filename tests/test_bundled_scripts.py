@@ -1,4 +1,4 @@
-"""The scripts that distil the bundled draft: what the target writes, what is kept of it, what the draft learns."""
+"""The scripts behind the bundled draft and head: what the target writes, what is kept of it, what is learned."""
 
 import importlib
 import random
@@ -13,12 +13,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from specbench_kit.datasets.base import Prompt
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.head_library import learned_from
 from tests.tiny_models import plain_greedy, random_prompts, tiny_llama
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 answers: Any = importlib.import_module("bundled_answers")
 distillation: Any = importlib.import_module("distil_bundled_draft")
+head_training: Any = importlib.import_module("train_bundled_head")
 
 MARK = [5, 6]
 
@@ -80,6 +83,18 @@ def test_shards_keep_documents(tmp_path: Path) -> None:
         assert one.start == other.start
         for name in ("tokens", "likely", "probability"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_a_head_learns_from_shards_and_remembers_the_problems(tmp_path: Path) -> None:
+    written = documents(7)
+    answers.write_shard(tmp_path / "0-0.npz", written)
+    for one, text in zip(written, head_training.answered(tmp_path), strict=True):
+        assert [*text.prompt, *text.answer] == one.tokens.tolist()
+        assert len(text.prompt) == one.start
+    head_training.remember(tmp_path, ["<s>Question: How many?\nAnswer: 3</s>", "<s>Question: Why?\nAnswer: So.</s>"])
+    found = learned_from(tmp_path)
+    assert found.prompts == {Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")}
+    assert found.part == "train"
 
 
 def test_shards_are_used_in_turn_whole_and_new_ones_as_they_come(

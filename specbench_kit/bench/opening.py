@@ -33,7 +33,7 @@ def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDat
     methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
     sizes = [{"effective_batch_size": bench.engine(method).effective_batch_size} for method in bench.methods.values()]
     described = [
-        {**about, **_seen(dataset, method), **shown, **bench.sent(method), "config": {**about["config"], **size}}
+        {**about, **_seen(dataset, method, bench), **shown, **bench.sent(method), "config": {**about["config"], **size}}
         for dataset, about in zip(datasets, shared, strict=True)
         for method, shown, size in zip(bench.methods.values(), methods, sizes, strict=True)
     ]
@@ -83,8 +83,8 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
     }
 
 
-def _seen(dataset: LoadedDataset, method: Method) -> dict[str, Any]:
-    count = count_seen(dataset, method)
+def _seen(dataset: LoadedDataset, method: Method, bench: Workbench) -> dict[str, Any]:
+    count = count_seen(dataset, method, bench.heads)
     return {"seen_prompts": count} if count else {}
 
 

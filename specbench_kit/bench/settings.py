@@ -78,8 +78,8 @@ class Settings:
     exclude_seen: Annotated[
         bool,
         Option(
-            "Leave out prompts that a method's predictor was trained on. Those of the part of a dataset that is "
-            "reserved for training are left out in any case.",
+            "Leave out prompts that a method's predictor or head was trained on. Those of the part of a dataset that "
+            "is reserved for training are left out in any case.",
             RUN,
         ),
     ] = False

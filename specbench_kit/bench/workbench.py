@@ -1,6 +1,7 @@
 """What the benchmarks of one command share: a pair of models, the methods made ready, and room for all of them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from specbench_kit.assembly import hidden_states, live_engine, require_stages
@@ -32,7 +33,7 @@ class Workbench:
     """`methods` are those that can run here, by spec; `left_out` says why others of `all` cannot.
 
     `lanes` are those that take turns: the methods, after the baseline where that is wanted or read. `datasets` are
-    without the prompts that methods learned from, where these are left out.
+    without the prompts that methods learned from, where these are left out; `heads` are folders by name.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class Workbench:
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
-        self.datasets = [without_seen(dataset, self.methods.values(), settings) for dataset in datasets]
+        self.heads = {n: Path(o.source.location) for n, o in self.pair.others.items() if n.startswith(HEAD)}
+        self.datasets = [without_seen(one, self.methods.values(), settings, self.heads) for one in datasets]
         self.runners = self._make_runners(self.datasets)
         self.evidence = Evidence(self.pair, self.runners["target"])
         self.stages = self._start_stages() if settings.launch == "processes" else None

@@ -112,10 +112,8 @@ def _prepare(
         campaign = Campaign(settings, loaded, report)
     for benchmark in campaign.benchmarks:
         if left_out := benchmark.dataset.left_out:
-            say(
-                console,
-                f"{benchmark.dataset.name}: drawn without the {len(left_out)} prompts that a predictor was trained on",
-            )
+            without = f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
+            say(console, f"{benchmark.dataset.name}: {without}")
     for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
         say(console, note)
     return campaign

@@ -1,6 +1,8 @@
 """Which feature heads there are: bundled with the kit, and those that the user trained. Imports nothing heavy."""
 
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource
@@ -10,6 +12,8 @@ AUTO = "auto"
 HEAD = "head:"
 """What tells heads from models among the names of what drafts."""
 BUNDLED_HEAD = Path(__file__).parent / "bundled" / "head"
+RECORD = "training.json"
+"""What a head was trained on, beside it; heads of other origin have none."""
 
 
 def named(path: str) -> str:
@@ -46,6 +50,26 @@ def lacks(name: str, target: ModelSource) -> bool:
     except SkitError:
         return True
     return False
+
+
+class Learned(NamedTuple):
+    """Fingerprints of the prompts that a head learned from, and which part of their dataset they are."""
+
+    prompts: frozenset[str] = frozenset()
+    part: str | None = None
+
+
+def learned_from(folder: Path) -> Learned:
+    """What the record of a head's training says; nothing where there is none."""
+    file = folder / RECORD
+    if not file.is_file():
+        return Learned()
+    try:
+        found = json.loads(file.read_text())
+        prompts, dataset = found.get("prompts") or [], found.get("dataset") or {}
+        return Learned(frozenset(prompts), dataset.get("part"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise SkitError(f"cannot read what the head was trained on in '{file}' ({error}): train it again") from error
 
 
 def _checked(folder: Path, missing: str) -> ModelSource:

@@ -33,6 +33,7 @@ def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str],
     record = json.loads((folder / "training.json").read_text())
     assert record["recipe"]["steps"] == 4
     assert record["answers"] == 11
+    assert len(record["prompts"]) == 12
     assert json.loads((folder / "config.json").read_text())["draft_vocab_size"] == 200
 
 
@@ -48,6 +49,8 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     run = read_object(folder / "run.json")
     assert run["models"].keys() == {"target", "head:auto"}
     assert len(run["models"]["head:auto"]["hash"]) == 64
+    (record,) = home.rglob("training.json")
+    assert set(run["dataset"]["left_out"]) == set(read_object(record)["prompts"])
     layers = run["hidden_states"]["layers"]
     assert run["hidden_states"]["bytes_per_token"] == 1000 * len(layers)
     sent = read_object(folder / "summary.json")["hidden_states"]

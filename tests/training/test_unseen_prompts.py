@@ -13,6 +13,8 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.datasets.loading import leave_out, load
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.head_library import RECORD
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.predictor.wording import headline
@@ -74,18 +76,34 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
     dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
     seen = frozenset(prompt.fingerprint for prompt in dataset.prompts[:7])
     method = Trained(prompts=seen)
-    assert count_seen(dataset, method) == 7
-    assert without_seen(dataset, [method, FixedK()], SETTINGS) == dataset
+    assert count_seen(dataset, method, {}) == 7
+    assert without_seen(dataset, [method, FixedK()], SETTINGS, {}) == dataset
     for methods, settings in (
         ([replace(method, apart=True)], SETTINGS),
         ([method], replace(SETTINGS, exclude_seen=True)),
     ):
-        rest = without_seen(dataset, [*methods, FixedK()], settings)
+        rest = without_seen(dataset, [*methods, FixedK()], settings, {})
         assert rest.prompts == dataset.prompts[7:]
         assert rest.digest != dataset.digest
         assert rest.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
     with pytest.raises(SkitError, match="learned from every one of the prompts of gsm8k"):
         leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts}, None, 0)
+
+
+def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data: Path, tmp_path: Path) -> None:
+    dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
+    prompts, heads = [prompt.fingerprint for prompt in dataset.prompts[:5]], {"head:auto": tmp_path}
+    method, asked = parse_method("eagle"), replace(SETTINGS, exclude_seen=True)
+    assert count_seen(dataset, method, heads) == 0
+    for part, unasked in (("train", 40), ("reserved", 35)):
+        (tmp_path / RECORD).write_text(json.dumps({"prompts": prompts, "dataset": {"part": part}}))
+        assert count_seen(dataset, method, heads) == 5
+        assert count_seen(dataset, FixedK(), heads) == 0
+        assert len(without_seen(dataset, [method], SETTINGS, heads).prompts) == unasked
+        assert without_seen(dataset, [method, FixedK()], asked, heads).prompts == dataset.prompts[5:]
+    (tmp_path / RECORD).write_text('{"prompts": [')
+    with pytest.raises(SkitError, match=r"cannot read what the head was trained on in .*: train it again"):
+        count_seen(dataset, method, heads)
 
 
 def test_a_limit_counts_the_prompts_that_remain(data: Path) -> None:
@@ -103,7 +121,8 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
         "uses": {"predictor": {"threshold": 0.0, "max_draft": 5, "deployment": "wan"}},
     }
     assert setting_cautions(run) == [
-        "SEEN PROMPTS: the predictor of w was trained on 6 of these 20 prompts; --exclude-seen leaves them out.",
+        "SEEN PROMPTS: the predictor or the head of w was trained on 6 of these 20 prompts; --exclude-seen leaves them "
+        "out.",
         "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
         "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', and time here is 'local'.",
     ]

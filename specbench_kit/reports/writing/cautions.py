@@ -41,8 +41,8 @@ def _predictor_cautions(run: Fields) -> list[str]:
     if seen := run.get("seen_prompts"):
         of_all = count((run.get("dataset") or {}).get("count"))
         lines.append(
-            f"SEEN PROMPTS: the predictor of {method} was trained on {count(seen)} of these {of_all} prompts; "
-            "--exclude-seen leaves them out."
+            f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(seen)} of these {of_all} "
+            "prompts; --exclude-seen leaves them out."
         )
     predictor = (run.get("uses") or {}).get("predictor") or {}
     if predictor.get("threshold") == 0:

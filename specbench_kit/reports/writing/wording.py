@@ -146,7 +146,7 @@ def dataset_sentence(dataset: Fields) -> str:
     of_all = f" of {count(dataset['total'])}" if dataset.get("total") is not None else ""
     used = f"{count(dataset.get('count'))}{of_all} prompts"
     if dataset.get("left_out"):
-        used += f" (drawn without {count(len(dataset['left_out']))} that a predictor was trained on)"
+        used += f" (drawn without {count(len(dataset['left_out']))} that a predictor or head was trained on)"
     source = str(dataset.get("source", "an unnamed source"))
     origin = f"{origins.get(source, source)} {dataset.get('location', '')}".rstrip()
     return f"{dataset.get('name', 'unnamed')}, {used}, from {origin}"

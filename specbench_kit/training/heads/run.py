@@ -16,7 +16,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import folder_for
+from specbench_kit.models.head_library import RECORD, folder_for
 from specbench_kit.models.heads.files import save_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
@@ -26,7 +26,6 @@ from specbench_kit.training.heads.fit import Recipe, Text, batched, fit, judge, 
 
 SET_APART = 0.1
 FEWEST = 10
-RECORD = "training.json"
 
 
 Report = Callable[[str, int, int], None]
@@ -141,13 +140,22 @@ def _agreement(head: Any, target: Any, texts: Sequence[Text], recipe: Recipe) ->
     return [round(share, 4) for share in found]
 
 
+def _learned_from(settings: Settings, dataset: LoadedDataset | None) -> dict[str, Any]:
+    """What is told of a head's prompts: see `learned_from`."""
+    if dataset is not None:
+        return {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
+    assert settings.trace is not None
+    recorded = TraceFile(settings.trace).header.run
+    known = {name: recorded.get(name) for name in ("dataset", "prompts")}
+    return {**known, "trace": provenance.hash_file(settings.trace)}
+
+
 def _write_record(
     folder: Path, settings: Settings, pair: Pair, dataset: LoadedDataset | None, summary: dict[str, Any]
 ) -> None:
     record = {
         "models": pair.describe(provenance.hash_model),
-        "dataset": None if dataset is None else dataset.describe(),
-        "trace": None if settings.trace is None else provenance.hash_file(settings.trace),
+        **_learned_from(settings, dataset),
         "max_new_tokens": settings.max_new_tokens,
         "recipe": asdict(settings.recipe),
         **summary,
