@@ -47,7 +47,7 @@ VARIANTS = {
     ],
     "sglang-ema": ["sglang-ema:warmup=2,interval=1"],
     "tapout": ["tapout:arms=autoregressive+svip+fixed-k.k=2+threshold,max_draft=4"],
-    "ucb-specstop": ["ucb-specstop:k_max=4"],
+    "ucb-specstop": ["ucb-specstop:k_max=4,context=link"],
     "vllm-adaptive": [
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1",
         "vllm-adaptive:max_draft=3,refit_every=2,warmup_refits=1,feature=margin",

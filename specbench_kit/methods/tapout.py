@@ -23,12 +23,15 @@ class TapOut(Composed):
     of what was drafted. Kept for the run: each arm's rounds and mean reward.
     """
 
-    arms: str = "threshold+svip+adaedl"
+    arms: str = "threshold+svip+adaedl+entropy-change+margin"
     max_draft: int = 8
     source = "TapOut, arXiv 2511.02017"
     group = "bandit"
     grid = MappingProxyType(
-        {"arms": ("threshold+svip+adaedl", "fixed-k.k=1..6", "svip+fixed-k.k=2..4"), "max_draft": (4, 6, 8)}
+        {
+            "arms": ("threshold+svip+adaedl+entropy-change+margin", "fixed-k.k=1..6", "svip+fixed-k.k=2..4"),
+            "max_draft": (4, 6, 8),
+        }
     )
 
     def __post_init__(self) -> None:

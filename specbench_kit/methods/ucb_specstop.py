@@ -1,8 +1,9 @@
 """The draft length that takes the least time per token over a link, learned by trying."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import log, log2, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
@@ -24,13 +25,16 @@ class UcbSpecStop(Method):
 
     Kept for the run, by k: milliseconds of its rounds, tokens that they gave and how many there were; a round in which
     a prompt comes in counts for nothing. The requests of a batch have one k. `estimator=mean` averages the rounds' own
-    ratios instead of taking the ratio of the sums. `scale=auto` measures `beta` in rounds of 100 ms.
+    ratios instead of taking the ratio of the sums. `scale=auto` measures `beta` in rounds of 100 ms. `context=link`
+    keeps all that apart for every state of the link, which is how often 1 ms has to be doubled to come to what a
+    message has typically taken of late.
     """
 
     k_max: int = 20
     beta: float = 1.0
     estimator: Literal["ratio", "mean"] = "ratio"
     scale: Literal["auto", "none"] = "auto"
+    context: Literal["run", "link"] = "run"
     source = "UCB-SpecStop, arXiv 2606.20591"
     group = "bandit"
     grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
@@ -72,13 +76,22 @@ class Arm:
         return self.milliseconds / self.tokens - beta * sqrt(self.rounds * log(rounds)) / self.tokens
 
 
+def link_state(message_s: float) -> int:
+    """Doublings of 1 ms, rounded; 0 for anything below."""
+    return max(0, round(log2(1000 * message_s))) if message_s else 0
+
+
 class _UcbSpecStopPolicy(Policy):
     def __init__(self, options: UcbSpecStop) -> None:
         self.options = options
-        self.arms = [Arm() for _ in range(options.k_max)]
+        self.states: defaultdict[int, list[Arm]] = defaultdict(lambda: [Arm() for _ in range(options.k_max)])
+        self.arms = self.states[0]
+        """Those of the link's present state."""
         self.length, self.time = 0, None  # type: int, RoundTime | None
 
     def draft(self, drafter: "Drafter") -> None:
+        if self.options.context == "link":
+            self.arms = self.states[link_state(drafter.clock.typical_s("link"))]
         self.length, self.time = self._best(), RoundTime(drafter)
         for _ in range(self.length):
             drafter.extend(drafter.drafts)

@@ -17,14 +17,17 @@ from specbench_kit.methods.banditspec import BanditSpec, Exp3, Ucb, _BanditSpecP
 from specbench_kit.methods.sglang_ema import SGLangEma, Slot, _SGLangEmaPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tapout import _TapOutPolicy, blended
-from specbench_kit.methods.ucb_specstop import Arm, UcbSpecStop, _UcbSpecStopPolicy
+from specbench_kit.methods.ucb_specstop import Arm, UcbSpecStop, _UcbSpecStopPolicy, link_state
 
 ONE = at()
 
 
-def round_of(policy: object, accepted: list[int], *, took_s: float = 0.1, **drafting: object) -> list[int]:
-    """One round of requests that accept so many tokens; returns what each drafted."""
+def round_of(
+    policy: object, accepted: list[int], *, took_s: float = 0.1, message_s: float = 0.0, **drafting: object
+) -> list[int]:
+    """One round of requests that accept so many tokens, after a message over the link; returns what each drafted."""
     clock = ModelledClock()
+    clock.charge("link", message_s)
     drafter = KnownDrafter([[ONE] * 30] * len(accepted), clock=clock, **drafting)  # type: ignore[arg-type]
     policy.draft(drafter)  # type: ignore[attr-defined]
     chosen = policy.choose(drafter.drafts)  # type: ignore[attr-defined]
@@ -215,3 +218,15 @@ def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
 def test_arms_that_make_no_sense(arms: str, wrong: str) -> None:
     with pytest.raises(SkitError, match=wrong):
         parse_method(f"tapout:arms={arms}")
+
+
+def test_ucb_specstop_keeps_states_of_the_link_apart() -> None:
+    """What was tried with messages of 20 ms is yet to be tried with messages of 40 ms."""
+    assert [link_state(seconds) for seconds in (0.0, 0.0004, 0.001, 0.02, 0.03, 0.04)] == [0, 0, 0, 4, 5, 5]
+
+    def played(context: str) -> list[int]:
+        policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3, context=context))  # type: ignore[arg-type]
+        return [round_of(policy, [1], message_s=message_s)[0] for message_s in (0.02, 0.02, 0.04, 0.02, 0.04, 0.04)]
+
+    assert played("link") == [1, 2, 1, 3, 2, 3]
+    assert played("run")[:3] == [1, 2, 3]

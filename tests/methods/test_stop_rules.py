@@ -13,6 +13,8 @@ from specbench_kit.decoding.tree import Outlook
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.adaedl import AdaEdl, _AdaEdlPolicy
+from specbench_kit.methods.entropy_change import EntropyChange
+from specbench_kit.methods.margin import Margin
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.specdecpp import SpecDecPp, _SpecDecPpPolicy
 from specbench_kit.methods.svip import Svip
@@ -112,3 +114,18 @@ def test_specdecpp_says_how_well_its_predictor_is_calibrated_and_needs_one(tmp_p
 def test_options_that_make_no_sense(spec: str, wrong: str) -> None:
     with pytest.raises(SkitError, match=wrong):
         parse_method(spec)
+
+
+def test_margin_keeps_the_token_whose_two_likeliest_are_close() -> None:
+    drafter = KnownDrafter([[at(margin=margin) for margin in (0.9, 0.2, 0.19, 0.9)]])
+    policy = Margin().policy()
+    assert isinstance(policy, Policy)
+    policy.draft(drafter)
+    assert (drafter.drafts[0].tree.last, policy.choose(drafter.drafts)) == (3, [[1, 2, 3]])
+
+
+def test_entropy_change_stops_after_a_leap_and_not_at_a_height() -> None:
+    """Roots 1.0, 1.2, 0.5, 0.7, 0.9: no leap above .2; from .9 to 1.11 there is one."""
+    steady = [root**2 for root in (1.0, 1.2, 0.5, 0.7, 0.9)]
+    assert lengths(EntropyChange(threshold=0.2001).policy(), [*steady, 1.11**2, 0.0]) == ([6], [6])
+    assert lengths(EntropyChange(threshold=0.22).policy(), [*steady, 1.11**2, 0.0]) == ([7], [7])

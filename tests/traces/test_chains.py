@@ -27,6 +27,8 @@ SPECS = [
     "fixed-k:k=6",
     "threshold:threshold=0.6,max_draft=6",
     "threshold:threshold=0.6,max_draft=3",
+    "margin:threshold=0.5,max_draft=6",
+    "entropy-change:threshold=0.3,max_draft=6",
     "oracle:max_draft=6",
     "oracle:max_draft=2",
     "wisp:predictor=PREDICTOR,max_draft=6",

@@ -1,0 +1,64 @@
+"""Stop where the draft model is suddenly less sure than it was at the token before."""
+
+from dataclasses import dataclass
+from math import sqrt
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from specbench_kit.methods.base import Chains, Method, Policy, StopRule, methods, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specbench_kit.decoding.drafter import Draft, Drafter
+
+ENTROPY = 1
+"""Its place among the statistics of `Chains`."""
+
+
+@methods.register("entropy-change")
+@dataclass(frozen=True)
+class EntropyChange(Method):
+    """Stop after the first token whose root of the entropy is above that of the token before by more than a threshold.
+
+    That token is sent; a draft's first one has none before it. Entropy is in nats. It keeps nothing from round to
+    round.
+    """
+
+    threshold: float = 0.2
+    max_draft: int = 20
+    source = "an arm of TapOut, arXiv 2511.02017; threshold ours"
+    group = "stop-rule"
+    grid = MappingProxyType({"threshold": (0.1, 0.2, 0.4, 0.6, 0.8, 1.0), "max_draft": (3, 5, 8)})
+
+    def __post_init__(self) -> None:
+        require(self.threshold >= 0, f"entropy-change: threshold must not be negative, but is {self.threshold}")
+        require(self.max_draft >= 1, f"entropy-change: max_draft must be at least 1, not {self.max_draft}")
+
+    def policy(self) -> Policy:
+        return _EntropyChangePolicy(self)
+
+
+@dataclass
+class _EntropyChangePolicy(Policy):
+    options: EntropyChange
+
+    @property
+    def stop_rule(self) -> StopRule:
+        return StopRule(self.options.max_draft, self._stops)
+
+    def draft(self, drafter: "Drafter") -> None:
+        live = drafter.drafts
+        for _ in range(self.options.max_draft):
+            live = [draft for draft in drafter.extend(live) if self._stays(draft)]
+
+    def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
+        roots = chains.statistics[..., ENTROPY] ** 0.5
+        rises = roots - roots[:, [0, *range(roots.shape[1] - 1)]]
+        return rises > self.options.threshold
+
+    def _stays(self, draft: "Draft") -> bool:
+        tree, last = draft.tree, draft.tree.last
+        before, now = (sqrt(tree.outlook(node).entropy) for node in (max(last - 1, 1), last))
+        return now - before <= self.options.threshold
