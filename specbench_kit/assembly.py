@@ -21,9 +21,11 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.modelled import TimedDrafter, TimedVerifier, Timelines
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.colocated import Colocated, colocate
+from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
 from specbench_kit.drafting.base import DRAFT, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Latencies, Method
@@ -160,12 +162,25 @@ def timed(
     on_edge = _on_edge(method, deployment)
     require_states(method, deployment)
     timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=method.learned)
-    return TimedDrafter(drafter, timelines), TimedVerifier(verifier, timelines), clock
+    beside = None
+    if can_be_colocated(method, deployment):
+        beside = Colocated(_drafting(method, deployment), learned=method.learned)
+    return TimedDrafter(drafter, timelines, beside), TimedVerifier(verifier, timelines, beside), clock
 
 
 def alone(method: Method, deployment: Deployment) -> Alone:
     """The clock of a deployment that serves one request after the other."""
     return Alone(_drafting(method, deployment), on_edge=_on_edge(method, deployment), learned=method.learned)
+
+
+def alone_colocated(method: Method, deployment: Deployment) -> Alone | None:
+    """The same with the draft model beside the target; None where it is there already, or has to be at the edge."""
+    return alone(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
+
+
+def can_be_colocated(method: Method, deployment: Deployment) -> bool:
+    """Whether the method drafts beyond the link, and could draft beside the target."""
+    return method.placement is None and _on_edge(method, deployment)
 
 
 def _on_edge(method: Method, deployment: Deployment) -> bool:
@@ -174,8 +189,12 @@ def _on_edge(method: Method, deployment: Deployment) -> bool:
 
 def _drafting(method: Method, deployment: Deployment) -> Deployment:
     """The deployment whose drafter takes the time of the method's."""
-    endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
-    return replace(deployment, drafter=endpoint)
+
+    def takes(endpoint: Endpoint) -> Endpoint:
+        return replace(endpoint, latency=method.drafting.latency(endpoint.latency))
+
+    beside = takes(deployment.colocated) if deployment.colocated else None
+    return replace(deployment, drafter=takes(deployment.drafter), colocated=beside)
 
 
 def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:

@@ -80,6 +80,7 @@ class Deployment:
     """Where each model runs. Drafting on the `edge`, every request has a device of its own; on the `server`, the
     batch shares the drafter and only prompt and answer cross the link.
 
+    `colocated` is the draft model beside the target, to hold an edge against; without it, it is as fast as the drafter.
     `predictor_s` is what the drafting device spends per token that a learned predictor judges. `cached_prompts`:
     both models have a prompt in KV when its request arrives.
     """
@@ -93,3 +94,4 @@ class Deployment:
     cached_prompts: bool = False
     description: str = ""
     source: str = ""
+    colocated: Endpoint | None = None

@@ -1,22 +1,19 @@
 """Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
-from torch import Tensor
-
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.drafter import Draft, DraftSource
+from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward
-from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment
 
 
 @dataclass(slots=True)
-class _Client:
+class Client:
     """One request: what either model has in KV, and when its next step can begin."""
 
     name: str
@@ -47,7 +44,7 @@ class Timelines:
         self._decision_s = deployment.predictor_s if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, Client] = {}
         self._shared_free_s = 0.0
         """When the drafting device that all requests share is free."""
 
@@ -55,7 +52,7 @@ class Timelines:
         """Take in a request."""
         cached = len(session.tokens) - 1 if self._cached_prompts else 0
         name = session.request.id
-        self._clients[name] = _Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
+        self._clients[name] = Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
 
     def release(self, session: Session) -> None:
         """Forget a request."""
@@ -107,7 +104,7 @@ class Timelines:
         return rows
 
     def _mark_verification(
-        self, clients: Sequence[_Client], arrivals_s: Sequence[float], start_s: float, end_s: float
+        self, clients: Sequence[Client], arrivals_s: Sequence[float], start_s: float, end_s: float
     ) -> None:
         self.clock.mark("server", "verify", start_s, end_s, *(client.name for client in clients))
         for client, arrival_s in zip(clients, arrivals_s, strict=True):
@@ -149,7 +146,7 @@ class Timelines:
             waiting = [client] if self._on_edge else clients
             self._work("prefill", waiting, [taken_s] * len(waiting))
 
-    def _work(self, label: str, clients: Sequence[_Client], seconds: Sequence[float]) -> None:
+    def _work(self, label: str, clients: Sequence[Client], seconds: Sequence[float]) -> None:
         """Drafting devices are busy for a while: each request's own, or the one that all share."""
         if self._on_edge:
             for client, taken_s in zip(clients, seconds, strict=True):
@@ -175,106 +172,29 @@ class Timelines:
         client.forwarded.update(nodes, (0,))
         return new, cached
 
-    def _send(self, client: _Client, verdict: Verdict) -> float:
+    def _send(self, client: Client, verdict: Verdict) -> float:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
         return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
-    def _answer(self, client: _Client, verdict: Verdict) -> float:
+    def _answer(self, client: Client, verdict: Verdict) -> float:
         """Seconds of the message down."""
         return self._cross(client, len(verdict.path) + 1, self._link.down_bytes_per_s)
 
-    def _cross_meanwhile(self, client: _Client, verdict: Verdict) -> None:
+    def _cross_meanwhile(self, client: Client, verdict: Verdict) -> None:
         """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
         session, name = verdict.draft.session, client.name
         up_s, down_s = self._send(client, verdict), self._answer(client, verdict)
         self.clock.mark(f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name)
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
-        session.arrival_s -= up_s + down_s
+        self._came_before(session, up_s + down_s)
 
-    def _cross(self, client: _Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
+    def _came_before(self, session: Session, seconds: float) -> None:
+        session.arrival_s -= seconds
+
+    def _cross(self, client: Client, tokens: int, bytes_per_s: float, *, typical: bool = True) -> float:
         """Seconds of one message, charged to the link."""
         seconds = self._link.message_s(tokens, bytes_per_s, client.random)
         self.clock.charge("link", seconds, typical=typical)
         return seconds
-
-
-class TimedDrafter:
-    """Any drafter, with the time that a deployment's would take."""
-
-    def __init__(self, drafter: DraftSource, timelines: Timelines) -> None:
-        self._drafter, self._timelines = drafter, timelines
-
-    @property
-    def drafts(self) -> list[Draft]:
-        return self._drafter.drafts
-
-    @property
-    def clock(self) -> ModelledClock:
-        return self._timelines.clock
-
-    def awaits(self, draft: Draft) -> bool:
-        """Whether the drafting device is free before the answer arrives."""
-        return self._timelines.awaits(draft)
-
-    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees."""
-        drafts = self._drafter.begin(sessions)
-        self._timelines.begin(drafts)
-        return drafts
-
-    def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take."""
-        return self._drafter.room(draft)
-
-    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain; returns the drafts that had room for it."""
-        grown = self._drafter.extend(drafts)
-        if grown:
-            self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
-        return grown
-
-    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes."""
-        self._timelines.draft(frontier)
-        return self._drafter.expand(frontier)
-
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """Take note of the accepted nodes."""
-        self._timelines.drafted(draft, path, kept)
-        self._drafter.commit(draft, path, kept, states)
-
-    def release(self, session: Session) -> None:
-        """Forget a finished request."""
-        self._drafter.release(session)
-
-
-class TimedVerifier:
-    """Any verifier, with the time that a deployment's link and verifier would take."""
-
-    def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
-        self._verifier, self._timelines = verifier, timelines
-        self.apart = verifier.apart
-
-    def admit(self, session: Session) -> None:
-        """Make room for a new request."""
-        self._timelines.admit(session)
-        self._verifier.admit(session)
-
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
-        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
-        verdicts = self._verifier.send(drafts, chosen)()
-        rows = self._timelines.verify(verdicts)
-        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
-        return lambda: timed
-
-    def commit(self, verdict: Verdict) -> None:
-        """Take note of the accepted nodes."""
-        self._timelines.verified(verdict)
-        self._verifier.commit(verdict)
-
-    def release(self, session: Session) -> None:
-        """Forget a finished request."""
-        self._timelines.release(session)
-        self._verifier.release(session)

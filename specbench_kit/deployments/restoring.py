@@ -18,6 +18,7 @@ def restore(described: Fields) -> Deployment:
         drafter=_endpoint(described["drafter"]),
         verifier=_endpoint(described["verifier"]),
         link=Link(**_unlimited(described["link"])),
+        colocated=_endpoint(described["colocated"]) if described.get("colocated") else None,
         **{name: described[name] for name in plain},
     )
 

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from specbench_kit.assembly import alone, environment, round_policy, timed
+from specbench_kit.assembly import alone, alone_colocated, environment, round_policy, timed
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
@@ -181,7 +181,7 @@ def replay(
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or _drafts_with_model(method)):
-        return replay_chains(rule, header, traces, alone(method, place))
+        return replay_chains(rule, header, traces, alone(method, place), alone_colocated(method, place))
     active: dict[str, RequestTrace] = {}
     drafter, verifier = _source(method, header, active), ReplayVerifier(active)
     engine = Engine(

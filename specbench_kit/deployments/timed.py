@@ -1,0 +1,112 @@
+"""Drafters and verifiers that take the time of a deployment, whatever they really are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.drafter import Draft, DraftSource
+from specbench_kit.decoding.session import Session
+from specbench_kit.decoding.tree import DraftForward
+from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.deployments.colocated import Colocated
+from specbench_kit.deployments.modelled import Timelines
+
+
+class TimedDrafter:
+    """Any drafter, with the time that a deployment's would take.
+
+    `beside` goes through the same rounds with the draft model beside the target.
+    """
+
+    def __init__(self, drafter: DraftSource, timelines: Timelines, beside: Colocated | None = None) -> None:
+        self._drafter, self._timelines = drafter, timelines
+        self._all = [timelines, *([beside] if beside else [])]
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return self._drafter.drafts
+
+    @property
+    def clock(self) -> ModelledClock:
+        return self._timelines.clock
+
+    def awaits(self, draft: Draft) -> bool:
+        """Whether the drafting device is free before the answer arrives."""
+        return self._timelines.awaits(draft)
+
+    def begin(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Start a round with empty trees."""
+        drafts = self._drafter.begin(sessions)
+        for one in self._all:
+            one.begin(drafts)
+        return drafts
+
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take."""
+        return self._drafter.room(draft)
+
+    def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Append one token to each chain; returns the drafts that had room for it."""
+        grown = self._drafter.extend(drafts)
+        if grown:
+            self._draft([(draft, (draft.tree.last - 1,)) for draft in grown])
+        return grown
+
+    def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
+        """Forward tree nodes."""
+        self._draft(frontier)
+        return self._drafter.expand(frontier)
+
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+        """Take note of the accepted nodes."""
+        for one in self._all:
+            one.drafted(draft, path, kept)
+        self._drafter.commit(draft, path, kept, states)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._drafter.release(session)
+
+    def _draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+        for one in self._all:
+            one.draft(frontier)
+
+
+class TimedVerifier:
+    """Any verifier, with the time that a deployment's link and verifier would take."""
+
+    def __init__(self, verifier: Verifier, timelines: Timelines, beside: Colocated | None = None) -> None:
+        self._verifier, self._timelines, self._beside = verifier, timelines, beside
+        self.apart = verifier.apart
+
+    def admit(self, session: Session) -> None:
+        """Make room for a new request."""
+        self._timelines.admit(session)
+        if self._beside is not None:
+            self._beside.admit(session)
+        self._verifier.admit(session)
+
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
+        verdicts = self._verifier.send(drafts, chosen)()
+        rows = self._timelines.verify(verdicts)
+        if self._beside is not None:
+            self._beside.verify(verdicts)
+        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        return lambda: timed
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take note of the accepted nodes."""
+        self._timelines.verified(verdict)
+        if self._beside is not None:
+            self._beside.verified(verdict)
+        self._verifier.commit(verdict)
+
+    def release(self, session: Session) -> None:
+        """Forget a finished request."""
+        self._timelines.release(session)
+        if self._beside is not None:
+            self._beside.release(session)
+        self._verifier.release(session)
