@@ -152,8 +152,7 @@ def recorded(header: TraceHeader) -> Deployment:
 def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
     """The method made ready for a replay; one that reads what is not on record is refused before."""
     drafting, header = method.drafting, trace.header
-    if method.asks >= Offer.TREES:
-        raise SkitError(CHAINS.format("drafts trees"))
+    _require_chains(method)
     if drafting.models and method.asks > Offer.TOKENS:
         header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
     if method.uses_drafter and not drafting.models:
@@ -176,8 +175,7 @@ def replay(
 
     Time is modelled: that of the deployment, or of the recording machine.
     """
-    if method.pipeline is not None:
-        raise SkitError(CHAINS.format("fills a pipeline"))
+    _require_chains(method)
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or _drafts_with_model(method)):
@@ -195,6 +193,13 @@ def replay(
     )
     engine.clock.timeline = timeline
     return _replay_rounds(engine, active, traces, batch_size)
+
+
+def _require_chains(method: Method) -> None:
+    if method.pipeline is not None:
+        raise SkitError(CHAINS.format("fills a pipeline"))
+    if method.asks >= Offer.TREES:
+        raise SkitError(CHAINS.format("drafts trees"))
 
 
 def _replay_rounds(
