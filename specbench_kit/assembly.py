@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 
 from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
-from specbench_kit.decoding.drafter import DraftSource
+from specbench_kit.decoding.drafter import DraftSource, Itemised
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
@@ -20,7 +20,8 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import RECORDED, Deployment, States
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, States
+from specbench_kit.deployments.colocated import Colocated, colocate
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.pipeline_time import PipelineTime
@@ -170,15 +171,28 @@ def timed(
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     clock = ModelledClock(started_s)
-    on_edge, learned = _on_edge(method, deployment), method.learned
-    timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=learned, states=states)
+    on_edge, learned, place = _on_edge(method, deployment), method.learned, _drafting(method, deployment)
+    timelines = Timelines(place, clock, on_edge=on_edge, learned=learned, states=states)
+    beside = None
+    if can_be_colocated(method, deployment) and not isinstance(drafter, Itemised):
+        beside = Colocated(place, learned=learned, states=states)
     latencies = method.drafting.latencies(deployment.drafter.latency)
-    return TimedDrafter(drafter, timelines, latencies), TimedVerifier(verifier, timelines), clock
+    return TimedDrafter(drafter, timelines, latencies, beside), TimedVerifier(verifier, timelines, beside), clock
 
 
 def alone(method: Method, deployment: Deployment) -> Alone:
     """The clock of a deployment that serves one request after the other."""
     return Alone(_drafting(method, deployment), on_edge=_on_edge(method, deployment), learned=method.learned)
+
+
+def alone_colocated(method: Method, deployment: Deployment) -> Alone | None:
+    """The same with the draft model beside the target; None where it is there already, or has to be at the edge."""
+    return alone(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
+
+
+def can_be_colocated(method: Method, deployment: Deployment) -> bool:
+    """Whether the method drafts beyond the link, and could draft beside the target."""
+    return method.placement is None and _on_edge(method, deployment)
 
 
 def _on_edge(method: Method, deployment: Deployment) -> bool:
@@ -187,9 +201,13 @@ def _on_edge(method: Method, deployment: Deployment) -> bool:
 
 def _drafting(method: Method, deployment: Deployment) -> Deployment:
     """The deployment whose drafter takes the time of the method's, and its decisions too where nobody says theirs."""
-    endpoint = replace(deployment.drafter, latency=method.drafting.latency(deployment.drafter.latency))
+
+    def takes(endpoint: Endpoint) -> Endpoint:
+        return replace(endpoint, latency=method.drafting.latency(endpoint.latency))
+
+    beside = takes(deployment.colocated) if deployment.colocated else None
     decision_s = method.decision_s if deployment.predictor_s is None else deployment.predictor_s
-    return replace(deployment, drafter=endpoint, predictor_s=decision_s)
+    return replace(deployment, drafter=takes(deployment.drafter), colocated=beside, predictor_s=decision_s)
 
 
 def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:

@@ -87,6 +87,9 @@ class RequestRecord:
     `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped. `repeat` counts from 0
     where a run asks the same request several times.
 
+    Where the draft model is beyond a link, `colocated_s` is what `e2e_s` would be with it beside the target, over the
+    same rounds, and `colocated_draft_s` what drafting would take of that.
+
     Of a request that another tool decoded, None stands for what the tool does not say: token by token in `output_ids`,
     whose length is known, and in the rounds.
     """
@@ -105,6 +108,8 @@ class RequestRecord:
     time_kind: TimeKind = "measured"
     repeat: int = 0
     rounds: list[RoundRecord] = field(default_factory=list)
+    colocated_s: float | None = None
+    colocated_draft_s: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:

@@ -36,12 +36,15 @@ class Alone:
         self._steps_s = lru_cache(REMEMBERED)(self._drafting_s)
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.now_s = 0.0
+        self.drafting_s = 0.0
+        """Of the request."""
 
     def begin(self, request_id: str, prompt_tokens: int) -> None:
         """The next request arrives."""
         self._random = Random(f"{self._link.seed}/{request_id}")
         self._draft_cached = self._target_cached = prompt_tokens - 1 if self._cached_prompts else 0
         self._asked = False
+        self.drafting_s = 0.0
 
     def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> Spent:
         """One round after `context` committed tokens."""
@@ -50,10 +53,12 @@ class Alone:
             prefill_s = self._prefill_s(context)
             steps_s = self._steps_s((context - self._draft_cached, self._draft_cached), drafted)
             ready_s += prefill_s
+            self.drafting_s += prefill_s
             for step_s in steps_s:
                 ready_s = ready_s + step_s + self._decision_s
                 draft_s += step_s
                 policy_s += self._decision_s
+                self.drafting_s = self.drafting_s + step_s + self._decision_s
             # The last drafted token was never forwarded, and of the others those that were accepted stay.
             self._draft_cached = context + min(drafted - 1, accepted)
         crosses = self._on_edge or not self._asked

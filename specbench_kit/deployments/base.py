@@ -92,6 +92,7 @@ class Deployment:
     """Where each model runs. Drafting on the `edge`, every request has a device of its own; on the `server`, the
     batch shares the drafter and only prompt and answer cross the link.
 
+    `colocated` is the draft model beside the target, to hold an edge against; without it, it is as fast as the drafter.
     `predictor_s` is what the drafting device spends per token that a learned predictor judges, None where nobody says;
     `predictor_origin` says how that is known. `cached_prompts`: both models have a prompt in KV when its request
     arrives.
@@ -107,3 +108,4 @@ class Deployment:
     description: str = ""
     source: str = ""
     predictor_origin: str = ""
+    colocated: Endpoint | None = None

@@ -29,6 +29,7 @@ def describe(deployment: Deployment) -> Fields:
         "drafter": _endpoint(deployment.drafter),
         "verifier": _endpoint(deployment.verifier),
         "link": _finite(deployment.link),
+        **({"colocated": _endpoint(deployment.colocated)} if deployment.colocated else {}),
     }
 
 

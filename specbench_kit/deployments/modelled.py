@@ -13,7 +13,7 @@ from specbench_kit.deployments.base import Deployment, States
 
 
 @dataclass(slots=True)
-class _Client:
+class Client:
     """One request: what either model has in KV, and when its next step can begin."""
 
     name: str
@@ -53,7 +53,7 @@ class Timelines:
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, Client] = {}
         self._shared_free_s = 0.0
         """When the drafting device that all requests share is free."""
 
@@ -61,7 +61,7 @@ class Timelines:
         """Take in a request."""
         cached = len(session.tokens) - 1 if self._cached_prompts else 0
         name = session.request.id
-        self._clients[name] = _Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
+        self._clients[name] = Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
 
     def release(self, session: Session) -> None:
         """Forget a request."""
@@ -124,7 +124,7 @@ class Timelines:
         return rows
 
     def _mark_verification(
-        self, clients: Sequence[_Client], arrivals_s: Sequence[float], start_s: float, end_s: float
+        self, clients: Sequence[Client], arrivals_s: Sequence[float], start_s: float, end_s: float
     ) -> None:
         self.clock.mark("server", "verify", start_s, end_s, *(client.name for client in clients))
         for client, arrival_s in zip(clients, arrivals_s, strict=True):
@@ -170,7 +170,7 @@ class Timelines:
             waiting = [client] if self._on_edge else clients
             self._work("prefill", waiting, [taken_s] * len(waiting))
 
-    def _work(self, label: str, clients: Sequence[_Client], seconds: Sequence[float]) -> None:
+    def _work(self, label: str, clients: Sequence[Client], seconds: Sequence[float]) -> None:
         """Drafting devices are busy for a while: each request's own, or the one that all share."""
         if self._on_edge:
             for client, taken_s in zip(clients, seconds, strict=True):
@@ -196,13 +196,13 @@ class Timelines:
         client.forwarded.update(nodes, (0,))
         return new, cached
 
-    def _send(self, client: _Client, verdict: Verdict) -> float:
+    def _send(self, client: Client, verdict: Verdict) -> float:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
         return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
 
-    def _answer(self, client: _Client, verdict: Verdict) -> float:
+    def _answer(self, client: Client, verdict: Verdict) -> float:
         """Seconds of the message down, with the hidden states of what the target newly keeps where they are read."""
         kept = verdict.draft.context_length - client.target_cached + len(verdict.path)
         states_bytes = kept * self._states.bytes_per_token if self._states else 0.0
@@ -210,16 +210,19 @@ class Timelines:
         tokens, bytes_per_s = len(verdict.path) + 1, self._link.down_bytes_per_s
         return self._cross(client, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
-    def _cross_meanwhile(self, client: _Client, verdict: Verdict) -> None:
+    def _cross_meanwhile(self, client: Client, verdict: Verdict) -> None:
         """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
         session, name = verdict.draft.session, client.name
         up_s, down_s = self._send(client, verdict), self._answer(client, verdict)
         self.clock.mark(f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name)
         self.clock.mark(f"link/{name}", "transfer", client.answer_s, client.answer_s + down_s, name)
-        session.arrival_s -= up_s + down_s
+        self._came_before(session, up_s + down_s)
+
+    def _came_before(self, session: Session, seconds: float) -> None:
+        session.arrival_s -= seconds
 
     def _cross(
-        self, client: _Client, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
+        self, client: Client, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
     ) -> float:
         """Seconds of one message, charged to the link."""
         seconds = self._link.message_s(tokens, bytes_per_s, client.random, more_bytes)

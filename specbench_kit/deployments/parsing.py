@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
 TEXTS = ("name", "description", "source")
-_SECTIONS = ("drafter", "verifier", "link", "sweep")
+_SECTIONS = ("drafter", "verifier", "link", "sweep", "colocated")
 _OF_BOTH = ("device", "profile", "coefficients", "price_per_hour")
 _DRAFTER = (*_OF_BOTH, "placement", "predictor_s")
 _VERIFIER = (*_OF_BOTH, "stages", "hand_over")
@@ -29,12 +29,13 @@ def parse(content: Fields, folder: Path, place: str) -> Deployment:
     """The deployment that a file in `folder` describes."""
     cards.require_keys(content, (*TEXTS, "drafter", "verifier"), (*TEXTS, *_SECTIONS), place)
     _require_texts(content, TEXTS, place)
-    drafter, verifier, link, sweep = (_section(content, name, place) for name in _SECTIONS)
+    drafter, verifier, link, sweep, colocated = (_section(content, name, place) for name in _SECTIONS)
     _check_sweep(sweep, f"{place}, [sweep]")
     return Deployment(
         drafter=_endpoint(drafter, _DRAFTER, folder, f"{place}, [drafter]"),
         verifier=_endpoint(verifier, _VERIFIER, folder, f"{place}, [verifier]"),
         link=_link(link, f"{place}, [link]"),
+        colocated=_endpoint(colocated, _OF_BOTH, folder, f"{place}, [colocated]") if colocated else None,
         **_drafting(drafter, f"{place}, [drafter]"),
         **{name: content[name] for name in TEXTS},
     )

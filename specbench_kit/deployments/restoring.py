@@ -19,6 +19,7 @@ def restore(described: Fields) -> Deployment:
         verifier=_endpoint(described["verifier"]),
         link=Link(**_unlimited(described["link"])),
         predictor_origin=described.get("predictor_origin", ""),
+        colocated=_endpoint(described["colocated"]) if described.get("colocated") else None,
         **{name: described[name] for name in plain},
     )
 

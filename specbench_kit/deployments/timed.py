@@ -1,4 +1,4 @@
-"""Decoding under a deployment: the same drafts and verdicts, on timelines of edge, link and server."""
+"""Drafters and verifiers that take the time of a deployment, whatever they really are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +11,25 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.deployments.colocated import Colocated
 from specbench_kit.deployments.modelled import Timelines
 
 
 class TimedDrafter:
-    """Any drafter, with the time that a deployment's would take; `latencies` are those of an itemised one's models."""
+    """Any drafter, with the time that a deployment's would take; `latencies` are those of an itemised one's models.
 
-    def __init__(self, drafter: DraftSource, timelines: Timelines, latencies: Mapping[str, LatencyModel]) -> None:
+    `beside` goes through the same rounds with the draft model beside the target.
+    """
+
+    def __init__(
+        self,
+        drafter: DraftSource,
+        timelines: Timelines,
+        latencies: Mapping[str, LatencyModel],
+        beside: Colocated | None = None,
+    ) -> None:
         self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
+        self._all = [timelines, *([beside] if beside else [])]
         self._itemised = drafter if isinstance(drafter, Itemised) else None
 
     @property
@@ -36,7 +47,8 @@ class TimedDrafter:
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         drafts = self._drafter.begin(sessions)
-        self._timelines.begin(drafts)
+        for one in self._all:
+            one.begin(drafts)
         return drafts
 
     def room(self, draft: Draft) -> int:
@@ -51,49 +63,62 @@ class TimedDrafter:
                 self._timelines.forward(phase, rows, self._latencies[model])
             self._timelines.decide(grown)
         elif grown:
-            self._timelines.draft([(draft, (draft.tree.last - 1,)) for draft in grown])
+            self._draft([(draft, (draft.tree.last - 1,)) for draft in grown])
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Forward tree nodes."""
-        self._timelines.draft(frontier)
+        self._draft(frontier)
         return self._drafter.expand(frontier)
 
     def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
         """Take note of the accepted nodes."""
-        self._timelines.drafted(draft, path, kept)
+        for one in self._all:
+            one.drafted(draft, path, kept)
         self._drafter.commit(draft, path, kept, states)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
         self._drafter.release(session)
 
+    def _draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+        for one in self._all:
+            one.draft(frontier)
+
 
 class TimedVerifier:
     """Any verifier, with the time that a deployment's link and verifier would take."""
 
-    def __init__(self, verifier: Verifier, timelines: Timelines) -> None:
-        self._verifier, self._timelines = verifier, timelines
+    def __init__(self, verifier: Verifier, timelines: Timelines, beside: Colocated | None = None) -> None:
+        self._verifier, self._timelines, self._beside = verifier, timelines, beside
         self.apart = verifier.apart
 
     def admit(self, session: Session) -> None:
         """Make room for a new request."""
         self._timelines.admit(session)
+        if self._beside is not None:
+            self._beside.admit(session)
         self._verifier.admit(session)
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
         """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
         verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)
+        if self._beside is not None:
+            self._beside.verify(verdicts)
         timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
         return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:
         """Take note of the accepted nodes."""
         self._timelines.verified(verdict)
+        if self._beside is not None:
+            self._beside.verified(verdict)
         self._verifier.commit(verdict)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
         self._timelines.release(session)
+        if self._beside is not None:
+            self._beside.release(session)
         self._verifier.release(session)

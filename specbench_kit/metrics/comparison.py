@@ -190,6 +190,7 @@ def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True)
         makespan_s=spans[0] if timed else None,
         baseline_makespan_s=spans[1] if timed and baseline else None,
         cost=_cost(found) if timed else None,
+        deployment=found[0].run.fields.get("deployment"),
         ties=_ties(sources, renamed=len(series.runs) > 1),
         is_sampled=bool((found[0].run.fields.get("config") or {}).get("temperature")),
         is_bound=series.is_bound,

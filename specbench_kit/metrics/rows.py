@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import ratio_intervals
+from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom, per_makespan
 from specbench_kit.metrics.paired import Comparison, Side
 from specbench_kit.metrics.rounds import Group, Metrics
@@ -23,8 +25,8 @@ Records = Sequence[RequestRecord]
 class Entry:
     """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
 
-    Makespans and costs are None where the requests share a run's time with others. `may_win`: its outputs were found to
-    be lossless, or not to be; None where they were not checked.
+    Makespans and costs are None where the requests share a run's time with others; `deployment` is run.json's.
+    `may_win`: its outputs were found to be lossless, or not to be; None where they were not checked.
     """
 
     label: str
@@ -33,6 +35,7 @@ class Entry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
+    deployment: Mapping[str, Any] | None = None
     ties: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
     is_bound: bool = False
@@ -84,7 +87,7 @@ def rows_of(
 ) -> tuple[dict[str, Metrics], dict[str, Group]]:
     """Every entry's metrics by label, and the requests that they are of."""
     groups = {one.label: Group(one.records) for one in entries}
-    rows = {one.label: _alone(one, groups[one.label]) for one in entries}
+    rows = {one.label: _alone(one, groups[one.label], units) for one in entries}
     _add_ratios(rows, groups, units)
     _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
@@ -92,7 +95,7 @@ def rows_of(
     return rows, groups
 
 
-def _alone(entry: Entry, group: Group) -> Metrics:
+def _alone(entry: Entry, group: Group, units: Units) -> Metrics:
     row = plain(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
@@ -101,6 +104,8 @@ def _alone(entry: Entry, group: Group) -> Metrics:
         row["cost_efficiency"] = ratio_of_sums(row["tokens"] or 0, entry.cost)
     if entry.baseline:
         row |= repeats(entry) | _request_means(entry)
+    if entry.deployment:
+        row |= {"intervals": {}} | colocation(entry.records, entry.baseline, units, entry.deployment)
     return row
 
 

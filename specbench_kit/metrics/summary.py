@@ -12,6 +12,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
+from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makespan_s, per_makespan
 from specbench_kit.metrics.latency import latency, phases, wasted_time
 from specbench_kit.metrics.paired import Side
@@ -84,9 +85,15 @@ def summarise_run(
     )
     if deployment:
         found["overall"] |= idle_shares(deployment, records)
+        _add(found["overall"], colocation(records, other, units_of(records, batch_size), deployment))
     if deployment and found["baseline"]:
         found["baseline"]["overall"] |= idle_shares(deployment, other)
     return found
+
+
+def _add(metrics: Metrics, more: Metrics) -> None:
+    """More metrics, with intervals of their own."""
+    metrics |= more | {"intervals": metrics["intervals"] | more.get("intervals", {})}
 
 
 def _require_one_clock(records: Sequence[RequestRecord]) -> None:

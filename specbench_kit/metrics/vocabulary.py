@@ -52,6 +52,39 @@ METRICS = (
     Metric("edge_idle_share", "share", "1 - seconds that drafting devices worked / seconds that their requests took"),
     Metric("server_idle_share", "share", "1 - seconds that the verifier was busy / makespan"),
     Metric(
+        "colocated_speedup",
+        "times",
+        "autoregressive time / the time of the same rounds with the draft model beside the target, where a request "
+        "crosses the link once, and what was drafted while the target verified is drafted after it",
+    ),
+    Metric(
+        "colocated_ratio",
+        "times",
+        "time of the same rounds with the draft model beside the target / their time from beyond the link: above 1 the "
+        "edge is faster",
+    ),
+    Metric(
+        "rtt_window_s",
+        "seconds",
+        "round trip below which the edge beats the same rounds beside the target, in closed form; 0 is nowhere",
+    ),
+    Metric(
+        "rtt_window_overlapped_s",
+        "seconds",
+        "drafting of a round beside the target: beyond such a round trip no drafting ahead can make up for the link",
+    ),
+    Metric(
+        "rtt_window_autoregressive_s",
+        "seconds",
+        "round trip below which the edge beats autoregressive decoding on the server, in closed form; 0 is nowhere",
+    ),
+    Metric(
+        "capacity_factor",
+        "number",
+        "1 + drafting / verifying seconds of a server that does both: how many times as many clients it could keep up "
+        "with if they drafted themselves",
+    ),
+    Metric(
         "headroom",
         "share",
         "share of the throughput gap between autoregressive and oracle that the method closes, where the oracle is "
@@ -83,6 +116,15 @@ METRICS = (
     Metric("speedup_units", "count", "prompts, or batches that shared their time, which the speedup is over"),
 )
 
+COLOCATED = (
+    "colocated_speedup",
+    "colocated_ratio",
+    "rtt_window_s",
+    "rtt_window_overlapped_s",
+    "rtt_window_autoregressive_s",
+    "capacity_factor",
+)
+"""The metrics that hold drafting beyond a link against the same beside the target."""
 OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
 """The metrics that say what drafting while the target verifies brings."""
 

@@ -65,7 +65,7 @@ def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence
 
     axes = settings.axes()
     run, summary = _describe(settings, trace, points), summarise(rows, axes)
-    write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], _where(run))
+    write_plots(folder / "plots", lines(rows, axes), axes[0], summary["break_even"], summary["edge"], _where(run))
     write_text(folder / "sweep.csv", csv_text(summary["rows"]))
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))

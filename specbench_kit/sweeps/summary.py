@@ -8,6 +8,7 @@ from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.deployments.fields import Value
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
+from specbench_kit.metrics.vocabulary import COLOCATED
 from specbench_kit.sweeps.axes import Axis, with_options
 from specbench_kit.sweeps.break_even import break_even
 from specbench_kit.sweeps.grid import Row
@@ -27,8 +28,9 @@ PLAIN = (
     "server_tokens_per_busy_second",
     "cost_efficiency",
     "wdt_share",
+    *COLOCATED,
 )
-"""Metrics of a row that are one number; cost efficiency only where the deployment has prices."""
+"""Metrics of a row that are one number; cost efficiency only with prices, co-location only with an edge drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,11 @@ def lines(rows: Sequence[Row], axes: Sequence[Axis]) -> list[Line]:
 
 def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
     """The content of `summary.json`."""
+    methods = [line for line in lines(rows, axes) if line.series != BASELINE]
     return {
         "axes": {axis.key: list(axis.values) for axis in axes},
-        "break_even": [_break_even(line, axes[0]) for line in lines(rows, axes) if line.series != BASELINE],
+        "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
+        "edge": [_break_even(line, axes[0], "colocated_ratio") for line in methods if _at_edge(line)],
         "rows": [_flat(row) for row in rows],
     }
 
@@ -67,9 +71,14 @@ def _label(row: Row, held: Sequence[Axis]) -> str:
     return ", ".join([spec, *fields])
 
 
-def _break_even(line: Line, axis: Axis) -> Fields:
-    """Where the line passes a speedup of 1; values that are no numbers have no place in between."""
-    speedups = {value: row.overall["speedup"] for value, row in line.points.items()}
+def _at_edge(line: Line) -> bool:
+    """Whether the method drafts beyond a link all along the axis."""
+    return all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
+
+
+def _break_even(line: Line, axis: Axis, metric: str) -> Fields:
+    """Where a factor of the line passes 1; values that are no numbers have no place in between."""
+    speedups = {value: row.overall[metric] for value, row in line.points.items()}
     ahead = [value for value, speedup in speedups.items() if speedup > 1]
     found: Fields = {"method": line.label, "axis": axis.key, "faster_at": ahead}
     if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):

@@ -42,9 +42,9 @@ class Lengths(NamedTuple):
 
 
 def replay_chains(
-    rule: StopRule, header: TraceHeader, traces: Iterable[RequestTrace], clock: Alone
+    rule: StopRule, header: TraceHeader, traces: Iterable[RequestTrace], clock: Alone, beside: Alone | None = None
 ) -> Iterator[RequestRecord]:
-    """The records of decoding the traces' requests one after the other."""
+    """The records of decoding the traces' requests one after the other; `beside` takes its time over them, too."""
     for trace in traces:
         began_s = clock.now_s
         clock.begin(trace.request_id, len(trace.prompt_ids))
@@ -52,7 +52,19 @@ def replay_chains(
         record = RequestRecord(trace.request_id, trace.category, trace.prompt_ids, time_kind="modelled")
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
+        if beside is not None:
+            _go_through(record, beside)
         yield record
+
+
+def _go_through(record: RequestRecord, beside: Alone) -> None:
+    """Time the same rounds with the draft model beside the target."""
+    began_s, context = beside.now_s, len(record.prompt_ids)
+    beside.begin(record.request_id, context)
+    for one in record.rounds:
+        beside.round(context, one.drafted, one.submitted, one.accepted, one.committed)
+        context += one.committed
+    record.colocated_s, record.colocated_draft_s = beside.now_s - began_s, beside.drafting_s
 
 
 def _walk(trace: RequestTrace, max_draft: int, lengths: Lengths, clock: Alone, began_s: float) -> Iterator[RoundRecord]:

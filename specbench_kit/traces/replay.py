@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from specbench_kit.assembly import alone, environment, round_policy, timed
+from specbench_kit.assembly import alone, alone_colocated, environment, round_policy, timed
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
@@ -153,8 +153,7 @@ def recorded(header: TraceHeader) -> Deployment:
 def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
     """The method made ready for a replay; one that reads what is not on record is refused before."""
     drafting, header = method.drafting, trace.header
-    if method.asks >= Offer.TREES:
-        raise SkitError(CHAINS.format("drafts trees"))
+    _require_chains(method)
     if drafting.models and method.asks > Offer.TOKENS:
         header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
     if method.uses_drafter and not drafting.models:
@@ -177,12 +176,11 @@ def replay(
 
     Time is modelled: that of the deployment, or of the recording machine.
     """
-    if method.pipeline is not None:
-        raise SkitError(CHAINS.format("fills a pipeline"))
+    _require_chains(method)
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or method.drafting.on_record):
-        return replay_chains(rule, header, traces, alone(method, place))
+        return replay_chains(rule, header, traces, alone(method, place), alone_colocated(method, place))
     active: dict[str, RequestTrace] = {}
     drafter, verifier = _source(method, header, active), ReplayVerifier(active)
     engine = Engine(
@@ -196,6 +194,13 @@ def replay(
     )
     engine.clock.timeline = timeline
     return _replay_rounds(engine, active, traces, batch_size)
+
+
+def _require_chains(method: Method) -> None:
+    if method.pipeline is not None:
+        raise SkitError(CHAINS.format("fills a pipeline"))
+    if method.asks >= Offer.TREES:
+        raise SkitError(CHAINS.format("drafts trees"))
 
 
 def _replay_rounds(

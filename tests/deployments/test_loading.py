@@ -268,7 +268,7 @@ def test_every_file_of_the_library_is_a_deployment_or_a_profile_that_one_names()
     named = {
         table["profile"]
         for definition in bundled().values()
-        for table in (definition.content["drafter"], definition.content["verifier"])
+        for table in (definition.content.get(role, {}) for role in ("drafter", "verifier", "colocated"))
         if cards.names_a_file(table.get("profile", ""))
     }
     files = {f"profiles/{path.name}" for path in (LIBRARY / "profiles").iterdir()}

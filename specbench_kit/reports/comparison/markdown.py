@@ -10,7 +10,7 @@ from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.comparison.wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
 from specbench_kit.reports.run.markdown import definitions, setting
-from specbench_kit.reports.writing import deployment, machine, methods, wording
+from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, folded, table, warning
 from specbench_kit.reports.writing.provenance import provenance
@@ -26,6 +26,7 @@ def render(comparison: Comparison, figures: str = "") -> str:
         _setting(comparison),
         *(_part(part, comparison.by_group) for part in comparison.parts if part.kind != "category"),
         differences(comparison),
+        colocation.section(comparison.overall, comparison.runs[0].fields.get("deployment")),
         _categories(comparison),
         averages(comparison),
         repeats(comparison),

@@ -7,7 +7,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
-from specbench_kit.reports.writing import wording
+from specbench_kit.reports.writing import colocation, wording
 from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code
@@ -113,6 +113,7 @@ def cautions(comparison: Comparison) -> list[str]:
         for run in () if one.is_derived else one.runs.values():
             own = [*resumption_cautions(run.fields), *result_cautions(run.summary)]
             lines += [f"{code(one.label)}: {caution}" for caution in own]
+    lines += colocation.cautions(code(comparison.reference), comparison.overall[comparison.reference])
     lines += unsteady(comparison)
     lines += changed_machines(comparison)
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]

@@ -14,7 +14,7 @@ from specbench_kit.metrics.vocabulary import (
 )
 from specbench_kit.reports.run.lossless import capped_table, lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
-from specbench_kit.reports.writing import deployment, machine, methods, wording
+from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
 from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import count, seconds, share, shorten_head, shorten_tail
 from specbench_kit.reports.writing.markup import code, document, fence, folded, table, warning
@@ -58,6 +58,7 @@ def render(
         lossless_section(run, summary),
         _results(run, summary),
         _latency(run, summary),
+        colocation.section({_label(run, summary): summary["overall"]}, run.get("deployment")),
         _categories(summary),
         _positions(summary["overall"]),
         _phases(run, summary),
@@ -83,6 +84,7 @@ def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
         f"**{wording.headline(run, summary)}**",
     ]
     cautions = [*result_cautions(summary), *resumption_cautions(run), *setting_cautions(run)]
+    cautions += colocation.cautions(code(_label(run, summary)), summary["overall"])
     cautions += map(not_read, problems)
     return "\n\n".join([*parts, *filter(None, [warning(cautions)])])
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.setting import label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports.writing import machine, wording
+from specbench_kit.reports.writing import colocation, machine, wording
 from specbench_kit.reports.writing.cautions import result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.console import empty_table, print_warnings
 from specbench_kit.reports.writing.formatting import times
@@ -31,6 +31,8 @@ def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) 
         if doubt := wording.speedup_doubt(run, summary):
             console.print(Text(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}"))
     cautions = [f"{s['method']}: {caution}" for s in summaries for caution in result_cautions(s)]
+    for summary in summaries:
+        cautions += colocation.cautions(str(summary["method"]), summary["overall"])
     for line in [*resumption_cautions(run), *setting_cautions(run), *cautions]:
         console.print(Text(line, style="bold yellow"))
 

@@ -1,6 +1,7 @@
 """Plots of a sweep, as PNG and SVG files that need no colour to be read."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,8 +48,13 @@ class Line(Protocol):
     def points(self) -> Mapping[Any, Row]: ...
 
 
-def write_plots(folder: Path, lines: Sequence[Line], axis: Axis, found: Sequence[Fields], where: str) -> None:
-    """Speedup with its break-even points, and throughput, both along the first axis."""
+def write_plots(
+    folder: Path, lines: Sequence[Line], axis: Axis, found: Sequence[Fields], edge: Sequence[Fields], where: str
+) -> None:
+    """Speedup with its break-even points, and throughput, both along the first axis.
+
+    `found` are the break-even points against autoregressive serving, `edge` those against the co-located method.
+    """
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +64,9 @@ def write_plots(folder: Path, lines: Sequence[Line], axis: Axis, found: Sequence
             for line in lines:
                 if line.series != BASELINE:
                     _line(axes, styles[line.label], line, axis, "speedup", interval=True)
+                    _colocated(axes, styles[line.label], line, axis)
             _break_even(axes, found)
+            _change_of_place(axes, lines, axis, edge)
             _frame(axes, axis, "speedup over centralised autoregressive serving", f"Speedup, modelled\n({where})")
         with plot(folder / "throughput.png", (8, 5), formats=FORMATS) as axes:
             for line in lines:
@@ -72,13 +80,42 @@ def _styles(lines: Sequence[Line]) -> Mapping[str, Style]:
 
 
 def _line(axes: "Axes", style: Style, line: Line, axis: Axis, metric: str, *, interval: bool) -> None:
-    x: Sequence[Any] = axis.numbers or [str(value) for value in axis.values]
+    x = _places(axis)
     y = [row.overall[metric] for row in line.points.values()]
     axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, label=line.label)
     bounds = [row.overall["intervals"].get(metric) for row in line.points.values()]
     if interval and all(bounds):
         low, high = zip(*bounds, strict=True)
         axes.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def _colocated(axes: "Axes", style: Style, line: Line, axis: Axis) -> None:
+    """The same method with its draft model beside the target, where it drafts beyond a link."""
+    y = [row.overall.get("colocated_speedup", nan) for row in line.points.values()]
+    if not any(map(isnan, y)):
+        label = f"{line.label}, co-located"
+        axes.plot(_places(axis), y, color=style.colour, linestyle=":", linewidth=1.2, label=label)
+
+
+def _change_of_place(axes: "Axes", lines: Sequence[Line], axis: Axis, edge: Sequence[Fields]) -> None:
+    """Where edge and co-located method are equally fast."""
+    known = {line.label: line for line in lines}
+    found = [(known[one["method"]], crossing["at"]) for one in edge for crossing in one["crossings"]]
+    if found:
+        x, y = [at for _, at in found], [_at(line, axis, at) for line, at in found]
+        label = "edge and co-located break even"
+        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label=label)
+
+
+def _at(line: Line, axis: Axis, place: float) -> float:
+    """The co-located speedup between two points of the grid."""
+    import numpy as np
+
+    return float(np.interp(place, axis.numbers, [row.overall["colocated_speedup"] for row in line.points.values()]))
+
+
+def _places(axis: Axis) -> Sequence[Any]:
+    return axis.numbers or [str(value) for value in axis.values]
 
 
 def _break_even(axes: "Axes", found: Sequence[Fields]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.reports.sweep import wording
-from specbench_kit.reports.writing import deployment
+from specbench_kit.reports.writing import colocation, deployment
 from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code, document, table, warning
@@ -19,6 +19,7 @@ def render(run: Fields, summary: Fields) -> str:
     sections = [
         _title(run, summary),
         _break_even(summary),
+        _edge(summary),
         _plots(summary),
         _rows(summary),
         _setting(run, summary),
@@ -32,8 +33,7 @@ def render(run: Fields, summary: Fields) -> str:
 def _title(run: Fields, summary: Fields) -> str:
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     parts = [f"# Sweep over {varied} on {run['dataset'].get('name', 'a trace')}"]
-    values = next(iter(summary["axes"].values()))
-    parts += [f"**{wording.headline(found, values)}**" for found in summary["break_even"]]
+    parts += [f"**{line}**" for line in wording.headlines(summary)]
     return "\n\n".join([*parts, warning(setting_cautions(dict(run)))])
 
 
@@ -57,6 +57,32 @@ def _crossings(found: Fields) -> list[tuple[str, ...]]:
         (method, "below" if one["stops"] else "above", significant(one["at"]), wording.bracket(one))
         for one in found["crossings"]
     ]
+
+
+def _edge(summary: Fields) -> str:
+    """Where the edge is worth it, and where the same method beside the target is."""
+    if not summary["edge"]:
+        return ""
+    axis = next(iter(summary["axes"]))
+    header = ["method", "edge faster than co-located", f"break-even {code(axis)}", "between"]
+    crossings = table(header, [row for found in summary["edge"] for row in _crossings(found)])
+    rows = [row for row in summary["rows"] if colocation.has_edge(row)]
+    keys = list(summary["axes"])
+    windows = table(
+        [*map(code, keys), "method", "edge", "co-located", *colocation.HEADER[4:]],
+        [
+            [
+                *(wording.number(row[key]) for key in keys),
+                code(row["method"]),
+                times(row["speedup"]),
+                times(row["colocated_speedup"]),
+                *(seconds(row[name]) for name in colocation.WINDOWS),
+                significant(row["capacity_factor"]),
+            ]
+            for row in rows
+        ],
+    )
+    return f"## Edge or co-located\n\n{crossings}\n\n{windows}\n\n{colocation.NOTE}"
 
 
 def _plots(summary: Fields) -> str:

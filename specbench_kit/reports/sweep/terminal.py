@@ -22,9 +22,8 @@ def print_sweep(console: "Console", run: Fields, summary: Fields) -> None:
     setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(dict(run))]
     console.print(Text(" · ".join(setting), style="dim"))
     console.print(_table(summary))
-    values = next(iter(summary["axes"].values()))
-    for found in summary["break_even"]:
-        console.print(Text(wording.headline(found, values), style="bold"), soft_wrap=True)
+    for line in wording.headlines(summary):
+        console.print(Text(line, style="bold"), soft_wrap=True)
     for line in setting_cautions(dict(run)):
         console.print(Text(line, style="bold yellow"))
 

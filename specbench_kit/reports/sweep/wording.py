@@ -9,6 +9,14 @@ from specbench_kit.reports.writing.formatting import significant
 Fields = Mapping[str, Any]
 
 RIVAL = "centralised autoregressive serving"
+COLOCATED = "itself co-located"
+
+
+def headlines(summary: Fields) -> list[str]:
+    """Where every method stops to pay for itself, and where drafting at the edge does."""
+    values = next(iter(summary["axes"].values()))
+    lines = [headline(found, values) for found in summary["break_even"]]
+    return lines + [f"{one['method']} at the edge {outcome(one, values, COLOCATED)}" for one in summary["edge"]]
 
 
 def headline(found: Fields, values: list[Any]) -> str:
@@ -16,18 +24,18 @@ def headline(found: Fields, values: list[Any]) -> str:
     return f"{found['method']} {outcome(found, values)}"
 
 
-def outcome(found: Fields, values: list[Any]) -> str:
+def outcome(found: Fields, values: list[Any], rival: str = RIVAL) -> str:
     """The same without the method."""
     span = f"{found['axis']} from {number(min(values))} to {number(max(values))}" if _numeric(values) else found["axis"]
     if found["verdict"] == "everywhere":
-        return f"beats {RIVAL} everywhere in the range ({span})."
+        return f"beats {rival} everywhere in the range ({span})."
     if found["verdict"] == "nowhere":
-        return f"beats {RIVAL} nowhere in the range ({span})."
+        return f"beats {rival} nowhere in the range ({span})."
     if found["verdict"] == TOO_FEW:
-        return f"was replayed on too few prompts to tell whether it beats {RIVAL} ({span})."
+        return f"was replayed on too few prompts to tell whether it beats {rival} ({span})."
     if not found["crossings"]:
-        return f"beats {RIVAL} only at {found['axis']} = {', '.join(map(str, found['faster_at']))}."
-    changes = [_change(crossing, found["axis"]) for crossing in found["crossings"]]
+        return f"beats {rival} only at {found['axis']} = {', '.join(map(str, found['faster_at']))}."
+    changes = [_change(crossing, found["axis"], rival) for crossing in found["crossings"]]
     return f"{', '.join(changes)}."
 
 
@@ -41,9 +49,9 @@ def bracket(crossing: Fields) -> str:
     return f"{number(crossing['low'])} and {number(crossing['high'])}"
 
 
-def _change(crossing: Fields, axis: str) -> str:
+def _change(crossing: Fields, axis: str, rival: str) -> str:
     verb = "stops" if crossing["stops"] else "starts"
-    return f"{verb} beating {RIVAL} at {axis} = {significant(crossing['at'])} (between {bracket(crossing)})"
+    return f"{verb} beating {rival} at {axis} = {significant(crossing['at'])} (between {bracket(crossing)})"
 
 
 def _numeric(values: list[Any]) -> bool:

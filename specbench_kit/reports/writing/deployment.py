@@ -39,6 +39,7 @@ def rows(deployment: Fields) -> list[tuple[str, str]]:
         ("drafter", f"{drafter['device']}{price(drafter)}, {PLACES[deployment['placement']]}"),
         ("a draft forward", latency(drafter)),
         ("a predictor's decision", _decision(deployment)),
+        ("a draft forward beside the verifier", latency(beside) if (beside := deployment.get("colocated")) else ""),
         ("verifier", f"{verifier['device']}{price(verifier)}{_stages(verifier)}"),
         ("a verification", latency(verifier)),
         ("a hand-over between stages", hand_over(verifier["hand_over"])),

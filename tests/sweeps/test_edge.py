@@ -1,0 +1,60 @@
+"""Where a sweep finds that drafting at the edge stops to beat the same method beside the target."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import read_object, skit_here
+from trace_builders import made_requests, write_trace
+
+BOARD = """
+name = "board"
+description = "A fast board drafts for a slow server."
+source = "made up"
+[drafter]
+device = "board"
+coefficients = { form = "context", alpha_s = 0, gamma_s = 0, delta_s = 1e-3 }
+[colocated]
+device = "server"
+coefficients = { form = "context", alpha_s = 0, gamma_s = 0, delta_s = 6e-3 }
+[verifier]
+device = "server"
+coefficients = { form = "context", alpha_s = 0, gamma_s = 0, delta_s = 30e-3 }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("sweep")
+    write_trace(place / "t.parquet", made_requests(6))
+    (place / "board.toml").write_text(BOARD)
+    options = ["--replay", place / "t.parquet", "--deployment", place / "board.toml", "--out", place / "results"]
+    done = skit_here("sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1")
+    assert done.returncode == 0, done.stderr
+    assert "fixed-k:k=4 at the edge stops beating itself co-located at link.rtt_s = " in done.stdout
+    (found,) = (place / "results").iterdir()
+    return found
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in read_object(folder / "summary.json")["rows"] if row["method"] == "fixed-k:k=4"]
+
+
+def test_the_crossing_lies_where_the_closed_form_says(folder: Path) -> None:
+    """4 tokens at 5 ms less, over R / (R - 1): the same window at every point, which the crossing on the grid nears."""
+    windows = [row["rtt_window_s"] for row in rows(folder)]
+    assert windows == pytest.approx([windows[0]] * 3)
+    assert 0.02 < windows[0] < 0.022
+    (edge,) = read_object(folder / "summary.json")["edge"]
+    (crossing,) = edge["crossings"]
+    assert (crossing["low"], crossing["high"], crossing["stops"]) == (0.001, 0.03, True)
+    assert [row["colocated_ratio"] > 1 for row in rows(folder)] == [True, False, False]
+
+
+def test_report_and_figure_show_both(folder: Path) -> None:
+    report = (folder / "report.md").read_text()
+    assert "## Edge or co-located" in report
+    assert "| `fixed-k:k=4` | below |" in report
+    figure = (folder / "plots" / "speedup.svg").read_text()
+    assert "fixed-k:k=4, co-located" in figure
+    assert "edge and co-located break even" in figure
