@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import torch
 
-from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
-from specbench_kit.decoding.drafter import DraftSource
+from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
+from specbench_kit.decoding.drafter import Drafter, DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
@@ -68,15 +68,19 @@ def live_engine(
             started_s=started_s,
             deployment=deployment,
         )
-    measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
-    drafter = method.drafting.source(Parts(models, sampler, measured, sampled_drafts, capacity))
     verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
+
+    def drafter(clock: Clock) -> Drafter:
+        return method.drafting.source(Parts(models, sampler, clock, sampled_drafts, capacity))
+
     if deployment is None:
-        return make(round_policy(method), drafter, verifier, measured)
-    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s))
+        measured = MeasuringClock(target.device, started_s)
+        return make(round_policy(method), drafter(measured), verifier, measured)
+    modelled = ModelledClock(started_s)
+    return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled))
 
 
 def pipeline_engine(
@@ -153,10 +157,9 @@ def level_policy(method: Method) -> LevelPolicy:
 
 
 def timed(
-    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, started_s: float = 0.0
+    method: Method, drafter: DraftSource, verifier: Verifier, deployment: Deployment, clock: ModelledClock
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
-    clock = ModelledClock(started_s)
     on_edge = _on_edge(method, deployment)
     require_states(method, deployment)
     timelines = Timelines(_drafting(method, deployment), clock, on_edge=on_edge, learned=method.learned)

@@ -70,18 +70,19 @@ class Timelines:
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """One batched draft forward of tree nodes, and a decision about what it yields."""
         clients = [self._clients[draft.request_id] for draft, _ in frontier]
-        self._prefill(frontier)
-        rows = [self._draft_row(draft, nodes) for draft, nodes in frontier]
+        self._prefill(clients, frontier)
+        rows = [_draft_row(client, *new) for client, new in zip(clients, frontier, strict=True)]
         if self._on_edge:
             seconds = [self._drafter.latency.seconds([row]) for row in rows]
             self.clock.charge("draft", sum(seconds), len(seconds))
         else:
             seconds = [self._drafter.latency.seconds(rows)] * len(rows)
             self.clock.charge("draft", seconds[0])
-        decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
         self._work(self.clock.drafting, clients, seconds)
-        self._work("policy", clients, [decided_s] * len(clients))
-        self.clock.charge("policy", self._decision_s * len(clients))
+        if self._decision_s:
+            decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
+            self._work("policy", clients, [decided_s] * len(clients))
+            self.clock.charge("policy", self._decision_s * len(clients))
 
     def verify(self, verdicts: Sequence[Verdict]) -> list[Row]:
         """Up the link, wait for the batch, one verification, down the link; returns what the target computed."""
@@ -136,12 +137,10 @@ class Timelines:
         client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
-    def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+    def _prefill(self, clients: Sequence[_Client], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
-        clients = [self._clients[draft.request_id] for draft, _ in frontier]
         for client, (draft, _) in zip(clients, frontier, strict=True):
-            prefix = draft.context_length - 1
-            if client.draft_cached or not prefix:
+            if client.draft_cached or not (prefix := draft.context_length - 1):
                 continue
             taken_s = self._drafter.latency.seconds([(prefix, 0)])
             self.clock.charge("prefill", taken_s)
@@ -164,16 +163,6 @@ class Timelines:
             self.clock.mark("drafter", label, start_s, self._shared_free_s, *(client.name for client in clients))
         for client in clients:
             client.ready_s = self._shared_free_s
-
-    def _draft_row(self, draft: Draft, nodes: Sequence[int]) -> Row:
-        client = self._clients[draft.request_id]
-        new = len(set(nodes).difference(client.forwarded, (0,)))
-        if not client.forwarded:
-            new += draft.context_length - client.draft_cached
-        cached = client.draft_cached
-        client.draft_cached += new
-        client.forwarded.update(nodes, (0,))
-        return new, cached
 
     def _send(self, client: _Client, verdict: Verdict) -> float:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
@@ -198,6 +187,17 @@ class Timelines:
         seconds = self._link.message_s(tokens, bytes_per_s, client.random)
         self.clock.charge("link", seconds, typical=typical)
         return seconds
+
+
+def _draft_row(client: _Client, draft: Draft, nodes: Sequence[int]) -> Row:
+    """What a draft forward computes for a request, and what it has in KV before."""
+    new = len(set(nodes).difference(client.forwarded, (0,)))
+    if not client.forwarded:
+        new += draft.context_length - client.draft_cached
+    cached = client.draft_cached
+    client.draft_cached += new
+    client.forwarded.update(nodes, (0,))
+    return new, cached
 
 
 class TimedDrafter:
