@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import torch
 
-from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
-from specbench_kit.decoding.drafter import DraftSource, Itemised
+from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
+from specbench_kit.decoding.drafter import Drafter, DraftSource, Itemised
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
@@ -72,16 +72,19 @@ def live_engine(
             deployment=deployment,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    measured = MeasuringClock(target.device, started_s)
     sampled_drafts = method.proposal == "sample" and not sampler.greedy
-    drafter = method.drafting.source(Parts(models, sampler, measured, sampled_drafts, capacity))
     verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
+
+    def drafter(clock: Clock) -> Drafter:
+        return method.drafting.source(Parts(models, sampler, clock, sampled_drafts, capacity))
+
     if deployment is None:
-        return make(round_policy(method), drafter, verifier, measured)
-    states = hidden_states(method, deployment, target, models)
-    return make(round_policy(method), *timed(method, drafter, verifier, deployment, started_s, states))
+        measured = MeasuringClock(target.device, started_s)
+        return make(round_policy(method), drafter(measured), verifier, measured)
+    states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
+    return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
 
 
 def pipeline_engine(
@@ -166,11 +169,10 @@ def timed(
     drafter: DraftSource,
     verifier: Verifier,
     deployment: Deployment,
-    started_s: float = 0.0,
+    clock: ModelledClock,
     states: States | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
-    clock = ModelledClock(started_s)
     on_edge, learned, place = _on_edge(method, deployment), method.learned, _drafting(method, deployment)
     timelines = Timelines(place, clock, on_edge=on_edge, learned=learned, states=states)
     beside = None

@@ -28,7 +28,7 @@ class Sampler:
     @property
     def cuts(self) -> bool:
         """Whether some tokens are left out before one is drawn."""
-        return not self.greedy and (self.top_k > 0 or self.top_p < 1)
+        return (self.top_k > 0 or self.top_p < 1) and not self.greedy
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Processed distribution, float32, of logits [..., vocabulary]; greedy decoding leaves it unprocessed."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import inf
 from typing import Any, Protocol
 
@@ -76,7 +77,8 @@ class DraftForward:
     ) -> None:
         self.forward, self.sampled = forward, sampled
         self._sampler, self._likeliest = sampler, likeliest
-        self._described = forward.statistics is not None and not sampler.cuts
+        self._cuts, self._temperature = sampler.cuts, sampler.temperature or 1.0
+        self._described = forward.statistics is not None and not self._cuts
 
     @cached_property
     def logits(self) -> Tensor:
@@ -105,10 +107,10 @@ class DraftForward:
 
         A token's score is its row's base plus the logarithm of its probability; its row is counted among `rows`.
         """
-        if self.forward.candidates is None or self._sampler.cuts:
+        if self.forward.candidates is None or self._cuts:
             found = likeliest(self.probabilities[rows], bases, branch, count)
             return [candidate for candidate in found if candidate[0] > floor]
-        return self.forward.candidates(self._sampler.temperature or 1.0, rows, bases, branch, count, floor)
+        return self.forward.candidates(self._temperature, rows, bases, branch, count, floor)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
         """`NodeStats` of drawing one token from each row, as [rows, 5]."""
@@ -120,11 +122,11 @@ class DraftForward:
     def _features(self) -> list[list[float]]:
         """Confidence, entropy, margin and logit_std of every row."""
         if self._described and self.forward.statistics is not None:
-            return self.forward.statistics(self._sampler.temperature or 1.0)
+            return self.forward.statistics(self._temperature)
         logits = self.logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
-            return [features_of_row(*row, self._sampler.temperature or 1.0) for row in rows]
+            return [features_of_row(*row, self._temperature) for row in rows]
         return features_of_rows(logits, self.probabilities)
 
 
@@ -167,13 +169,27 @@ class TokenTree:
         """Append a child that came from distribution `row` of `source`; returns its node."""
         node = len(self.tokens)
         if not 0 <= parent < node:
-            raise PolicyError(f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}")
+            raise self._no_parent(parent)
         self.sampled = self.sampled or source.sampled
         self.tokens.append(token)
         self.parents.append(parent)
         self._depths.append(self._depths[parent] + 1)
         self._sources.append((source, row))
         return node
+
+    def extend(
+        self, tokens: Sequence[int], parents: Sequence[int], source: Distributions, rows: Sequence[int]
+    ) -> range:
+        """Append children of nodes that are there already, all from one source; returns their nodes."""
+        first, depths = len(self.tokens), self._depths
+        if strange := [parent for parent in parents if not 0 <= parent < first]:
+            raise self._no_parent(strange[0])
+        self.sampled = self.sampled or source.sampled
+        self.tokens += tokens
+        self.parents += parents
+        depths += [depths[parent] + 1 for parent in parents]
+        self._sources += zip(repeat(source), rows)
+        return range(first, len(self.tokens))
 
     def below(self, node: int) -> list[int]:
         """The node and its descendants, parents before children."""
@@ -246,3 +262,6 @@ class TokenTree:
             product *= self.probability(node)
             node = self.parents[node]
         return product
+
+    def _no_parent(self, parent: int) -> PolicyError:
+        return PolicyError(f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}")

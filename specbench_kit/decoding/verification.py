@@ -13,7 +13,7 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
-from specbench_kit.models.runner import Append, refuse_nan
+from specbench_kit.models.runner import Append, refuse_nan, refuse_nan_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class ModelVerifier:
         outcomes = []
         for row, (draft, nodes) in enumerate(zip(drafts, chosen, strict=True)):
             target = self._sampler.probabilities(logits[row][-1 - len(nodes) :])
-            refuse_nan(target)
+            refuse_nan_in(target)
             rule = rule_for(draft.tree, nodes)
             outcomes.append(rule(draft.tree, nodes, target, draft.session.random))
         return outcomes

@@ -75,7 +75,8 @@ class Timelines:
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """One batched draft forward of tree nodes, and a decision about what it yields."""
-        self._prefill(frontier)
+        clients = [self._clients[draft.request_id] for draft, _ in frontier]
+        self._prefill(clients, frontier)
         rows = {draft.request_id: self._draft_row(draft, nodes) for draft, nodes in frontier}
         self.forward("draft", rows, self._drafter.latency)
         self.decide([draft for draft, _ in frontier])
@@ -93,7 +94,7 @@ class Timelines:
 
     def decide(self, drafts: Sequence[Draft]) -> None:
         """A learned method's decision about the token that each of these has gained."""
-        if not drafts:
+        if not drafts or not self._decision_s:
             return
         clients = [self._clients[draft.request_id] for draft in drafts]
         decided_s = self._decision_s if self._on_edge else self._decision_s * len(clients)
@@ -157,12 +158,10 @@ class Timelines:
         client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
-    def _prefill(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+    def _prefill(self, clients: Sequence[Client], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
-        clients = [self._clients[draft.request_id] for draft, _ in frontier]
         for client, (draft, _) in zip(clients, frontier, strict=True):
-            prefix = draft.context_length - 1
-            if client.draft_cached or not prefix:
+            if client.draft_cached or not (prefix := draft.context_length - 1):
                 continue
             taken_s = self._drafter.latency.seconds([(prefix, 0)])
             self.clock.charge("prefill", taken_s)

@@ -16,7 +16,7 @@ from specbench_kit.decoding.tree import DraftForward, TokenTree
 from specbench_kit.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
-from specbench_kit.models.runner import Append, Runner, refuse_nan
+from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_in
 
 
 @drafters.register("model")
@@ -73,7 +73,8 @@ class ModelDrafter:
         if not grown:
             return []
         for draft in grown:
-            self._prefill(draft)
+            if draft.request_id not in self._slots:
+                self._prefill(draft)
         with self.clock.phase("draft"):
             found = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
             best = None if self._sample else [token for (token,) in found.argmax()]
@@ -89,7 +90,8 @@ class ModelDrafter:
         Each node is forwarded once; `room` says how many children may be added.
         """
         for draft, _ in frontier:
-            self._prefill(draft)
+            if draft.request_id not in self._slots:
+                self._prefill(draft)
         with self.clock.phase("draft"):
             rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
             found = self._forward([draft for draft, _ in frontier], rows)
@@ -119,8 +121,6 @@ class ModelDrafter:
 
     def _prefill(self, draft: Draft) -> None:
         """Bring a new request's prompt into KV, so that a draft step is a draft step."""
-        if draft.request_id in self._slots:
-            return
         with self.clock.phase("prefill"):
             slot = self._take_slot(draft)
             prefix = draft.session.tokens[self.skips : -1]
@@ -141,28 +141,26 @@ class ModelDrafter:
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
         """The nodes' tokens, after whatever committed tokens the slot still lacks."""
-        slot = self._slots[draft.request_id]
+        slot, tree, kv_nodes = self._slots[draft.request_id], draft.tree, draft.kv_nodes
         tokens: list[int] = []
         parents: list[int] = []
         base = self._runner.provisional(slot)
-        if not draft.kv_nodes:
+        if not kv_nodes:
             tokens = draft.session.tokens[self.skips + self._runner.length(slot) :]
             parents = list(range(-1, len(tokens) - 1))
-            draft.kv_nodes[0] = base + len(tokens) - 1
-        fresh = bool(tokens)
-        tree, kv_nodes = draft.tree, draft.kv_nodes
-        for node in nodes:
-            if node == 0 and fresh:  # is the last of the committed tokens
-                continue
-            if node in kv_nodes or node >= len(tree.tokens) or tree.parents[node] not in kv_nodes:
+            kv_nodes[0] = base + len(tokens) - 1
+            if tokens:
+                nodes = [node for node in nodes if node]  # the root is the last of the committed tokens
+        above, size = tree.parents, len(tree.tokens)
+        for kv_node, node in enumerate(nodes, base + len(tokens)):
+            if node in kv_nodes or node >= size or above[node] not in kv_nodes:
                 raise _misplaced(draft, node)
-            parents.append(kv_nodes[tree.parents[node]])
-            kv_nodes[node] = base + len(tokens)
-            tokens.append(tree.tokens[node])
-        return Append(slot, tokens, parents, keep)
+            parents.append(kv_nodes[above[node]])
+            kv_nodes[node] = kv_node
+        return Append(slot, tokens + [tree.tokens[node] for node in nodes], parents, keep)
 
     def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
-        refuse_nan(forward.probabilities)
+        refuse_nan_in(forward.probabilities)
         return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])
 
 

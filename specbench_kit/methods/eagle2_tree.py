@@ -60,7 +60,7 @@ class _Eagle2Policy(Policy):
             return []
         forward, first_rows = expand(drafter, frontier)
         level: Frontier = []
-        for (growth, nodes), first in zip(frontier, first_rows, strict=True):
+        for (growth, nodes), first in zip(frontier, first_rows, strict=False):
             newest = growth.draft.tree.last
             growth.take(nodes, forward, first, self._options.top_k, drafter.room(growth.draft))
             level.append((growth, growth.best([n for n in growth.kept if n > newest], self._options.top_k)))

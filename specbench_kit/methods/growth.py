@@ -1,8 +1,8 @@
 """Trees that grow where the draft model is surest, level by level."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import accumulate, count, repeat
 from math import inf, log
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,11 @@ class Growth:
 
     def __post_init__(self) -> None:
         self.scores.setdefault(self.root, 0.0)
+        self._loss = log(self.decay)
 
-    @property
-    def waiting(self) -> list[int]:
-        """The kept nodes that were not yet forwarded."""
-        return [node for node in (self.root, *self.kept) if node not in self.forwarded]
+    def waiting(self, most: int) -> list[int]:
+        """The highest-scoring of the kept nodes that were not yet forwarded."""
+        return self.best([node for node in (self.root, *self.kept) if node not in self.forwarded], most)
 
     @property
     def leaves(self) -> list[int]:
@@ -45,23 +45,27 @@ class Growth:
 
     def best(self, nodes: Sequence[int], most: int) -> list[int]:
         """The highest-scoring of some nodes, parents before children."""
+        if len(nodes) <= most:
+            return sorted(nodes)
         return sorted(sorted(nodes, key=self.scores.__getitem__, reverse=True)[:most])
 
     def take(self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int) -> bool:
         """Take in those children of just forwarded nodes that beat what is kept; returns whether any did."""
         self.note(nodes, forward, first_row)
-        scores, add, rows = self.scores, self.draft.tree.add, range(first_row, first_row + len(nodes))
-        loss = log(self.decay)
+        scores, loss = self.scores, self._loss
         bases = [scores[node] + loss for node in nodes]
         floor = min(map(scores.__getitem__, self.kept)) if len(self.kept) >= self.budget else -inf
-        newcomers = []
-        for score, row, token in forward.likeliest(rows, bases, branch, min(self.budget, room)):
-            if score > floor:
-                newcomers.append(node := add(token, nodes[row], forward, rows[row]))
-                scores[node] = score
+        rows = range(first_row, first_row + len(nodes))
+        found = forward.likeliest(rows, bases, branch, min(self.budget, room), floor)
+        if not found:
+            return False
+        values, places, tokens = zip(*found, strict=True)
+        parents, origins = [nodes[place] for place in places], [rows[place] for place in places]
+        newcomers = self.draft.tree.extend(tokens, parents, forward, origins)
+        scores.update(zip(newcomers, values, strict=True))
         # Of equals the older stays, so that no node outlives its parent.
         self.kept = self.best([*self.kept, *newcomers], self.budget)
-        return bool(newcomers)
+        return True
 
     def below_root(self, draft: "Draft") -> "Growth":
         """The same growth in a tree that begins at its root (`TokenTree.below`)."""
@@ -89,22 +93,24 @@ class Growth:
 Frontier = list[tuple[Growth, list[int]]]
 
 
-def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, list[int]]":
-    """One batched draft forward of every tree's nodes; the second part is each tree's first row."""
+def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, Iterator[int]]":
+    """One batched draft forward of every tree's nodes; the second part is each tree's first row, and the end of all."""
     forward = drafter.expand([(growth.draft, nodes) for growth, nodes in frontier])
-    counts = [len(nodes) for _, nodes in frontier]
-    return forward, [sum(counts[:place]) for place in range(len(counts))]
+    return forward, accumulate([len(nodes) for _, nodes in frontier], initial=0)
 
 
 def grow(drafter: "Drafter", growths: Sequence[Growth], beams: int, branch: int) -> list[Growth]:
     """One level of every tree that has room; returns the trees that gained a node."""
-    frontier = [(growth, growth.best(growth.waiting, beams)) for growth in growths if drafter.room(growth.draft) > 0]
-    frontier = [(growth, nodes) for growth, nodes in frontier if nodes]
+    frontier, rooms = [], []
+    for growth in growths:
+        if (room := drafter.room(growth.draft)) > 0 and (nodes := growth.waiting(beams)):
+            frontier.append((growth, nodes))
+            rooms.append(room)
     if not frontier:
         return []
     forward, first_rows = expand(drafter, frontier)
-    return [
-        growth
-        for (growth, nodes), first in zip(frontier, first_rows, strict=True)
-        if growth.take(nodes, forward, first, branch, drafter.room(growth.draft))
-    ]
+    grown = []
+    for (growth, nodes), first, room in zip(frontier, first_rows, rooms, strict=False):
+        if growth.take(nodes, forward, first, branch, room):
+            grown.append(growth)
+    return grown

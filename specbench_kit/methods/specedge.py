@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
@@ -113,7 +113,7 @@ class _SpecEdgePolicy(Policy):
         frontier = [(growth, nodes) for growth, nodes in frontier if nodes]
         if frontier:
             forward, first_rows = expand(drafter, frontier)
-            for (growth, nodes), first in zip(frontier, first_rows, strict=True):
+            for (growth, nodes), first in zip(frontier, first_rows, strict=False):
                 growth.note(nodes, forward, first)
         return [Growth(growth.draft, self.options.budget, DECAY, root=_best_answer(growth)) for growth in trees]
 
@@ -123,13 +123,17 @@ def _best_answer(growth: Growth) -> int:
     leaves: defaultdict[DraftForward, list[int]] = defaultdict(list)
     for leaf in growth.leaves:
         leaves[growth.forwarded[leaf][0]].append(leaf)
-    found = []
-    for forward, nodes in leaves.items():
+    best = (-inf, 0, 0)
+    tops = {forward: max(map(growth.scores.__getitem__, nodes)) for forward, nodes in leaves.items()}
+    for forward in sorted(tops, key=tops.__getitem__, reverse=True):
+        if tops[forward] < best[0]:  # no pair scores above its leaf
+            break
+        nodes = leaves[forward]
         rows, bases = [growth.forwarded[node][1] for node in nodes], [growth.scores[node] for node in nodes]
         ((score, place, token),) = forward.likeliest(rows, bases, 1, 1)
-        found.append((score + log(DECAY), nodes[place], token))
-    score, leaf, token = max(found)
-    return growth.add(leaf, token, score)
+        best = max(best, (score, nodes[place], token))
+    score, leaf, token = best
+    return growth.add(leaf, token, score + log(DECAY))
 
 
 def _aligned(guess: Growth, verdict: "Verdict") -> bool:

@@ -44,10 +44,20 @@ class _Slot:
         self.is_chain = True
 
 
-def refuse_nan(found: Forward | Tensor) -> None:
+def refuse_nan(found: Forward) -> None:
     """End the run with one clear line where a model's output is not a number (or infinite of either sign)."""
-    if isnan(found.sum().item()) if isinstance(found, Tensor) else found.is_nan():
-        raise SkitError("the model returned NaN logits: check its weights, or try --dtype float32")
+    if found.is_nan():
+        raise _nan()
+
+
+def refuse_nan_in(values: Tensor) -> None:
+    """The same of what was made of it."""
+    if isnan(values.sum().item()):
+        raise _nan()
+
+
+def _nan() -> SkitError:
+    return SkitError("the model returned NaN logits: check its weights, or try --dtype float32")
 
 
 class Runner:
@@ -92,12 +102,10 @@ class Runner:
 
     def forward(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Forward:
         """Append every row's tokens as provisional; returns logits of those it keeps, and hidden states of `layers`."""
-        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
-            with torch.inference_mode():
-                return self.forward(rows, layers)
         found = self.executor.forward([self._row(row) for row in rows], layers)
         if self.masked:
-            found.mask(self.masked)
+            with torch.inference_mode():
+                found.mask(self.masked)
         return found
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:

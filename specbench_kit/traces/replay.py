@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-import torch
 from torch import Tensor
 
 from specbench_kit.assembly import alone, alone_colocated, environment, round_policy, timed
-from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
@@ -182,17 +181,18 @@ def replay(
     if rule is not None and (rule.most == 0 or method.drafting.on_record):
         return replay_chains(rule, header, traces, alone(method, place), alone_colocated(method, place))
     active: dict[str, RequestTrace] = {}
-    drafter, verifier = _source(method, header, active), ReplayVerifier(active)
+    clock = ModelledClock()
+    drafter, verifier = _source(method, header, active, clock), ReplayVerifier(active)
     engine = Engine(
         policy,
-        *timed(method, drafter, verifier, place),
+        *timed(method, drafter, verifier, place, clock),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
         capacity=UNLIMITED,
         name=method.called,
     )
-    engine.clock.timeline = timeline
+    clock.timeline = timeline
     return _replay_rounds(engine, active, traces, batch_size)
 
 
@@ -219,11 +219,11 @@ def _replay_rounds(
             yield record
 
 
-def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]) -> DraftSource:
+def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace], clock: Clock) -> DraftSource:
     """What the trace holds of the draft model, or a drafter that needs no model: text is there to look things up in."""
     drafting = method.drafting
     if not drafting.models:
-        longest, clock = header.capacity or UNLIMITED, MeasuringClock(torch.device("cpu"))
+        longest = header.capacity or UNLIMITED
         return drafting.source(Parts({}, Sampler(), clock, sampled=False, capacity=longest))
     if not drafting.on_record:
         reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"

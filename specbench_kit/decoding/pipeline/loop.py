@@ -20,7 +20,7 @@ from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.models.runner import refuse_nan
+from specbench_kit.models.runner import refuse_nan_in
 
 Hold = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
@@ -124,7 +124,7 @@ class PipelineEngine(Loop):
                 self.drafter.tell(stream.session, part)
             if not answering:
                 return {}
-            refuse_nan(logits.max())
+            refuse_nan_in(logits.max())
             if self._sampler.greedy:
                 return dict(zip(answering, logits.argmax(-1).tolist(), strict=True))
             chances = [session.random.uniform("target") for session in answering.values()]

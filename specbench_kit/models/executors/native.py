@@ -50,21 +50,21 @@ class NativeExecutor(Executor):
         return load_library() is not None and model.device.type == "cpu" and _computable(model)
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        return self._forward(rows, layers)
+        return self._forward(rows, layers, (None, None))
 
     def _forward(
-        self, rows: Sequence[Row], layers: Sequence[int], states: Tensor | None = None, made: Tensor | None = None
+        self, rows: Sequence[Row], layers: Sequence[int], states: tuple[int | None, int | None]
     ) -> "NativeForward":
-        """`states` [tokens, width] are read beside the tokens' embeddings, and what they become goes to `made`."""
+        """`states` are addresses of [tokens, width]: what is read beside the tokens' embeddings, what it becomes."""
         counts = [row.keep for row in rows]
         hidden = torch.empty((len(layers), sum(counts), self._width)) if layers else None
-        places = (None if one is None else one.data_ptr() for one in (hidden, states, made))
+        place = None if hidden is None else hidden.data_ptr()
         threads = torch.get_num_threads()
         try:
-            found = self._library.forward(self._decoder, rows, threads, self._size, layers, *places)
+            found = self._library.forward(self._decoder, rows, threads, self._size, layers, place, *states)
         except ValueError as error:
             raise _refused(error) from error
-        by_layer = {} if hidden is None else {layer: hidden[place].split(counts) for place, layer in enumerate(layers)}
+        by_layer = {} if hidden is None else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}
         return NativeForward(*found, self._size, counts, by_layer)
 
     def beside(self, slots: int, capacity: int) -> "NativeExecutor":
@@ -97,7 +97,8 @@ class NativeForward(Forward):
         counts: list[int],
         hidden: Mapping[int, Sequence[Tensor]],
     ) -> None:
-        super().__init__((), hidden, found.describe, found.candidates)
+        # Not through the contract's own: a small model's forward is little work, and this is most of what comes on top.
+        self._hidden, self.statistics, self.candidates = hidden, found.describe, found.candidates
         self._found, self._best, self._size, self.counts = found, best, size, counts
 
     @cached_property

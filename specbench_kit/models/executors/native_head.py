@@ -41,7 +41,7 @@ class NativeHeadExecutor(NativeExecutor):
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         given = self.states.read(rows)
         made = self.states.place(rows[0]) if len(rows) == 1 else torch.empty_like(given)
-        found = self._forward(rows, layers, given, made)
+        found = self._forward(rows, layers, (given.data_ptr(), made.data_ptr()))
         if len(rows) > 1:
             self.states.keep(rows, made)
         return _HeadForward(found, self._said, self._tokens, self._whole, self.vocabulary)

@@ -72,6 +72,9 @@ class PaddedExecutor(Executor):
         """Write the new tokens' KV through `batch.kv`, and attend to what is below its length."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
+            with torch.inference_mode():
+                return self.forward(rows, layers)
         parts: dict[int, Tensor] = {}
         hidden: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
         for members in _groups(rows):
