@@ -60,16 +60,17 @@ def until_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: 
 
 def seconds_of_each(offsets: Offsets, plans: Plan, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """What several plans [plans, n] take altogether, when a round from each offset takes `seconds` [plans, n]."""
+    count, places = seconds.shape
     committed = np.minimum(np.minimum(plans.submitted, offsets.matched) + 1, offsets.remaining)
-    here = np.broadcast_to(offsets.first, (len(seconds), len(offsets.first)))
-    total, going = np.zeros(here.shape), np.ones(here.shape, bool)
-    while going.any():
-        step = np.take_along_axis(committed, here, axis=1)
-        total += np.where(going, np.take_along_axis(seconds, here, axis=1), 0.0)
-        going &= step < offsets.remaining[here]
-        here = np.where(going, here + step, here)
-    summed: NDArray[np.float64] = total.sum(axis=1)
-    return summed
+    last = (committed == offsets.remaining).ravel()
+    follows = (np.arange(seconds.size).reshape(seconds.shape) + committed).ravel()
+    at = (places * np.arange(count)[:, None] + offsets.first).ravel()
+    plan, total, taken = np.repeat(np.arange(count), len(offsets.first)), np.zeros(count), seconds.ravel()
+    while at.size:
+        total += np.bincount(plan, weights=taken.take(at), minlength=count)
+        goes_on = ~last.take(at)
+        at, plan = follows.take(at[goes_on]), plan[goes_on]
+    return total
 
 
 def play(offsets: Offsets, plan: Plan) -> Rounds:
