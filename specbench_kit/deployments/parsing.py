@@ -21,6 +21,7 @@ _SECTIONS = ("drafter", "verifier", "link", "sweep", "colocated")
 _OF_BOTH = ("device", "profile", "coefficients", "price_per_hour")
 _DRAFTER = (*_OF_BOTH, "placement", "predictor_s")
 _VERIFIER = (*_OF_BOTH, "stages", "hand_over")
+_COLOCATED = ("device", "profile", "coefficients")
 _LINK = tuple(one.name for one in fields(Link))
 _HAND_OVER = tuple(one.name for one in fields(HandOver))
 
@@ -35,7 +36,7 @@ def parse(content: Fields, folder: Path, place: str) -> Deployment:
         drafter=_endpoint(drafter, _DRAFTER, folder, f"{place}, [drafter]"),
         verifier=_endpoint(verifier, _VERIFIER, folder, f"{place}, [verifier]"),
         link=_link(link, f"{place}, [link]"),
-        colocated=_endpoint(colocated, _OF_BOTH, folder, f"{place}, [colocated]") if colocated else None,
+        colocated=_endpoint(colocated, _COLOCATED, folder, f"{place}, [colocated]") if colocated else None,
         **_drafting(drafter, f"{place}, [drafter]"),
         **{name: content[name] for name in TEXTS},
     )

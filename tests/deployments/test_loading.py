@@ -196,6 +196,7 @@ CHANGES = [
     ('name = "mine"\n', "", "lacks name"),
     ('name = "mine"', "name = 3", "name must be a text, not 3"),
     ("[link]", "[lnk]", "has unknown keys: lnk; known: name, description, source, drafter"),
+    ("[link]", '[colocated]\nprofile = "specedge-draft"\n[link]', "[colocated] lacks device"),
     ("rtt_s = 0.02", "rtt = 0.02", "[link] has unknown keys: rtt; known: rtt_s"),
     ("rtt_s = 0.02", "rtt_s = -0.02", "[link]: rtt_s must be at least 0, not -0.02"),
     ("rtt_s = 0.02", 'rtt_s = "20 ms"', "[link]: rtt_s must be a finite number, not '20 ms'"),
