@@ -18,7 +18,9 @@ from specbench_kit.methods.spec import parse_method
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SMALL = ["--limit", "2", "--max-new-tokens", "8"]
+DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "5", "--duration", "15"]
+SMALL = {"bench": DECODED, "sweep": DECODED, "simulate": SIMULATED, "capacity": SIMULATED}
+"""What makes a command quick."""
 
 
 def blocks(language: str) -> list[str]:
@@ -82,12 +84,13 @@ def test_the_lines_of_python_are_those_of_the_tested_example() -> None:
 
 @pytest.mark.parametrize("session", sessions())
 def test_every_command_runs(session: str, folder: Path) -> None:
-    """Block by block, each in a folder of its own; benchmarks with fewer and shorter answers."""
+    """Block by block, each in a folder of its own; with fewer and shorter answers, and simulations of seconds."""
     for line in session.splitlines():
         program, command, *arguments = shlex.split(line, comments=True)
         assert program == "skit"
-        small = SMALL if command in ("bench", "sweep") else []
-        done = skit(command, *arguments, *small, cwd=folder, env=environment(PYTHONPATH=str(folder / "site")))
+        done = skit(
+            command, *arguments, *SMALL.get(command, []), cwd=folder, env=environment(PYTHONPATH=str(folder / "site"))
+        )
         assert done.returncode == 0, (line, done.stderr)
         assert "Traceback" not in done.stderr
     require_unseen(folder, trained="--save-to" in session)
