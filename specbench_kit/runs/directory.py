@@ -52,6 +52,10 @@ class RunDirectory:
     path: Path
     run: dict[str, Any]
 
+    def remove(self) -> None:
+        """Leave nothing of a run that is not to be."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     @classmethod
     def create(cls, out: Path, run: dict[str, Any]) -> "RunDirectory":
         """Make `<out>/<utc-time>-<method>-<dataset>-<hash>/` with its `run.json`."""

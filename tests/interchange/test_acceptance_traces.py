@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from command_line import Rows, error_line, read_object, skit_here, write_rows
 
+from specbench_kit.bench.replay_run import bench_replay
+from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.errors import SkitError
@@ -18,7 +20,6 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.sources import of_trace
 from specbench_kit.traces.replay import ready, replay
 from specbench_kit.traces.trace import TraceFile
-from specbench_kit.training.offsets import read_offsets
 
 PUBLISHED = Path(os.environ.get("SKIT_DATA_DIR", ""), "specdecode_bench", "combined_instructcoder.jsonl")
 WAN = load("wan")
@@ -164,8 +165,10 @@ def test_what_is_not_on_record_is_not_made_up(tmp_path: Path) -> None:
     trace = imported(tmp_path, "vllm-responses", response("a", [1, 2], [3, 3]))
     with pytest.raises(SkitError, match="has no token ids on record"):
         ready(parse_method("fixed-k:drafter=suffix"), trace, WAN)
-    with pytest.raises(SkitError, match="predictors learn from statistics"):
-        read_offsets(trace)
+    done = skit_here("train-predictor", "--trace", trace.path, "--out", tmp_path / "out")
+    assert error_line(done).startswith(
+        "predictors learn from statistics of drafted tokens, and this trace has no draft"
+    )
     done = skit_here("bench", "--method", "fixed-k", "--replay", trace.path)
     assert "has no step times on record: choose a --deployment" in error_line(done)
 
@@ -195,6 +198,18 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     records = replayed(TraceFile(out), "fixed-k")
     rounds = [one for record in records for one in record.rounds]
     assert found.acceptance == pytest.approx(sum(one.accepted for one in rounds) / sum(one.submitted for one in rounds))
+
+
+def test_all_leaves_out_who_drafts_longer_than_was_recorded(tmp_path: Path) -> None:
+    """What draws long drafts at last is left out then, and what was finished before it is kept."""
+    rows = [offsets(f"q{n}", [4] * 40) for n in range(2)]
+    trace = imported(tmp_path, "specdecode-bench", *rows)
+    asked = Settings(("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False)
+    conclusions, left_out = bench_replay(asked, trace.path, lambda _: None)
+    assert "fixed-k:k=3" in {one.summary["method"] for one in conclusions}
+    assert "the trace holds drafts of 3 tokens" in left_out["goodput"]
+    assert "reads probabilities" in left_out["tetris"]
+    assert not any("goodput" in run.name for run in (tmp_path / "runs").iterdir())
 
 
 WRONG: list[tuple[str, Rows, str]] = [
