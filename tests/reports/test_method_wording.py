@@ -27,7 +27,7 @@ from specbench_kit.reports.run import markdown
         ("threshold:adaptive=true", "threshold (threshold=0.4, adaptive=true, …)"),
         ("specedge:tree=chain,beams=8,branch=2", "specedge (beams=8, branch=2, tree=chain, …)"),
         ("specinfer", "specinfer (branching=1-1-3-1-1-1-1-1)"),
-        ("wisp", "wisp (predictor=auto)"),
+        ("wisp", "wisp (predictor=auto, score=token)"),
     ],
 )
 def test_a_label_holds_what_was_given_and_what_matters_first(spec: str, expected: str) -> None:
@@ -43,7 +43,7 @@ def test_every_option_and_everything_found_is_written_out() -> None:
         "options": resolved_options("wisp:max_draft=3"),
         "uses": {"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
     }
-    assert settings(run) == "predictor=auto, max_draft=3, operating_point=none, force=false"
+    assert settings(run) == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
     assert findings(run) == "predictor.family=logistic, predictor.threshold=0.25, stages=1-2"
 
 

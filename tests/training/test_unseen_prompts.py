@@ -164,7 +164,7 @@ def test_a_gain_that_the_interval_does_not_show_is_called_no_difference(
     }
     summary = {
         "recommended": "mlp",
-        "leaders": {"fixed": "fixed-k:k=3", "longest": "fixed-k:k=8"},
+        "leaders": {"fixed": "fixed-k:k=3", "longest": "fixed-k:k=8", "rule": "mlp"},
         "decoding": {"mlp": decoding},
         "contenders": [{"name": "mlp", "threshold": 0.0, "longest": 4}],
         "split": {"test": {"prompts": 30}},
