@@ -43,7 +43,9 @@ def test_every_option_and_everything_found_is_written_out() -> None:
         "options": resolved_options("wisp:max_draft=3"),
         "uses": {"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
     }
-    assert settings(run) == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
+    assert (
+        settings(run) == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
+    )
     assert findings(run) == "predictor.family=logistic, predictor.threshold=0.25, stages=1-2"
 
 
