@@ -13,10 +13,12 @@ class Option:
     """Metadata of an annotated field: `Annotated[int, Option("Requests in a batch.")] = 64`.
 
     `flag` is what it is called outside where that is not the field's name, `panel` the group that its help stands in.
-    `parse` makes the field's value of a text; a field without it holds what is given.
+    `parse` makes the field's value of a text; a field without it holds what is given. An `argument` stands on the
+    command line by its place, without a flag.
     """
 
     help: str
     panel: str = ""
     flag: str = ""
     parse: Callable[[str], Any] | None = None
+    argument: bool = False

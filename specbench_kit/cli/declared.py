@@ -64,19 +64,27 @@ def with_signature(command: Command, parameters: list[Parameter]) -> None:
 
 def _parameter(field: Field[Any], kind: Any, option: Option) -> Parameter:
     """Nothing is its default, so that what is given is known; what the field's default is, the help says."""
+    required = field.default is MISSING and field.default_factory is MISSING
+    given = _given(kind, option)
+    asked = _asked_by_place(option) if option.argument else _asked_by_name(field, kind, option)
+    annotation = Annotated[given if required else given | None, asked]  # type: ignore[valid-type]
+    return Parameter(
+        field.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if required else None, annotation=annotation
+    )
+
+
+def _asked_by_place(option: Option) -> Any:
+    return typer.Argument(help=option.help, show_default=False)
+
+
+def _asked_by_name(field: Field[Any], kind: Any, option: Option) -> Any:
     flag = f"--{(option.flag or field.name).replace('_', '-')}"
     two_way = kind is bool and field.default is True
-    required = field.default is MISSING and field.default_factory is MISSING
-    asked = typer.Option(
+    return typer.Option(
         f"{flag}/--no-{flag[2:]}" if two_way else flag,
         help=option.help,
         show_default=_words(field.default, flag),
         rich_help_panel=option.panel or None,
-    )
-    given = _given(kind, option)
-    annotation = Annotated[given if required else given | None, asked]  # type: ignore[valid-type]
-    return Parameter(
-        field.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if required else None, annotation=annotation
     )
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.option import Option
@@ -18,15 +17,12 @@ if TYPE_CHECKING:
 
 FORMATS = "md,html,csv,latex,png,svg"
 
-RunsArgument = Annotated[
-    list[Path], typer.Argument(help="Run directories, or folders that hold some.", show_default=False)
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparing:
-    """How runs are put side by side, and what is written of that."""
+    """Which runs are put side by side and how, and what is written of that."""
 
+    run: common.RunFolders
     formats: Annotated[str, Option("Any of md, html, csv, latex, png and svg, with commas.", flag="format")] = FORMATS
     against: Annotated[
         str | None,
@@ -45,36 +41,37 @@ class Comparing:
         require_formats(found)
         return found
 
-    def load(self, paths: list[Path]) -> "Comparison":
-        """The runs in these folders, side by side."""
+    def load(self) -> "Comparison":
+        """The runs, side by side."""
         from specbench_kit.metrics.comparison import compare
         from specbench_kit.metrics.run_data import load_runs
 
-        runs, problems = load_runs(paths)
+        runs, problems = load_runs(self.run)
         return compare(runs, against=self.against, force=self.force, problems=problems)
 
 
-@options_of(Comparing)
-def report(
-    given: Given,
-    run: RunsArgument,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting(Comparing):
+    """Where a report goes."""
+
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the report; the run's own, or a new one beside several runs, if left out."),
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+        Path | None, Option("Folder of the report; the run's own, or a new one beside several runs, if left out.")
+    ] = None
+
+
+@options_of(Reporting)
+def report(given: Given, as_json: options.JsonOption = False) -> None:
     """Report on one run, or put several in one report."""
     from rich.console import Console
 
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    comparing = Comparing(**given)
-    wanted = comparing.wanted()
+    asked = Reporting(**given)
+    wanted = asked.wanted()
     console = Console(stderr=as_json)
-    comparison = comparing.load(run)
+    comparison = asked.load()
     print_comparison(console, comparison)
-    write(console, comparison, out or _folder(comparison), wanted)
+    write(console, comparison, asked.out or _folder(comparison), wanted)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 

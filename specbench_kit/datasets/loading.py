@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_line
 
 SAMPLES = Path(__file__).parent / "samples"
+
+NO_PROMPTS = (".txt", ".json", ".csv", ".tsv", ".md")
+"""Endings of files that a user may take for one of prompts."""
 
 Parse = Callable[[dict[str, Any], int], Prompt | None]
 Found = tuple[Source, str, list[Prompt], str | None]
@@ -81,11 +85,29 @@ def digest(prompts: Iterable[Prompt]) -> str:
 
 def _is_file(spec: str) -> bool:
     marks = [mark for mark in (os.sep, os.altsep) if mark]
-    is_path = spec.endswith((".jsonl", PARQUET)) or any(mark in spec for mark in marks)
+    is_path = spec.endswith((".jsonl", PARQUET, *NO_PROMPTS)) or any(mark in spec for mark in marks)
     return is_path and not spec.startswith(any_hub.PREFIX)
 
 
+def _no_prompts(path: Path) -> str:
+    if not path.exists():
+        return f"there is no prompt file '{path}'"
+    how = '{"prompt": "..."}, one a line'
+    return f"'{path}' is no prompt file: prompts come in a .jsonl file, as in {how}, or in a .parquet file"
+
+
+def _near(path: Path) -> str:
+    """A prompt file beside it that may be meant."""
+    files = sorted(path.parent.glob("*")) if path.parent.is_dir() else []
+    names = [file.name for file in files if file.suffix in (".jsonl", PARQUET) and file != path]
+    same = [name for name in names if Path(name).stem == path.stem]
+    near = same or get_close_matches(path.name, names, n=1)
+    return f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
+
+
 def _read_file(path: Path) -> Found:
+    if path.suffix in NO_PROMPTS or not path.exists():
+        raise SkitError(f"{_no_prompts(path)}{_near(path)}")
     return "file", path.name, read_prompts(path), None
 
 
