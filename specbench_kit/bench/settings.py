@@ -105,6 +105,14 @@ class Settings:
             RUN,
         ),
     ] = False
+    draft_answers: Annotated[
+        bool,
+        Option(
+            "Let the draft model answer too, outside of the measurement, so that the report says how often it is "
+            "right; for datasets with answers.",
+            RUN,
+        ),
+    ] = False
     deployment: Deployment | None = None
     launch: Annotated[
         Launch,

@@ -47,12 +47,12 @@ def compare(given: Given, as_json: options.JsonOption = False) -> None:
 
     asked = Judging(**given)
     conditions = [Condition.parse(text) for text in asked.fail_if]
-    wanted = asked.wanted()
+    wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)
     comparison = asked.load()
-    print_comparison(console, comparison)
+    print_comparison(console, comparison, look)
     if asked.out is not None:
-        write(console, comparison, asked.out, wanted)
+        write(console, comparison, asked.out, wanted, look)
     open_questions = doubts(comparison) if any(condition.is_timed for condition in conditions) else []
     judged = [condition for condition in conditions if not (open_questions and condition.is_timed)]
     failed = [line for condition in judged for line in violations(comparison, condition)]

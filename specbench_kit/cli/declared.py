@@ -1,20 +1,20 @@
 """Commands whose options are the fields of settings, where each is declared once."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable
+from dataclasses import MISSING, Field
 from functools import wraps
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from specbench_kit.errors import SkitError
-from specbench_kit.option import Option
+from specbench_kit.option import Given, Option, declared_in, part
+
+__all__ = ["Given", "options_of", "part"]
 
 Command = Callable[..., None]
-Given = Mapping[str, Any]
-"""Options that were given, by the names of their fields."""
 
 
 def options_of(*settings: type) -> Callable[[Command], Command]:
@@ -22,7 +22,7 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
 
     It gets those that were given in its first argument, by the fields' names and with their types.
     """
-    declared = {field.name: (field, kind, option) for one in settings for field, kind, option in options(one)}
+    declared = {field.name: (field, kind, option) for one in settings for field, kind, option in declared_in(one)}
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -38,21 +38,6 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
         return run
 
     return decorate
-
-
-def part(settings: type, given: Given) -> dict[str, Any]:
-    """Those of the options that are fields of a dataclass."""
-    known = {field.name for field in fields(settings)}
-    return {name: value for name, value in given.items() if name in known}
-
-
-def options(settings: type) -> Iterator[tuple[Field[Any], Any, Option]]:
-    """The fields of a dataclass that can be given from outside, with their types."""
-    hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
-        if get_origin(hints[field.name]) is Annotated:
-            kind, *more = get_args(hints[field.name])
-            yield from ((field, kind, one) for one in more if isinstance(one, Option))
 
 
 def with_signature(command: Command, parameters: list[Parameter]) -> None:

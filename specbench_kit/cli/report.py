@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specbench_kit import common_options as common
 from specbench_kit.cli import options
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.metrics.comparison import Comparison
+    from specbench_kit.reports.comparison.look import Look
 
 FORMATS = "md,html,csv,latex,png,svg"
 
@@ -23,7 +24,21 @@ class Comparing:
     """Which runs are put side by side and how, and what is written of that."""
 
     run: common.RunFolders
-    formats: Annotated[str, Option("Any of md, html, csv, latex, png and svg, with commas.", flag="format")] = FORMATS
+    formats: Annotated[str, Option("Any of md, html, csv, latex, png, svg and pdf, with commas.", flag="format")] = (
+        FORMATS
+    )
+    columns: Annotated[
+        str,
+        Option(
+            "Columns of the tables of methods, with commas: speedup, headroom, throughput, tokens-per-verify, "
+            "acceptance, draft-efficiency, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, lossless."
+        ),
+    ] = ""
+    bare: Annotated[bool, Option("Figures without titles, for a paper.")] = False
+    size: Annotated[
+        Literal["screen", "column", "page"],
+        Option("Of figures: for a screen, or for one column or both of a paper, with letters of at least 7 pt."),
+    ] = "screen"
     against: Annotated[
         str | None,
         Option(
@@ -40,6 +55,12 @@ class Comparing:
         found = [name.strip() for name in self.formats.split(",") if name.strip()]
         require_formats(found)
         return found
+
+    def look(self) -> "Look":
+        """How tables and figures look; an unknown column is an error before anything is read."""
+        from specbench_kit.reports.comparison.look import Look, parse_columns
+
+        return Look(parse_columns(self.columns), self.bare, self.size)
 
     def load(self) -> "Comparison":
         """The runs, side by side."""
@@ -67,21 +88,21 @@ def report(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     asked = Reporting(**given)
-    wanted = asked.wanted()
+    wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)
     comparison = asked.load()
-    print_comparison(console, comparison)
-    write(console, comparison, asked.out or _folder(comparison), wanted)
+    print_comparison(console, comparison, look)
+    write(console, comparison, asked.out or _folder(comparison), wanted, look)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 
 
-def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str]) -> None:
+def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
     """Write the report and say where its pages are."""
     from specbench_kit.cli.common import say
     from specbench_kit.reports.comparison.document import write_reports
 
-    written = write_reports(comparison, folder, formats)
+    written = write_reports(comparison, folder, formats, look=look)
     pages = [path for path in written if path.parent == folder]
     for path in pages or written[:1]:
         say(console, f"report: {path}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from specbench_kit.datasets import any_hub
 from specbench_kit.datasets.base import RESERVED, Dataset, LoadedDataset, Prompt, Source, datasets
+from specbench_kit.datasets.files import file_prompt
 from specbench_kit.datasets.hub import fetch_rows, hub_label
 from specbench_kit.datasets.rows import PARQUET, PlacedRow, read_rows
 from specbench_kit.errors import SkitError
@@ -74,7 +75,7 @@ def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int 
 
 def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a JSONL file; a line that is not one is an error with its number."""
-    return _parse_all(path.name, read_rows(path), partial(_file_prompt, path.stem))
+    return _parse_all(path.name, read_rows(path), partial(file_prompt, path.stem))
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
@@ -219,24 +220,3 @@ def _check_turns(prompt: Prompt) -> None:
         turn.encode()
     if len(prompt.turns) > 1 and not prompt.chat:
         raise ValueError("a text to continue (chat: false) has one turn")
-
-
-def _file_prompt(category: str, row: dict[str, Any], index: int) -> Prompt:
-    identity = row.get("id", row.get("question_id", index))
-    if not isinstance(identity, (str, int)):
-        raise ValueError("the id must be a string or a whole number")
-    category, chat = row.get("category", category), row.get("chat", True)
-    if not isinstance(category, str) or not isinstance(chat, bool):
-        raise ValueError("'category' must be a string and 'chat' true or false")
-    return Prompt(str(identity), category, _file_turns(row), chat)
-
-
-def _file_turns(row: dict[str, Any]) -> tuple[str, ...]:
-    if "turns" in row:
-        if not isinstance(row["turns"], list):
-            raise ValueError("'turns' must be a list of strings")
-        return tuple(row["turns"])
-    for field in ("prompt", "question"):
-        if field in row:
-            return (row[field],)
-    raise ValueError("none of the fields 'prompt', 'question', 'turns' is there")
