@@ -87,7 +87,8 @@ def _read(name: str, kind: Any, option: Option, value: Any) -> Any:
     if option.parse is not None:
         return option.parse(value)
     if get_origin(kind) is Literal and value not in get_args(kind):
-        raise SkitError(f"--{name} must be {' or '.join(get_args(kind))}, not '{value}'")
+        shown = name if option.argument else f"--{name}"
+        raise SkitError(f"{shown} must be {' or '.join(get_args(kind))}, not '{value}'")
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -80,7 +80,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
         f"\\begin{{{kind}}}",
         "\\centering\\small",
         f"\\caption{{{_caption(comparison, columns)}}}",
-        f"\\label{{tab:{_slug(comparison)}}}",
+        f"\\label{{tab:{_slug(comparison)}}}\\medskip",
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{\\begin{tabular}"
         f"{{l{'r' * len(columns)}}}",
         "\\toprule",

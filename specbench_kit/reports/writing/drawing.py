@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 4.8
 """Small enough to be read on a phone, and in one column of a paper."""
-SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.35, 7.5), "page": (7.0, 8.0)}
-"""Width in inches and letters in points: on a screen, and in one or both columns of a paper."""
+SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
+"""Width in inches and letters in points: on a screen, and in one or both columns of an article."""
 TITLE_IN, LINE_IN = 0.26, 0.12
 PNG_DPI = 200
 

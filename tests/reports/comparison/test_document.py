@@ -223,7 +223,7 @@ def test_figures_for_a_paper_are_bare_and_have_letters_of_seven_points(compariso
         text = path.read_text()
         assert "measured time" not in text
         assert min(float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)) >= 7
-        assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.35)
+        assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.15)
 
 
 def test_marks_are_named_beside_them_unless_names_would_lie_upon_each_other():
