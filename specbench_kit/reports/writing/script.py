@@ -23,10 +23,10 @@ const make = (name, parent, content) => {
 const sortable = table => {
   const heads = [...table.querySelectorAll("thead th")], body = table.tBodies[0];
   heads.forEach((head, place) => {
-    const words = head.textContent, button = document.createElement("button");
-    if (!words) return;
-    button.textContent = words;
-    head.replaceChildren(button);
+    const button = document.createElement("button");
+    if (!head.textContent) return;
+    button.append(...head.childNodes);
+    head.append(button);
     button.addEventListener("click", () => {
       const up = head.getAttribute("aria-sort") !== "descending" ? -1 : 1;
       heads.forEach(one => one.removeAttribute("aria-sort"));
