@@ -24,6 +24,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.head_library import HEAD, find, lacks
 from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.measurement import Report
 from specbench_kit.runs import provenance
@@ -131,4 +132,6 @@ def _load(settings: Settings) -> Pair:
     needed = dict.fromkeys(name for name, named in asked if named or not lacks(name, target))
     draft = settings.draft if DRAFT in needed else None
     others = [name for name in needed if name != DRAFT]
-    return load_pair(settings.target, draft, others=others, device=settings.device, dtype=settings.dtype)
+    where = {"device": settings.device, "dtype": settings.dtype}
+    placement = Placement(settings.device_map, settings.max_memory)
+    return load_pair(settings.target, draft, others=others, **where, placement=placement)
