@@ -18,7 +18,7 @@ LONGEST = 500
 class MLflow(Format):
     """One MLflow run for a run directory, in an experiment named after the dataset.
 
-    It goes to the server that MLFLOW_TRACKING_URI names, else into a store of files, the folder `out`.
+    It goes to the server that MLFLOW_TRACKING_URI names, else into a database of its own in the folder `out`.
     """
 
     summary = "a run with parameters, metrics and reports in MLflow's tracking (extra mlflow)"
@@ -27,10 +27,12 @@ class MLflow(Format):
     def save(self, run: "RunDirectory", out: Path) -> None:
         client_kind = load_package("mlflow").MlflowClient
         out.mkdir(parents=True, exist_ok=True)
-        place = os.environ.get("MLFLOW_TRACKING_URI") or out.resolve().as_uri()
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        place = server or f"sqlite:///{(out / 'mlflow.db').resolve()}"
+        artifacts = None if server else (out / "artifacts").resolve().as_uri()
         client, (experiment, name) = client_kind(tracking_uri=place), title_of(run)
         known = client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else client.create_experiment(experiment)
+        number = known.experiment_id if known else client.create_experiment(experiment, artifacts)
         made = client.create_run(number, run_name=name).info.run_id
         for key, value in parameters_of(run).items():
             client.log_param(made, key, value[:LONGEST])

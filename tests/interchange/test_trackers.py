@@ -1,6 +1,7 @@
 """Runs for trackers and hubs, offline."""
 
 import json
+import sqlite3
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,11 +30,12 @@ def test_a_result_card_is_yaml_with_the_runs_own_numbers(run: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(not find_spec("mlflow"), reason="the extra mlflow is not installed here")
-def test_mlflow_keeps_a_run_in_files_of_the_folder(run: Path, tmp_path: Path) -> None:
+def test_mlflow_keeps_a_run_in_a_database_of_the_folder(run: Path, tmp_path: Path) -> None:
     export(run, "mlflow", tmp_path / "tracked")
-    (file,) = (tmp_path / "tracked").glob("*/*/metrics/speedup")
+    rows = sqlite3.connect(tmp_path / "tracked" / "mlflow.db").execute("select key, value from latest_metrics")
     overall = json.loads((run / "summary.json").read_text())["overall"]
-    assert float(file.read_text().split()[1]) == pytest.approx(overall["speedup"])
+    assert dict(rows)["speedup"] == pytest.approx(overall["speedup"])
+    assert list((tmp_path / "tracked" / "artifacts").rglob("summary.json"))
 
 
 @pytest.mark.skipif(not find_spec("wandb"), reason="the extra wandb is not installed here")
