@@ -56,7 +56,7 @@ def _overview(found: dict[str, Any]) -> str:
 
 
 def _method(name: str, method: Any) -> str:
-    options = [(code(f"{one.name}={one.default}"), one.type) for one in given_fields(method)]
+    options = [(code(f"{one.name}={one.default}"), inspect.formatannotation(one.type)) for one in given_fields(method)]
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
     parts.append(f"Group: {method.group}. {PAYS.get(method.group, '')}".strip())
     parts.append(f"Source: {method.source}." if method.source else "")
