@@ -1,5 +1,6 @@
 """Options that several commands share, by what they are called everywhere."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +34,34 @@ TimeOf = Annotated[
     ),
 ]
 Out = Annotated[Path, Option("Folder that run directories are made in.", OUTPUT)]
+Strict = Annotated[bool, Option("End with exit code 1 where a request failed.", OUTPUT)]
 Force = Annotated[bool, Option("Save what was timed on a disturbed machine all the same.", OUTPUT)]
+
+Replaced = Annotated[
+    tuple[str, ...],
+    Option(
+        "Replace a field of the deployment, as in link.rtt_s=0.04; may be given several times.", DEPLOYMENT, flag="set"
+    ),
+]
+Methods = Annotated[
+    tuple[str, ...], Option("name or name:key=value,...; may be given several times.", RUN, flag="method")
+]
+RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder that holds one.", argument=True)]
+RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders that hold some.", argument=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """What is asked."""
+
+    dataset: DrawnDataset = "gsm8k"
+    data_dir: DataDir = None
+    sample: Sample = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Whose time is taken."""
+
+    deployment: TimeOf = "local"
+    replaced: Replaced = ()

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from specbench_kit.common_options import (
-    DataDir,
     Draft,
-    DrawnDataset,
     Dtype,
     MaxNewTokens,
     Out,
-    Sample,
+    Prompts,
     Target,
     TorchDevice,
 )
@@ -160,13 +158,10 @@ class Simulated(Served):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Prompts):
     """What a trace is recorded of, where no other acceptance is given: 50 prompts take about a minute on two cores."""
 
-    dataset: DrawnDataset = "gsm8k"
     limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50
-    data_dir: DataDir = None
-    sample: Sample = True
     target: Target = "bundled"
     draft: Draft = "bundled"
     device: TorchDevice = "auto"
