@@ -4,7 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding", "Deployment", "Output"
+RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
+    "What to run",
+    "Models",
+    "Decoding",
+    "Deployment",
+    "Server",
+    "Output",
+)
 """Panels that several commands have."""
 
 
