@@ -56,10 +56,10 @@ Deliver = Callable[[list[Done]], None]
 class Batches(Thread):
     """Verifies until it is stopped; the batch in hand is finished. Times are those of `reading_s`."""
 
-    def __init__(self, runner: Runner, slots: int, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
         super().__init__(name="verification", daemon=True)
-        self._runner, self._slots, self._estimator = runner, slots, estimator
-        self._queue = scheduler.queue(estimator, Limits(min(most, slots)))
+        self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
+        self._queue = scheduler.queue(estimator, Limits(min(most, self._slots)))
         self._verifiers: dict[Sampler, ModelVerifier] = {}
         self._in_kv: OrderedDict[str, Held] = OrderedDict()
         self._waiting: dict[Waiting, Job] = {}

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.live.server.batches import Batches
@@ -14,7 +14,6 @@ from specbench_kit.live.server.sessions import Sessions
 from specbench_kit.live.server.settings import Settings, host_and_port, read
 from specbench_kit.live.server.stream import Desk
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
-from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
@@ -29,41 +28,42 @@ Fields = dict[str, Any]
 def make(settings: Settings) -> tuple[Service, Counters, Fields]:
     """A server that does not listen yet, and what there is to say of it."""
     scheduler, tokens, door = parse_scheduler(settings.scheduler), settings.tokens(), _door(settings)
-    locate(settings.target, "target")
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     context = min(settings.context, pair.target.context)
     runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
-    bounds = Bounds(context=context, sessions=settings.sessions)
     about = pair.target.describe(hash_model)
     latency, origin = expectation(settings.profile, about["hash"], runner)
-    batches = Batches(runner, settings.slots, scheduler, Estimator(latency), settings.most)
-    welcome = {
-        "protocol": PROTOCOL,
-        "server": f"skit {__version__}",
+    stated = {
         "model": about["name"],
         "model_hash": about["hash"],
         "parameters": about["parameters"],
         "tokenizer": tokenizer_hash(pair.tokenizer),
-        "vocabulary": pair.vocabulary,
         "eos_ids": sorted(pair.eos_ids),
-        "bitwise": runner.executor.bitwise,
         "dtype": str(pair.target.model.dtype).removeprefix("torch."),
-        "device": str(pair.target.model.device),
         "scheduler": settings.scheduler,
-        "heartbeat_s": bounds.heartbeat_s,
-        "limits": {
-            "sessions": bounds.sessions,
-            "nodes": bounds.nodes,
-            "context": bounds.context,
-            "frame_bytes": bounds.frame_bytes,
-            "credit": bounds.credit,
-            "candidates": bounds.candidates,
-        },
     }
-    counters = Counters()
-    desk = Desk(Sessions(bounds, pair.vocabulary), batches, welcome, tokens, counters)
+    bounds = Bounds(context=context, sessions=settings.sessions)
+    batches = Batches(runner, scheduler, Estimator(latency), settings.most)
+    desk = make_desk(runner, batches, bounds, stated, tokens)
     told = {"target": about["name"], "scheduler": settings.scheduler, "latency": origin, "tls": door.key is not None}
-    return Service(desk, door), counters, told
+    return Service(desk, door), desk.counters, told
+
+
+def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, tokens: Sequence[str] = ()) -> Desk:
+    """What all streams share; `stated` is what is said of the target."""
+    vocabulary = runner.vocabulary or 0
+    told = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates")
+    welcome = {
+        **stated,
+        "protocol": PROTOCOL,
+        "server": f"skit {__version__}",
+        "vocabulary": vocabulary,
+        "bitwise": runner.executor.bitwise,
+        "device": str(runner.device),
+        "heartbeat_s": bounds.heartbeat_s,
+        "limits": {name: getattr(bounds, name) for name in told},
+    }
+    return Desk(Sessions(bounds, vocabulary), batches, welcome, tokens, Counters())
 
 
 def serve(settings: Settings, service: Service, counters: Counters, ready: Callable[[int], None]) -> None:

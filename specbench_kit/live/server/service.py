@@ -149,8 +149,8 @@ class Service:
             stream.take(frame)
 
     async def _write(self, stream: Stream, context: Any) -> None:
-        while True:
-            await context.write(await stream.out.get())
+        while (answer := await stream.out.get()) is not None:
+            await context.write(answer)
 
     def _deliver(self, done: list[Done]) -> None:
         """Called in the verifying thread."""
@@ -181,8 +181,8 @@ class Service:
                 if held.in_flight:
                     going = {"session": held.name, "round": held.round, "status": Status.GOING_AWAY, "retry_ms": 500}
                     stream.answered(Down(refused=going))
-        await asyncio.sleep(0.05)
-        await server.stop(GRACE_S if self._streams else 0.0)
+            stream.answered(None)
+        await server.stop(GRACE_S)
 
 
 def _read_up(content: bytes) -> Any | None:

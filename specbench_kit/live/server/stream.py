@@ -128,7 +128,7 @@ class Stream:
         }
 
     def answered(self, answer: Any) -> None:
-        """An answer is there."""
+        """An answer is there; None is the end of all of them."""
         self.out.put_nowait(answer)
 
     def take(self, frame: Any) -> None:
