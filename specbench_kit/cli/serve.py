@@ -22,4 +22,6 @@ def serve(given: Given) -> None:
     def ready(port: int) -> None:
         say(console, f"listening on {host_and_port(settings.listen)[0]}:{port}")
 
-    run(settings, service, counters, ready)
+    with console.status("nobody is here yet") as status:
+        service.report = lambda doing: status.update(str(doing))
+        run(settings, service, counters, ready)

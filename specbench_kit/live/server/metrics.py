@@ -5,6 +5,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from specbench_kit.live.server.batches import Done
+from specbench_kit.live.server.journal import Tally
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -15,6 +16,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.tally = Tally()
         named: Any = {"registry": self.registry, "namespace": "skit"}
         self.rounds = Counter("rounds", "Rounds verified.", **named)
         self.tokens = Counter("committed_tokens", "Tokens committed.", **named)
@@ -36,7 +38,11 @@ class Counters:
         self.verify_s.observe(done[0].verify_s)
         self.rounds.inc(len(done))
         self.degraded.inc(sum(one.job.degraded for one in done))
-        self.tokens.inc(sum(len(one.verdict.tokens) for one in done if one.verdict))
+        tokens = sum(len(one.verdict.tokens) for one in done if one.verdict)
+        self.tokens.inc(tokens)
+        self.tally.batches += 1
+        self.tally.requests += len(done)
+        self.tally.tokens += tokens
         for one in done:
             self.queue_s.observe(one.queue_s)
 

@@ -8,6 +8,7 @@ from typing import Any
 from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.server.expectation import expectation
+from specbench_kit.live.server.journal import Journal
 from specbench_kit.live.server.metrics import Counters
 from specbench_kit.live.server.service import Door, Service
 from specbench_kit.live.server.sessions import Sessions
@@ -46,7 +47,7 @@ def make(settings: Settings) -> tuple[Service, Counters, Fields]:
     batches = Batches(runner, scheduler, Estimator(latency), settings.most)
     desk = make_desk(runner, batches, bounds, stated, tokens)
     told = {"target": about["name"], "scheduler": settings.scheduler, "latency": origin, "tls": door.key is not None}
-    return Service(desk, door), desk.counters, told
+    return Service(desk, door, Journal(settings.log)), desk.counters, told
 
 
 def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, tokens: Sequence[str] = ()) -> Desk:

@@ -14,6 +14,7 @@ from specbench_kit.decoding.clock import reading_s
 from specbench_kit.errors import SkitError
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import Done
+from specbench_kit.live.server.journal import Doing, Journal
 from specbench_kit.live.server.stream import Desk, Stream
 from specbench_kit.live.wire import SERVICE, Down, Status, Up
 
@@ -25,7 +26,7 @@ CODES = {
 }
 """Of a stream that is ended; FAILED_PRECONDITION for all else."""
 GRACE_S = 5.0
-TIDY_S = 5.0
+TIDY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,11 @@ class Door:
 class Service:
     """The server's side of all streams."""
 
-    def __init__(self, desk: Desk, door: Door) -> None:
+    def __init__(self, desk: Desk, door: Door, journal: Journal | None = None) -> None:
         self.desk, self._door = desk, door
-        self.port = 0
+        self.journal = journal or Journal()
+        self.report: Callable[[Doing], None] = lambda _: None
+        """Is told every second how the server is doing."""
         self._streams: set[Stream] = set()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -55,17 +58,21 @@ class Service:
         health_pb2_grpc.add_HealthServicer_to_server(status, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
-        self.port = self._bind(server)
+        port = self._bind(server)
         self.desk.batches.start()
         await server.start()
         for name in ("", SERVICE):
             await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-        ready(self.port)
+        self.journal.note("ready", port=port)
+        ready(port)
         tidying = asyncio.create_task(self._tidy())
-        await self._stop.wait()
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((stopping, tidying), return_when=asyncio.FIRST_COMPLETED)
         tidying.cancel()
         await status.enter_graceful_shutdown()
         await self._leave(server)
+        if not stopping.done():
+            raise SkitError("the verification broke, see above; devices go on when the server is started again")
 
     def stop(self) -> None:
         """End once the batch in hand is answered; may be called from a signal handler."""
@@ -106,10 +113,12 @@ class Service:
         try:
             await context.write(desk.greet(await self._hello(context)))
             self._streams.add(stream)
+            self.journal.note("stream", peer=context.peer())
             desk.counters.streams.set(len(self._streams))
             await self._serve(stream, context)
         except Refusal as refusal:
             desk.counters.refused.labels(refusal.status.name).inc()
+            self.journal.note("refused", peer=context.peer(), status=refusal.status.name, reason=refusal.reason)
             await context.abort(CODES.get(refusal.status, grpc.StatusCode.FAILED_PRECONDITION), str(refusal))
         finally:
             desk.leave(stream)
@@ -160,7 +169,7 @@ class Service:
 
     async def _tidy(self) -> None:
         """Forget what nobody uses, and tell the gauges."""
-        desk = self.desk
+        desk, asked_s = self.desk, reading_s()
         while True:
             await asyncio.sleep(TIDY_S)
             for held in desk.sessions.idle(reading_s()):
@@ -168,12 +177,17 @@ class Service:
             desk.counters.sessions.set(len(desk.sessions))
             desk.counters.waiting.set(desk.batches.waiting)
             desk.counters.evictions.set(desk.batches.evictions)
+            now_s = reading_s()
+            rates = desk.counters.tally.per_second(now_s - asked_s)
+            asked_s = now_s
+            self.report(Doing(len(self._streams), len(desk.sessions), desk.batches.waiting, *rates))
             if not desk.batches.is_alive():
-                raise SkitError("the verification has ended: see the log")
+                return
 
     async def _leave(self, server: grpc.aio.Server) -> None:
         """No new rounds; those in hand are answered, and the others told to come again."""
         self.desk.leaving = True
+        self.journal.note("leaving", streams=len(self._streams))
         self.desk.batches.stop()
         await asyncio.to_thread(self.desk.batches.join)
         for stream in self._streams:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from specbench_kit.common_options import Dtype, Target, TorchDevice
 from specbench_kit.errors import SkitError
-from specbench_kit.option import DECODING, MODELS, RUN, Option
+from specbench_kit.option import DECODING, MODELS, OUTPUT, RUN, Option
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DOOR = "Door"
@@ -31,6 +31,7 @@ class Settings:
     sessions: Annotated[int, Option("Sessions held.", DECODING)] = 4096
     listen: Annotated[str, Option("HOST:PORT; port 0 is any free one.", DOOR)] = "127.0.0.1:7070"
     metrics: Annotated[str | None, Option("HOST:PORT of a page for Prometheus.", DOOR)] = None
+    log: Annotated[Path | None, Option("File that events are added to, one JSON object a line.", OUTPUT)] = None
     tls_cert: Annotated[Path | None, Option("Certificate chain, PEM.", DOOR)] = None
     tls_key: Annotated[Path | None, Option("Its key, PEM.", DOOR)] = None
     token_file: Annotated[Path | None, Option("Tokens that devices may show, one a line.", DOOR)] = None
