@@ -12,13 +12,14 @@ from specbench_kit.decoding.drafter import Drafter, DraftSource, Itemised
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.meanwhile import Meanwhile
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier, Verifier
+from specbench_kit.decoding.verification import ModelVerifier, RemoteVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, States
 from specbench_kit.deployments.colocated import Colocated, colocate
@@ -94,7 +95,7 @@ def live_engine(
 def remote_engine(
     method: Method,
     models: Mapping[str, Runner],
-    verifier: Callable[[MeasuringClock], Verifier],
+    verifier: Callable[[MeasuringClock], RemoteVerifier],
     *,
     sampler: Sampler,
     seed: int,
@@ -113,11 +114,11 @@ def remote_engine(
     clock = MeasuringClock(device, started_s)
     sampled = method.proposal == "sample" and not sampler.greedy
     proposing = draft_sampler(sampler, draft_top_n if sampled else 0)
-    drafter = method.drafting.source(Parts(models, proposing, clock, sampled, capacity))
+    drafter, there = method.drafting.source(Parts(models, proposing, clock, sampled, capacity)), verifier(clock)
     return Engine(
         round_policy(method),
-        drafter,
-        verifier(clock),
+        Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
+        there,
         clock,
         seed=seed,
         eos_ids=eos_ids,

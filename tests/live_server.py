@@ -19,7 +19,7 @@ from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.server.run import make_desk
 from specbench_kit.live.server.service import Door, Service
-from specbench_kit.live.verifier import RemoteVerifier
+from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import parse_scheduler
@@ -76,7 +76,7 @@ def decode_remotely(
     engine = remote_engine(
         method,
         {"draft": draft_runner(batch_size)},
-        lambda clock: RemoteVerifier(connection, sampler, 0, clock),
+        lambda clock: WireVerifier(connection, sampler, 0, clock),
         sampler=sampler,
         seed=0,
         eos_ids=frozenset(),

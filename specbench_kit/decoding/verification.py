@@ -69,6 +69,13 @@ class Verifier(Protocol):
         """Forget a finished request."""
 
 
+class RemoteVerifier(Verifier, Protocol):
+    """One behind a wire."""
+
+    def has_news(self) -> bool:
+        """Whether an answer has arrived."""
+
+
 class Target(Protocol):
     """What verification asks of the target: a runner's slots and forwards, wherever the model is."""
 

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import Verifier
+from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.pair import Drafts, Stated
-from specbench_kit.live.verifier import RemoteVerifier
+from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 
 
@@ -31,7 +31,7 @@ class Server(Protocol):
 
     stated: Stated
 
-    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> Verifier:
+    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         """Of one method's loop."""
 
     def describe(self) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class Skit:
             server=told.server,
         )
 
-    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> Verifier:
-        return RemoteVerifier(self.connection, sampler, seed, clock)
+    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
+        return WireVerifier(self.connection, sampler, seed, clock)
 
     def describe(self) -> dict[str, Any]:
         told = self.connection.welcome

@@ -44,7 +44,7 @@ class _Known:
 
 
 @dataclass
-class RemoteVerifier:
+class WireVerifier:
     """Verifies over a connection, which others may use in turn.
 
     A round whose answer was lost is sent again: the server knows it by its number, and answers it once.

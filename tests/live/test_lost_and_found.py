@@ -14,12 +14,14 @@ from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, make_s
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.deployments.base import Link
+from specbench_kit.deployments.description import finite
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.server.service import Door
 from specbench_kit.live.server.settings import Settings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.reports.writing.cautions import setting_cautions
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 40)
 CHAIN = parse_method("fixed-k:k=3")
@@ -78,3 +80,12 @@ def certificate(folder: Path, name: str) -> tuple[bytes, bytes]:
     command = ["openssl", "req", "-x509", *kind, *subject, "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     return certificate.read_bytes(), key.read_bytes()
+
+
+def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
+    with serving() as (_, address):
+        records = decode_remotely(CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1])
+    links_s = [one.link_s for record in records.values() for one in record.rounds]
+    assert min(links_s) >= 0.03
+    (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
+    assert line.startswith("SHAPED LINK: messages were held back on this machine as a link with rtt_s=0.03 would")
