@@ -30,7 +30,7 @@ def describe(deployment: Deployment) -> Fields:
         "cached_prompts": deployment.cached_prompts,
         "drafter": _endpoint(deployment.drafter),
         "verifier": _endpoint(deployment.verifier),
-        "link": _finite(deployment.link),
+        "link": finite(deployment.link),
         **({"colocated": _endpoint(deployment.colocated)} if deployment.colocated else {}),
     }
 
@@ -69,9 +69,10 @@ def _endpoint(endpoint: Endpoint) -> Fields:
         "stages": endpoint.stages,
         "origin": endpoint.origin,
         "latency": {"form": _FORMS[type(latency)], **asdict(latency)},
-        "hand_over": _finite(endpoint.hand_over),
+        "hand_over": finite(endpoint.hand_over),
     }
 
 
-def _finite(record: Link | HandOver) -> Fields:
+def finite(record: Link | HandOver) -> Fields:
+    """A part of a deployment; null is unlimited."""
     return {name: None if isinf(value) else value for name, value in asdict(record).items()}

@@ -30,6 +30,9 @@ def setting_cautions(run: Fields) -> list[str]:
     if run.get("time_kind") == "modelled":
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+    if link := run.get("shaped_link"):
+        told = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
+        lines.append(f"SHAPED LINK: messages were held back on this machine as a link with {told} would; no network.")
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"what was accepted is from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
