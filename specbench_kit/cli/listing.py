@@ -16,8 +16,8 @@ def list_entries(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, datasets, models, executors, predictors, profiles, deployments or formats; all that list "
-            "fast if left out"
+            help="methods, datasets, models, executors, predictors, profiles, deployments, software or formats; all "
+            "that list fast if left out"
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
@@ -94,6 +94,15 @@ def _deployments() -> list[Entry]:
     return entries()
 
 
+def _software() -> list[Entry]:
+    from specbench_kit.profilers.software import bundled_software
+
+    return [
+        {"name": name, "summary": one.title, "source": one.source, "cards": list(one.cards)}
+        for name, one in bundled_software().items()
+    ]
+
+
 def _formats() -> list[Entry]:
     from specbench_kit.interchange.base import formats
 
@@ -151,6 +160,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "systems": _systems,
     "schedulers": _schedulers,
     "presets": _presets,
+    "software": _software,
     "formats": _formats,
 }
 

@@ -19,6 +19,8 @@ def find_profile(name: str, folder: Path, place: str) -> Profile:
 def origin(profile: Profile) -> str:
     """Where a profile's numbers come from, and whether they can be."""
     parts = [f"profile {profile.name}, {profile.source}"]
+    if profile.software:
+        parts.append(f"stands for {profile.software}")
     if profile.reference:
         parts.append(profile.reference)
     if profile.not_given:
