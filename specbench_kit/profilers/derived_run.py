@@ -36,7 +36,7 @@ def _derive(settings: Settings, place: Place, card: Device, part: Part, date: st
         coefficients={},
         reference=f"derived from the data sheet of {card.title}{together}, not measured",
         date=date,
-        software=software.describe_on(card.name),
+        software=software.name,
         tensor_parallel=members,
         architecture=None if part.subject.is_card else shapes,
         device_card=None if known_device(card.name) == card else card,

@@ -76,7 +76,7 @@ class Roofline:
             cached_s=kv_s,
             head_s=2 * shapes.head_parameters * flop_s,
             forward_s=self.per_forward_s / reached.bandwidth
-            + (software.step_s + shapes.layers * software.layer_s)
+            + (reached.step_s + shapes.layers * reached.layer_s)
             + reductions * (over.latency_s if over else 0.0),
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench_kit.profilers.software import describe
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 
 Fields = Mapping[str, Any]
@@ -57,7 +58,7 @@ def headline(profile: Fields) -> str:
     test, train = profile["test"], profile["train"]
     of = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
     if profile["source"] == "roofline":
-        return f"{of}, the roofline of its data sheet: {profile['software']}."
+        return f"{of}, the roofline of its data sheet: {describe(profile['software'], profile['device'])}."
     return f"{of}, measured: test R² {score(test['r2'])} (train {score(train['r2'])}), MAPE {share(test['mape'])}."
 
 

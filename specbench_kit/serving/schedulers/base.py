@@ -4,11 +4,12 @@ A queue sees requests, the clock's time and an estimator, so that a live server 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 from specbench_kit.decoding.latency import NOTHING
@@ -32,11 +33,18 @@ class Limits:
     kv_tokens: float = inf
 
 
+NO_PARTS: Mapping[int, int] = MappingProxyType({})
+
+
 class Decision(NamedTuple):
-    """What to verify now; where that is nothing, `again_s` is when to ask again unless something arrives before."""
+    """What to verify now; where that is nothing, `again_s` is when to ask again unless something arrives before.
+
+    Of clients in `parts` only so many tokens are computed: their requests come back with the rest.
+    """
 
     batch: list[Waiting]
     again_s: float = inf
+    parts: Mapping[int, int] = NO_PARTS
 
 
 class Growing:
