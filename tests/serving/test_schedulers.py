@@ -142,9 +142,12 @@ def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_r
     behind = Waiting(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
     first = {
         spec: clients(asked(spec, [ahead, behind], limits=Limits(1)))
-        for spec in ("wisp-paper:guard_s=0.1", "wisp-promise:guard_s=0.1,amortise=0")
+        for spec in (
+            *("wisp-paper:guard_s=0.1", "edf", "edf:by=round", "knapsack:by=round"),
+            *("wisp-promise:guard_s=0.1,amortise=0", "edf:by=promise", "knapsack", "knapsack:by=promise"),
+        )
     }
-    assert list(first.values()) == [[0], [1]]
+    assert list(first.values()) == [*[[0]] * 4, *[[1]] * 4]
 
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.1,amortise=0", "wisp-paper:guard_s=0.1"])
@@ -294,6 +297,7 @@ def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
         ("wisp-promise:amortise=-1", "amortise must not be negative"),
         ("static:size=0", "static: size must be at least 1, not 0"),
         ("knapsack:window=40", "window must lie in 1..16"),
+        ("edf:by=luck", "edf: by must be one of round, promise, not 'luck'"),
         ("prefill-first:prompt_tokens=0", "prompt_tokens must be at least 1"),
     ],
 )

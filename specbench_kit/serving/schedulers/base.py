@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import NOTHING
 from specbench_kit.registry import Registry
@@ -23,6 +23,9 @@ by_round: Due = attrgetter("deadline_s")
 """When a round has to be verified for its own tokens to come in time."""
 by_promise: Due = attrgetter("promised_s")
 """When it has to be verified for the whole response to keep its promise."""
+
+By = Literal["round", "promise"]
+DUE: Mapping[str, Due] = {"round": by_round, "promise": by_promise}
 
 
 @dataclass(frozen=True, slots=True)
