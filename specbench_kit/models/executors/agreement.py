@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
+from math import log, pow, sqrt
 
 from specbench_kit.errors import SkitError
 
@@ -39,7 +39,7 @@ class Agreement:
     def chance(self, uniform: float) -> float:
         """Of the likeliest token at one place, by a random number; its mean is that of `ranks`."""
         mean = (self.ranks[0] - self._least) / (1 - self._least) if self._least < 1 else 1.0
-        widest = self._least + (1 - self._least) * (uniform ** ((1 - mean) / mean) if mean else 0.0)
+        widest = self._least + (1 - self._least) * (pow(uniform, (1 - mean) / mean) if mean else 0.0)
         return (1 - self.spread) * self.ranks[0] + self.spread * widest
 
     def shares(self, chance: float) -> list[float]:
@@ -51,13 +51,13 @@ class Agreement:
         """What the draft model says of a token with that chance; it stays the likeliest one."""
         if chance in (0, 1):
             return chance
-        odds = (chance / (1 - chance)) ** self.calibration
+        odds = pow(chance / (1 - chance), self.calibration)
         return max(self._least, odds / (1 + odds))
 
     @property
     def shared(self) -> float:
         """The chance that a place takes the random number of its block."""
-        return self.correlation**0.5
+        return sqrt(self.correlation)
 
     @cached_property
     def _least(self) -> float:
