@@ -17,6 +17,11 @@ def _model_cautions(models: Fields) -> list[str]:
     masked = (models.get("draft") or {}).get("masked_tokens")
     asked = ", ".join(f"{name} {value}" for name, value in ignored.items())
     lines = [f"IGNORED: the target's generation config asks for {asked}; outputs are without."] if ignored else []
+    if masked is None and (draft := str((models.get("draft") or {}).get("name"))).startswith("synthetic"):
+        lines.append(
+            f"SYNTHETIC PAIR: no model ran; how often and how surely drafts are right was given ({draft}), and texts "
+            "mean nothing. Times are those of a deployment, or of nothing but the kit."
+        )
     unlike = "TOKENIZERS DIFFER in {} added tokens, which are never drafted; the target may say those it has."
     return [*lines, unlike.format(masked)] if masked else lines
 
