@@ -29,7 +29,7 @@ class Answers:
         if not self._golds:
             return {}
         rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
-        found = {"rule": "; ".join(rules), "method": self.count(records)}
+        found: Fields = {"rule": "; ".join(rules), "method": self.count(records)}
         found["target"] = self.count(baseline) if baseline else None
         return {"exact_match": {**found, "draft": self._draft}}
 
