@@ -16,8 +16,8 @@ DrawnDataset = Annotated[
 ]
 DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
 Sample = Annotated[bool, Option("Whether a bundled sample may stand in for the dataset.", RUN)]
-Target = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
-Draft = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
+Target = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic'.", MODELS)]
+Draft = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...'.", MODELS)]
 TorchDevice = Annotated[str, Option("auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
 Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
 DeviceMap = Annotated[

@@ -12,7 +12,14 @@ T = TypeVar("T")
 Given = Mapping[str, Any]
 """Options that were given, by the names of their fields."""
 
-RUN, MODELS, DECODING, DEPLOYMENT, OUTPUT = "What to run", "Models", "Decoding", "Deployment", "Output"
+RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
+    "What to run",
+    "Models",
+    "Decoding",
+    "Deployment",
+    "Server",
+    "Output",
+)
 """Panels that several commands have."""
 
 

@@ -22,8 +22,8 @@ class Listing:
     kind: Annotated[
         str | None,
         Option(
-            "methods, datasets, models, executors, predictors, profiles, deployments, systems, schedulers, presets or "
-            "formats; all that list fast if left out",
+            "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
+            "presets or formats; all that list fast if left out",
             argument=True,
         ),
     ] = None
@@ -107,6 +107,15 @@ def _deployments() -> list[Entry]:
     return entries()
 
 
+def _software() -> list[Entry]:
+    from specbench_kit.profilers.software import bundled_software
+
+    return [
+        {"name": name, "summary": one.title, "source": one.source, "cards": list(one.cards)}
+        for name, one in bundled_software().items()
+    ]
+
+
 def _formats() -> list[Entry]:
     from specbench_kit.interchange.base import formats
 
@@ -164,6 +173,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "systems": _systems,
     "schedulers": _schedulers,
     "presets": _presets,
+    "software": _software,
     "formats": _formats,
 }
 

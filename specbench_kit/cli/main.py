@@ -20,6 +20,7 @@ from specbench_kit.cli import (
     record,
     report,
     rerun,
+    serve,
     simulate,
     sweep,
     train_head,
@@ -70,6 +71,7 @@ def _start(
 
 app.command("bench")(configurable(bench.bench))
 app.command("rerun")(configurable(rerun.rerun))
+app.command("serve")(configurable(serve.serve))
 app.command("report")(configurable(report.report))
 app.command("compare")(configurable(compare.compare))
 app.command("import")(configurable(interchange.import_run))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -62,6 +62,15 @@ class Distributions(Protocol):
 
     def score(self, row: int, token: int, place: int, judge: Judge) -> float:
         """What a judge says of `token`, drawn from distribution `row` at that place of its draft."""
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """Distributions that tokens were drawn from at random, known in full."""
+
+    @property
+    def probabilities(self) -> Tensor:
+        """[rows, vocabulary]."""
 
 
 class DraftForward:

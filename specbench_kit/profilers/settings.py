@@ -7,6 +7,7 @@ from typing import Annotated
 from specbench_kit.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
 from specbench_kit.errors import SkitError
 from specbench_kit.option import MODELS, OUTPUT, RUN, Option
+from specbench_kit.profilers.software import FUSED
 
 Budget = Annotated[float, Option("Seconds that measuring may take; lengths shrink to fit.", RUN, flag="budget")]
 
@@ -29,6 +30,11 @@ class Settings:
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
+    software: Annotated[
+        str, Option("Whose speed a derived profile stands for: fused, or a name from `skit list software`.", MODELS)
+    ] = FUSED
+    cards: Annotated[int, Option("Cards that a derived profile's model is spread over (tensor parallel).", MODELS)] = 1
+    interconnect: Annotated[str | None, Option("Between those cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)] = None
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     budget_s: Budget = 420.0
@@ -48,12 +54,21 @@ class Settings:
             raise SkitError(f"--runs must be at least 1, not {self.runs}")
         if self.seed < 0:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
+        if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
+            raise SkitError("--cards above 1 needs the --interconnect between them, and one card has none")
+        if self.gpu is None and (self.cards > 1 or not self.is_fused):
+            raise SkitError("--software and --cards are for a profile that is derived: name its --gpu")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
         if self.gpu is not None and self.device != "auto":
             raise SkitError("--gpu and --device both say where to run: give one of them")
         if self.draft is None and self.save_to is not None and self.save_to.suffix != ".toml":
             raise SkitError(f"--save-to must name a .toml file, not {self.save_to}")
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether a derived profile stands for the data sheet itself."""
+        return self.software == FUSED
 
     @property
     def command(self) -> str:

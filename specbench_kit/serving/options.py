@@ -25,6 +25,7 @@ OWN = "own"
 """Stands for a system's own scheduler or method."""
 RECORD = "record"
 """Acceptance: a trace that is recorded first."""
+LENGTHS = "Where arrivals do not say: a number, or lognormal:mean=90,cv=0.62; as recorded if left out."
 EACH = "Once for all, or once for each --system."
 
 
@@ -110,8 +111,8 @@ class Served:
         ),
     ] = "closed"
     arrivals_scale: Annotated[float, Option("Times the rate of a trace's arrivals.", LOAD)] = 1.0
-    prompt_tokens: Annotated[int | None, Option("Where arrivals do not say; as recorded if left out.", LOAD)] = None
-    output_tokens: Annotated[int | None, Option("Where arrivals do not say; as recorded if left out.", LOAD)] = None
+    prompt_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
+    output_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
     estimator_factor: Annotated[
         Numbers,
         Option(
