@@ -37,7 +37,7 @@ benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
 REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
-TO_REFERENCE := --format md,html,csv,svg --out results/reference
+TO_REFERENCE := --format md,html,csv,svg,latex,pdf --out results/reference
 reference: $(INSTALLED)
 	rm -rf build/reference results/reference/measured results/reference/specedge results/reference/specpipe
 	$(REFERENCE)/measured
