@@ -263,7 +263,7 @@ def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, found:
     records = in_turn(records_of(4, 0.7, 8, 24))
     config = make_run()["config"] | {"temperature": 0.8}
     run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
-    run.summary |= {"lossless": None, "sampling": {"rule": "residual", "consistent": found}}
+    run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": found})
     rows = compare([run]).overall
     assert wording.lossless_cell(rows["wisp"]) == cell
     assert wording.lossless_cell(rows["autoregressive"]) == "–"
