@@ -138,8 +138,9 @@ def test_without_a_source_a_trace_is_recorded(tiny: TinyPair, tmp_path: Path) ->
     prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
     recording = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
     options = ["--system", "sled", *recording, *SHORT, "--seeds", 1, "--out", tmp_path]
-    folder, _, _ = simulated(*options)
+    folder, _, said = simulated(*options)
     run = read_object(folder / "run.json")
+    assert "no --acceptance: 3 answers of " in said
     assert (folder / "trace.parquet").is_file()
     assert run["dataset"]["count"] == 3
     assert set(run["models"]) == {"target", "draft"}
