@@ -25,6 +25,7 @@ from benchmarks import (
     pipeline,
     pipeline_batches,
     serving,
+    serving_log,
     shapes,
     specedge,
     speedup,
@@ -48,6 +49,7 @@ MODULES = (
     pipeline,
     pipeline_batches,
     serving,
+    serving_log,
     specedge,
     calibration,
 )

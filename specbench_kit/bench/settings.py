@@ -7,14 +7,18 @@ from typing import Annotated, Literal, get_args
 
 from specbench_kit.common_options import (
     BatchSize,
+    DataDir,
     Draft,
     Dtype,
     Limit,
     MaxNewTokens,
     Out,
     Resume,
+    Sample,
     Seed,
+    Strict,
     Target,
+    Timed,
     TorchDevice,
 )
 from specbench_kit.deployments.base import Deployment, Link
@@ -28,6 +32,24 @@ RECORDED_TOGETHER = 8
 
 Launch = Literal["virtual", "processes"]
 """Where a pipeline's stages run: all in this process, or each in one of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources(Timed):
+    """What a benchmark reads, by name: datasets or a trace, and a deployment; and how it ends."""
+
+    dataset: Annotated[
+        tuple[str, ...],
+        Option(
+            "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet "
+            "file; may be given several times.",
+            RUN,
+        ),
+    ] = ("gsm8k",)
+    replay: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN)] = None
+    data_dir: DataDir = None
+    sample: Sample = True
+    strict: Strict = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +103,14 @@ class Settings:
         Option(
             "Leave out prompts that a method's predictor or head was trained on. Those of the part of a dataset that "
             "is reserved for training are left out in any case.",
+            RUN,
+        ),
+    ] = False
+    draft_answers: Annotated[
+        bool,
+        Option(
+            "Let the draft model answer too, outside of the measurement, so that the report says how often it is "
+            "right; for datasets with answers.",
             RUN,
         ),
     ] = False

@@ -14,6 +14,7 @@ from specbench_kit.cli import (
     interchange,
     listing,
     measure_ranks,
+    new,
     profile_drafter,
     profile_verifier,
     record,
@@ -42,6 +43,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit train-predictor                         a rejection predictor for a pair, and what it is worth
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
+  skit new method my-rule                      a policy of your own, with its test, to start from
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -86,6 +88,7 @@ app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
 app.command("list")(configurable(listing.list_entries))
+app.command("new")(configurable(new.new))
 app.command("doctor")(configurable(doctor.doctor))
 
 

@@ -116,6 +116,26 @@ class ContextModel(LatencyModel):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkModel(LatencyModel):
+    """What a forward computes and moves, each part at its own price.
+
+    Seconds per new token, per pair of a new token and one before it, per cached token, per row of logits, and per
+    forward. Rows of logits are the output layer's work, which the other forms have no feature for.
+    """
+
+    token_s: float
+    pair_s: float
+    cached_s: float
+    head_s: float
+    forward_s: float
+    additive: ClassVar[bool] = True
+
+    def of_sums(self, sums: BatchSums) -> float:
+        moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
+        return self.forward_s + (moved_s + self.head_s * sums.kept)
+
+
+@dataclass(frozen=True, slots=True)
 class TableModel(LatencyModel):
     """Seconds by the largest number of new tokens in the batch, from 1 on; the last one goes for all above."""
 

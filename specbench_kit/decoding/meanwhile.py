@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward
 
 
 class Meanwhile:

@@ -7,10 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specbench_kit.decoding.distributions import Drawn
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Numbers, Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import Drawn, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append, refuse_nan, refuse_nan_in

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple, get_args
 
-from specbench_kit.decoding.latency import LatencyModel, Row, sums_of
+from specbench_kit.decoding.latency import BatchSums, LatencyModel, Row, sums_of
 
 TOKEN_BYTES = 4
 """Of one token id on the link."""
@@ -52,7 +52,10 @@ class Endpoint:
 
     def pass_s(self, rows: Sequence[Row]) -> float:
         """Seconds of one forward, through all stages one after the other."""
-        sums = sums_of(rows)
+        return self.of_sums(sums_of(rows))
+
+    def of_sums(self, sums: BatchSums) -> float:
+        """The same of a batch with these sums."""
         return self.latency.of_sums(sums) + self.hand_over.per_pass * self.hand_over.seconds(sums.linear)
 
 

@@ -6,6 +6,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.roofline import judge
+from specbench_kit.profilers.software import describe
 
 
 def find_profile(name: str, folder: Path, place: str) -> Profile:
@@ -19,6 +20,8 @@ def find_profile(name: str, folder: Path, place: str) -> Profile:
 def origin(profile: Profile) -> str:
     """Where a profile's numbers come from, and whether they can be."""
     parts = [f"profile {profile.name}, {profile.source}"]
+    if profile.software:
+        parts.append(f"stands for {describe(profile.software, profile.device)}")
     if profile.reference:
         parts.append(profile.reference)
     if profile.not_given:

@@ -4,21 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel, Row, sums_of
+from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel, Row, WorkModel, sums_of
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 
-Form = Literal["interactions", "context"]
+Form = Literal["interactions", "context", "work"]
 Role = Literal["verifier", "drafter"]
 Source = Literal["measured", "published", "roofline"]
 
-MODELS: Mapping[str, type[InteractionModel] | type[ContextModel]] = {
+MODELS: Mapping[str, type[InteractionModel] | type[ContextModel] | type[WorkModel]] = {
     "interactions": InteractionModel,
     "context": ContextModel,
+    "work": WorkModel,
 }
 COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "interactions": ("a_s", "b_compute_s", "b_read_s", "c_s"),
     "context": ("alpha_s", "gamma_s", "delta_s"),
+    "work": ("token_s", "pair_s", "cached_s", "head_s", "forward_s"),
 }
 """Seconds per unit of the feature at the same place; the last is per forward."""
 ROLES: tuple[Role, ...] = ("verifier", "drafter")
@@ -30,6 +32,8 @@ def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
     sums = sums_of(rows)
     if form == "context":
         return sums.pairs, sums.linear, 1
+    if form == "work":
+        return sums.linear, sums.pairs, sums.cached, sums.kept, 1
     return sums.linear, sums.interactions, sums.cached, 1
 
 
@@ -39,7 +43,8 @@ class Profile:
 
     `coefficients` lacks those that a publication does not give. `model_hash` is set where real weights were
     measured, `cores` where a CPU was, `samples` is the CSV file beside it with every timing. `policy` holds the
-    seconds per drafted token that a stop rule costs on a drafter.
+    seconds per drafted token that a stop rule costs on a drafter. A derived profile names the `software` whose speed it
+    stands for; `tensor_parallel` cards hold the model together.
     """
 
     name: str
@@ -56,6 +61,8 @@ class Profile:
     note: str = ""
     model_hash: str | None = None
     cores: int = 1
+    software: str = ""
+    tensor_parallel: int = 1
     samples: str | None = None
     fit: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)

@@ -1,38 +1,51 @@
 """A profiling run by the data sheet of a device that is not here."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import Device, known_device
-from specbench_kit.profilers.fit import Observation, fit
+from specbench_kit.profilers.fit import Observation, evaluated
+from specbench_kit.profilers.interconnects import find_interconnect
 from specbench_kit.profilers.part import Part, Result, name_profile
 from specbench_kit.profilers.place import Place
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import require_architecture
 
 
 def derive(settings: Settings, place: Place, card: Device, parts: Sequence[Part], date: str) -> list[Result]:
-    """Run each part's workload through the roofline and fit what comes out."""
+    """Evaluate each part's roofline: the profile is the roofline itself, at the shares that its software reaches."""
     return [_derive(settings, place, card, part, date) for part in parts]
 
 
 def _derive(settings: Settings, place: Place, card: Device, part: Part, date: str) -> Result:
-    shapes = require_architecture(part.subject)
-    roofline = Roofline(card, shapes, place.dtype)
-    observations = [Observation(one, roofline.seconds(one.rows)) for one in part.configurations]
+    shapes, software, members = require_architecture(part.subject), find_software(settings.software), settings.cards
+    over = find_interconnect(settings.interconnect) if settings.interconnect else None
+    model = Roofline(card.times(members), shapes, place.dtype).estimate(software, members, over)
+    together = f", {members} of them over {over.title}" if over else ""
     profile = Profile(
-        name=f"{name_profile(part, settings, place)}{'' if settings.name else '-roofline'}",
+        name=f"{name_profile(part, settings, place)}{'' if settings.name else _ending(settings)}",
         role=part.role,
         device=card.name,
         model=part.subject.name,
         dtype=place.dtype,
         source="roofline",
-        form=part.form,
+        form="work",
         coefficients={},
-        reference=f"derived from the data sheet of {card.title}, not measured",
+        reference=f"derived from the data sheet of {card.title}{together}, not measured",
         date=date,
+        software=software.name,
+        tensor_parallel=members,
         architecture=None if part.subject.is_card else shapes,
         device_card=None if known_device(card.name) == card else card,
     )
-    return Result(profile, fit(part.form, observations, settings.seed))
+    observations = [Observation(one, model.seconds(one.rows)) for one in part.configurations]
+    return Result(profile, evaluated("work", asdict(model), observations))
+
+
+def _ending(settings: Settings) -> str:
+    """What sets a derived profile's name apart."""
+    cards = f"-tp{settings.cards}" if settings.cards > 1 else ""
+    return f"{cards}-roofline" if settings.is_fused else f"{cards}-{settings.software}-roofline"

@@ -60,6 +60,14 @@ class Device:
         peaks = {dtype: peak * cores for dtype, peak in self.peak_flops.items()}
         return replace(self, cores=cores, peak_flops=peaks, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * cores)
 
+    def times(self, members: int) -> "Device":
+        """So many of them, as far as they hold one model together."""
+        if members == 1:
+            return self
+        peaks = {dtype: peak * members for dtype, peak in self.peak_flops.items()}
+        memory, bandwidth = self.memory_bytes * members, self.bandwidth_bytes_per_s * members
+        return replace(self, peak_flops=peaks, memory_bytes=memory, bandwidth_bytes_per_s=bandwidth)
+
 
 def find_device(name: str) -> Device:
     """The card of that name or alias, or in a TOML file of one's own; an unknown name lists the known ones."""

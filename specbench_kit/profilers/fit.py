@@ -107,6 +107,12 @@ def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
     )
 
 
+def evaluated(form: Form, coefficients: Mapping[str, float], observations: Sequence[Observation]) -> Fit:
+    """Coefficients that follow from something else: nothing was fitted, and the observations are their own."""
+    exact = {name: (value, value) for name, value in coefficients.items()}
+    return Fit(form, coefficients, coefficients, exact, {}, observations)
+
+
 def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
     """Coefficients of the columns; these are scaled first, since their magnitudes lie far apart."""
     columns = np.asarray(matrix, np.float64)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 BUNDLED = Path(__file__).with_name("published")
 REQUIRED = ("name", "role", "device", "model", "dtype", "source", "coefficients")
 _CARDS = ("architecture", "device_card")
+MOST_CARDS = 1024
 _PARSED = (*_CARDS, "form", "coefficients")
 
 
@@ -83,6 +84,8 @@ def read(path: Path) -> Profile:
     if content["source"] == "published" and not content.get("reference"):
         raise SkitError(f"{place} is published and lacks its reference: name the paper with its table or equation")
     form, coefficients = _coefficients(content["coefficients"], place)
+    if (members := content.get("tensor_parallel", 1)) not in range(1, MOST_CARDS + 1):
+        raise SkitError(f"{place}: tensor_parallel must be a whole number from 1 to {MOST_CARDS}, not {members!r}")
     plain = {key: value for key, value in content.items() if key not in _PARSED}
     return Profile(
         **plain,

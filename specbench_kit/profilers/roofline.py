@@ -2,31 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
-from specbench_kit.decoding.latency import BatchSums, LatencyModel, Row, sums_of
+from specbench_kit.decoding.latency import BatchSums, Row, WorkModel, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
 from specbench_kit.profilers.devices import BYTES, Device, known_device
+from specbench_kit.profilers.interconnects import REDUCTIONS_PER_LAYER, Interconnect
+from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
 TOLERANCE = 0.05
 """By which a prediction may fall short of the limit."""
-LAUNCHES_PER_LAYER, LAUNCH_S = 10, 2.5e-6
-"""Assumed for a derived profile: kernels of a fused implementation, and the gap that each leaves."""
 DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
 """New tokens per request in the steps that a context-form profile is fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline(LatencyModel):
-    """What a device needs at least for a model's forwards; as a latency model, its data-sheet estimate."""
+class Roofline:
+    """What a device, or several cards that share a model, need at least for its forwards.
+
+    `device` is that of all cards together.
+    """
 
     device: Device
     architecture: Architecture
     dtype: str
-    additive: ClassVar[bool] = True
 
     @property
     def weight_bytes(self) -> int:
@@ -59,10 +61,24 @@ class Roofline(LatencyModel):
         sums = sums_of(rows)
         return max(self.compute_s(sums), self.traffic_s(sums))
 
-    def of_sums(self, sums: BatchSums) -> float:
-        """Estimate: compute and traffic one after the other, and gaps between kernels."""
-        gaps_s = self.architecture.layers * LAUNCHES_PER_LAYER * LAUNCH_S
-        return gaps_s + self.compute_s(sums) + self.traffic_s(sums)
+    def estimate(self, software: Software, members: int = 1, over: Interconnect | None = None) -> WorkModel:
+        """What a forward takes with a software: operations and bytes one after the other at the shares that it reaches.
+
+        Of several `members`, each layer's results are reduced `over` their interconnect.
+        """
+        shapes, reached = self.architecture, software.on(self.device.name)
+        flop_s, kv_s = 1 / (self._peak * reached.compute), self._kv_s / reached.bandwidth
+        reductions = REDUCTIONS_PER_LAYER * shapes.layers if over and members > 1 else 0
+        reduced_s = reductions * shapes.hidden_size * BYTES[self.dtype] * (over.per_byte_s(members) if over else 0.0)
+        return WorkModel(
+            token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s + kv_s + reduced_s,
+            pair_s=shapes.attention_flops * flop_s,
+            cached_s=kv_s,
+            head_s=2 * shapes.head_parameters * flop_s,
+            forward_s=self.per_forward_s / reached.bandwidth
+            + (reached.step_s + shapes.layers * reached.layer_s)
+            + reductions * (over.latency_s if over else 0.0),
+        )
 
     def bounds(self, form: Form) -> dict[str, float]:
         """The least that each coefficient can be where the others are at theirs.
@@ -74,12 +90,17 @@ class Roofline(LatencyModel):
         limits = {
             "interactions": (per_token_s, per_pair_s / 2, self._kv_s, self.per_forward_s),
             "context": (per_pair_s, per_token_s, self.per_forward_s),
+            "work": (per_token_s, per_pair_s, self._kv_s, self._head_s, self.per_forward_s),
         }
         return dict(zip(COEFFICIENTS[form], limits[form], strict=True))
 
     @property
     def _peak(self) -> float:
         return self.device.peak(self.dtype)
+
+    @property
+    def _head_s(self) -> float:
+        return 2 * self.architecture.head_parameters / self._peak
 
     @property
     def _kv_s(self) -> float:
@@ -113,12 +134,12 @@ def roofline_of(profile: Profile) -> Roofline | str:
         return f"no device card for {profile.device}" if profile.device else "the source names no device"
     if profile.dtype not in device.peak_flops:
         return f"no peak of {device.name} for {profile.dtype}" if profile.dtype else "the source names no dtype"
-    return Roofline(device.of_cores(profile.cores), shapes, profile.dtype)
+    return Roofline(device.of_cores(profile.cores).times(profile.tensor_parallel), shapes, profile.dtype)
 
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:
     """The configurations that a profile is meant to predict."""
-    if profile.form == "interactions":
+    if profile.form == "interactions" or (profile.form == "work" and profile.role == "verifier"):
         return workload.verification()
     return workload.steps(DRAFT_STEP if profile.role == "drafter" else VERIFY_STEP)
 

@@ -19,7 +19,7 @@ from specbench_kit.runs import provenance
 Fields = dict[str, Any]
 KEPT = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 """Of a fit, what its profile says."""
-NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference")
+NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
 
 def describe_run(settings: Settings, place: Place, models: Fields, time_kind: str) -> Fields:
@@ -38,6 +38,8 @@ def describe_run(settings: Settings, place: Place, models: Fields, time_kind: st
 def complete(result: Result, run: Mapping[str, Any], policy: Mapping[str, Any]) -> Profile:
     """The profile with its numbers."""
     found, profile = result.fit.describe(), result.profile
+    if profile.source == "roofline":
+        return replace(profile, coefficients=found["coefficients"])
     facts = {**{name: found[name] for name in KEPT}, **run["workload"][profile.role], **result.told}
     costs = policy if profile.role == "drafter" else {}
     return replace(profile, coefficients=found["coefficients"], fit=facts, policy=costs)

@@ -129,11 +129,15 @@ _CSV = (
     _Layout("timestamp", None, None),
 )
 """Azure LLM inference 2023, BurstGPT, and timestamps alone."""
-_MOONCAKE = _Layout("timestamp", "input_length", "output_length", 1000.0)
+_JSON = (
+    _Layout("timestamp", "input_length", "output_length", 1000.0),
+    _Layout("arrival_time", "input_toks", "output_toks"),
+)
+"""Mooncake, and logs of serving engines by LLMServingSim."""
 
 
 def read_arrivals(path: Path, limit: int | None = None) -> Replayed:
-    """The requests of a trace file, from its first arrival on: Mooncake's .jsonl, or a .csv with known columns.
+    """The requests of a trace file, from its first arrival on: a .jsonl or .csv with known names.
 
     Those without a prompt or an answer, which traces keep of failures, are passed over.
     """
@@ -160,7 +164,8 @@ def _json_rows(lines: Any, path: Path) -> Iterator[Asked]:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
-            yield _asked(row, _MOONCAKE, f"{path}:{number}")
+            layout = next((one for one in _JSON if isinstance(row, dict) and one.time in row), _JSON[0])
+            yield _asked(row, layout, f"{path}:{number}")
 
 
 def _csv_rows(lines: Any, path: Path) -> Iterator[Asked]:

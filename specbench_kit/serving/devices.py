@@ -68,6 +68,12 @@ class Devices:
         _, _, new, cached = self.seen[device]
         self.seen[device, 2:] = new + cached, 0
 
+    def compute(self, request: Waiting, tokens: int) -> None:
+        """The server has computed so many of a round's tokens, which waits there for the rest."""
+        request.new, request.cached, request.taken = request.new - tokens, request.cached + tokens, False
+        self.cached[request.client] = request.cached
+        self.seen[request.client, 2:] = request.new, request.cached
+
     def has_begun(self, device: int) -> bool:
         """Whether its present response has an earlier round."""
         planned = self._scripts.present(np.array([device]))

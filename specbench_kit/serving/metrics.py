@@ -42,16 +42,18 @@ def figures(scenario: Scenario, result: Result, objective: Objective = "speed", 
 
 
 def violations(scenario: Scenario, result: Result, objective: Objective = "speed") -> tuple[Mask, NDArray[np.int64]]:
-    """Of each owed response, in the order of their ends, whether the promise was broken, and its class."""
+    """Of each response that fell due, in the order of their ends, whether the promise was broken, and its class."""
     responses = _Responses(scenario, result, objective)
-    return np.repeat(responses.violated, responses.owed), np.repeat(responses.slo, responses.owed).astype(np.int64)
+    due = responses.owed > 0
+    return responses.violated[due], responses.slo[due].astype(np.int64)
 
 
 class _Responses:
     """Responses, and how many of each are `owed`: begun after the warm-up and due before the end, finished or not.
 
-    One that is not there after k times the time that it should take is owed k times: a device that is starved would
-    otherwise count the less, the longer it waits.
+    One that is not there after k times the time that it should take is owed k times. The violation rate counts it
+    once (WISP, Eq. 20), so that a starved device counts the less, the longer it waits; `starved_rate` counts it k
+    times.
     """
 
     def __init__(self, scenario: Scenario, result: Result, objective: Objective) -> None:
@@ -87,13 +89,15 @@ class _Rounds:
 def _group(responses: _Responses, rounds: _Rounds, of: Mask, rounds_of: Mask) -> Fields:
     """The figures of one class, or of all."""
     finished, owed = responses.finished & of, responses.owed[of]
+    due = of & (responses.owed > 0)
     judged_rounds, verified = rounds.judged & rounds_of, rounds_of[rounds.verified]
     met = finished & ~responses.violated
     committed, submitted = (rounds.table[name][rounds_of] for name in ("committed", "submitted"))
     lasted_s = responses.end_s[finished] - responses.start_s[finished]
     return {
-        "responses": int(owed.sum()),
-        "violation_rate": ratio_of_sums((owed * responses.violated[of]).sum(), owed.sum()),
+        "responses": int(due.sum()),
+        "violation_rate": _share(responses.violated, due),
+        "starved_rate": ratio_of_sums((owed * responses.violated[of]).sum(), owed.sum()),
         "rounds": int(judged_rounds.sum()),
         "deadline_miss_rate": _share(rounds.missed, judged_rounds),
         "slow_round_rate": _share(rounds.slow, judged_rounds),
@@ -177,6 +181,7 @@ def _server(scenario: Scenario, result: Result) -> Fields:
         "refusals": result.refusals,
         "idle_while_waiting_s": result.idle_waiting_s,
         "evictions": result.evictions,
+        "evictions_per_response": result.evictions / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
         "peak_kv_tokens": result.peak_kv_tokens,
     }
 
@@ -194,14 +199,25 @@ def _steady(scenario: Scenario, result: Result) -> Fields:
 
 
 def _cost(scenario: Scenario, result: Result) -> Fields:
-    """Price of the server's time, and of the devices' while they draft, over what counts."""
+    """Price of the server's time and of the devices', over what counts: of these while they draft, and while rented.
+
+    A device that drafts is rented the whole time; where the server drafts, the device has no part in it.
+    """
     rounds = _after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
     edge_busy_s = float(rounds["draft_s"].sum())
     deployment = scenario.deployment
     price = deployment.verifier.price_per_hour * hours + deployment.drafter.price_per_hour * edge_busy_s / 3600
+    rented = scenario.devices if scenario.system.drafting == "edge" else 0
+    whole = hours * (deployment.verifier.price_per_hour + rented * deployment.drafter.price_per_hour)
     tokens = float(rounds["committed"].sum())
-    return {"edge_busy_s": edge_busy_s, "price": price, "tokens_per_price": tokens / price if price else None}
+    return {
+        "edge_busy_s": edge_busy_s,
+        "price": price,
+        "tokens_per_price": tokens / price if price else None,
+        "rented_price": whole,
+        "tokens_per_rented_price": tokens / whole if whole else None,
+    }
 
 
 def _after(table: dict[str, Column], time: str, warmup_s: float) -> dict[str, Column]:

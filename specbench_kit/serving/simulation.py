@@ -1,10 +1,8 @@
 """The event loop: devices send, the server verifies batches, answers go back."""
 
-import gc
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -21,6 +19,7 @@ from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.timing import CoLocated, Execution, Verification
+from specbench_kit.uncollected import uncollected
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:
@@ -30,13 +29,17 @@ def simulate(scenario: Scenario, seed: int = 0) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What the server is at; `drafted` is how many tokens it drafted for each request, where it drafts."""
+    """What the server is at; `drafted` is how many tokens it drafted for each request, where it drafts.
+
+    Of clients in `parts` only so many of the tokens are computed.
+    """
 
     requests: list[Waiting]
     clients: Integers
     started_s: float
     ended_s: float
     drafted: int | None
+    parts: Mapping[int, int]
 
 
 class Simulation:
@@ -63,7 +66,7 @@ class Simulation:
 
     def run(self, until_s: float) -> Result:
         """Everything that happens by then, or until nothing is left to do."""
-        with _uncollected():
+        with uncollected():
             while (now_s := self._next_s()) <= until_s:
                 if self._batch is not None:
                     self._complete(self._batch)
@@ -122,26 +125,28 @@ class Simulation:
             self._idle_waiting_s += now_s - self._idle_since_s
             self._idle_since_s = inf
         self._asked_again_s = inf
-        self._start(decision.batch, now_s)
+        self._start(decision.batch, decision.parts, now_s)
 
     def _refuse(self, now_s: float, decision: Decision) -> None:
         self._refusals += 1
         self._idle_since_s = min(self._idle_since_s, now_s)
         self._asked_again_s = decision.again_s if decision.again_s > now_s else inf
 
-    def _start(self, requests: list[Waiting], now_s: float) -> None:
+    def _start(self, requests: list[Waiting], parts: Mapping[int, int], now_s: float) -> None:
         for request in requests:
             if self._waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
         clients = np.fromiter(map(_client, requests), np.int64, len(requests))
         kv_tokens = self._devices.seen[clients, 2:]
+        for place in [place for place, one in enumerate(requests) if one.client in parts] if parts else ():
+            kv_tokens[place, 0] = parts[requests[place].client]
         new, cached = kv_tokens.sum(axis=0).tolist()
         if len(requests) > self._limits.requests or new + cached > self._limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
-        seconds, drafted = self._execution.run(requests)
+        seconds, drafted = self._execution.run(requests, parts)
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (drafted or 0))
-        self._batch = _Batch(requests, clients, now_s, now_s + seconds, drafted)
-        expected_s, left = now_s + self._estimator.of_batch(requests), len(self._waiting) + len(self._held)
+        self._batch = _Batch(requests, clients, now_s, now_s + seconds, drafted, parts)
+        expected_s, left = now_s + self._estimator.of_batch(requests, parts), len(self._waiting) + len(self._held)
         self._batch_rows.append((now_s, now_s + seconds, expected_s, len(requests), left, new, cached))
 
     def _reserve(self, clients: Integers, tokens: Integers) -> None:
@@ -156,14 +161,28 @@ class Simulation:
     def _complete(self, batch: _Batch) -> None:
         """Hand the answers out."""
         self._arrive(self._devices.arrived(batch.ended_s, before=True))
+        if batch.parts:
+            batch = self._go_on(batch)
         clients, seen = batch.clients, self._devices.seen[batch.clients]
-        found = self._devices.receive(clients, batch.ended_s, batch.drafted)
-        self._residents.unpin(clients, self._devices.cached[clients])
-        self._record(batch, seen, found)
+        if len(clients):
+            found = self._devices.receive(clients, batch.ended_s, batch.drafted)
+            self._residents.unpin(clients, self._devices.cached[clients])
+            self._record(batch, seen, found)
         self._enqueue(list(self._admitted()))
         self._events += 1
         self._batches += 1
         self._batch = None
+
+    def _go_on(self, batch: _Batch) -> _Batch:
+        """Requests that were computed in part wait for the rest; what is left of the batch."""
+        whole = np.array([one.client not in batch.parts for one in batch.requests])
+        for request in (one for one in batch.requests if one.client in batch.parts):
+            self._devices.compute(request, batch.parts[request.client])
+            self._estimator.judge(request)
+            self._enqueue([request])
+        clients = batch.clients[~whole]
+        self._residents.unpin(clients, self._devices.cached[clients])
+        return replace(batch, clients=batch.clients[whole])
 
     def _record(self, batch: _Batch, seen: Floats, found: Answered) -> None:
         """Keep the batch's rounds, and the responses that they ended."""
@@ -203,18 +222,6 @@ class Simulation:
 
 
 _client = attrgetter("client")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Events leave no cycles behind, and looking for some takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _execution(scenario: Scenario) -> Execution:

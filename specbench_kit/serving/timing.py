@@ -1,13 +1,15 @@
 """How long a device's own work takes, and how long a batch occupies the server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.serving.schedulers.waiting import Waiting
 
+Parts = Mapping[int, int]
 REMEMBERED = 1 << 17
 """Drafts of one length after one context whose time is kept."""
 
@@ -37,19 +39,25 @@ class DraftTime:
 class Execution(Protocol):
     """What the server does with a batch."""
 
-    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
-        """Its seconds, and where the server drafts, how many tokens it drafted for each request."""
+    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, int | None]:
+        """Its seconds, and where the server drafts, how many tokens it drafted for each request.
+
+        Of clients in `parts` only so many tokens are computed.
+        """
 
 
 class Verification:
     """The target's forward over tokens that were drafted elsewhere; without a drafter, `drafted` is 0."""
 
     def __init__(self, deployment: Deployment, drafted: int | None) -> None:
-        self._pass_s, self._drafted = deployment.verifier.pass_s, drafted
+        self._pass_s, self._partly_s, self._drafted = deployment.verifier.pass_s, deployment.verifier.of_sums, drafted
 
-    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
+    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, int | None]:
         """One forward over all rows."""
-        return self._pass_s([(request.new, request.cached) for request in batch]), self._drafted
+        rows = [(one.new, one.cached) for one in batch] if not parts else _rows(batch, parts)
+        if self._drafted == 0:
+            return self._partly_s(sums_of(rows)._replace(kept=len(rows))), 0
+        return self._pass_s(rows), self._drafted
 
 
 class CoLocated:
@@ -64,11 +72,11 @@ class CoLocated:
         self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
         self._rate, self._longest, self._slo_s = rate, longest, slo_s
 
-    def run(self, batch: Sequence[Waiting]) -> tuple[float, int | None]:
+    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, int | None]:
         """The batch with the length that promises the most tokens per second."""
-        rows = [(request.new, request.cached) for request in batch]
+        rows = _rows(batch, parts)
         seconds = self._verify_s(rows)
-        if any(not cached for _, cached in rows):
+        if parts or any(not cached for _, cached in rows):
             return seconds + self._draft_s(rows), 0
         drafting_s, tokens, length = 0.0, 1.0, 0
         while length < self._longest:
@@ -79,6 +87,10 @@ class CoLocated:
                 break
             seconds, tokens, length = longer_s, more, length + 1
         return seconds, length
+
+
+def _rows(batch: Sequence[Waiting], parts: Parts) -> list[Row]:
+    return [(parts.get(one.client, one.new), one.cached) for one in batch]
 
 
 def levels_of_trees(deployment: Deployment, new: int, cached: int) -> int:

@@ -1,6 +1,7 @@
 """Deployment files: what ships loads, one's own is found by path, fields can be replaced, and errors name the key."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,11 @@ from specbench_kit.deployments.fields import parse_value
 from specbench_kit.deployments.listing import entries
 from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, find, load
 from specbench_kit.errors import SkitError
-from specbench_kit.profilers import cards, workload
+from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.fit import Observation, fit
 from specbench_kit.profilers.loading import read
-from specbench_kit.profilers.roofline import DRAFT_STEP, Roofline, judge, roofline_of
+from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
+from specbench_kit.profilers.software import find_software
 
 OWN = """
 name = "mine"
@@ -85,7 +85,7 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
     assert deployment.description.endswith(".")
     described = json.loads(json.dumps(describe(deployment), allow_nan=False))
     for role in ("drafter", "verifier"):
-        assert described[role]["latency"]["form"] in ("interactions", "context")
+        assert described[role]["latency"]["form"] in ("interactions", "context", "work")
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
 
@@ -127,12 +127,7 @@ def test_derived_profiles_follow_from_the_data_sheets(path: Path) -> None:
     assert "not measured" in profile.reference
     assert isinstance(roofline, Roofline)
     assert judge(profile).kind == "possible"
-    observations = [Observation(one, roofline.seconds(one.rows)) for one in _workload(profile)]
-    assert fit(profile.form, observations).coefficients == pytest.approx(profile.coefficients, rel=1e-6)
-
-
-def _workload(profile: Profile) -> list[workload.Configuration]:
-    return workload.verification() if profile.role == "verifier" else workload.steps(DRAFT_STEP)
+    assert asdict(roofline.estimate(find_software(profile.software))) == pytest.approx(profile.coefficients)
 
 
 def test_local_is_this_machine() -> None:
@@ -208,7 +203,11 @@ CHANGES = [
     ("predictor_s = 1e-4", "predictor_s = true", "[drafter]: predictor_s must be a finite number, not True"),
     ("gamma_s = 1e-3\n", "", "[drafter], coefficients lacks gamma_s"),
     ("gamma_s = 1e-3", "gamma_s = -1", "[drafter], coefficients: gamma_s must be at least 0, not -1"),
-    ('form = "context"', 'form = "cubic"', "[drafter], coefficients: form must be 'interactions' or 'context', not"),
+    (
+        'form = "context"',
+        'form = "cubic"',
+        "[drafter], coefficients: form must be 'interactions' or 'context' or 'work'",
+    ),
     ('profile = "profiles/server.toml"\n', "", "[verifier] needs a profile or a table of coefficients, and not both"),
     ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
     ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),

@@ -9,7 +9,9 @@ from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.fit import Observation, fit
+from specbench_kit.profilers.interconnects import Interconnect
 from specbench_kit.profilers.roofline import Roofline
+from specbench_kit.profilers.software import FUSED, Reached, Software, find_software
 from specbench_kit.profilers.workload import verification
 
 # 2 layers: attention 4 x 2 x (2 x 2 + 2 x 1) = 48 and 3 x 4 x 8 = 96 weights each, 288 in all; head 4 x 10 = 40.
@@ -36,8 +38,22 @@ def test_traffic_counts_weights_once_and_kv_that_is_read_and_written() -> None:
 def test_an_estimate_adds_compute_traffic_and_the_gaps_between_kernels() -> None:
     rows = [(3, 5)]
     compute_s, traffic_s = ROOFLINE.compute_s(sums_of(rows)), ROOFLINE.traffic_s(sums_of(rows))
-    assert ROOFLINE.seconds(rows) - compute_s - traffic_s == pytest.approx(2 * 10 * 2.5e-6)
+    estimate = ROOFLINE.estimate(find_software(FUSED))
+    assert estimate.seconds(rows) - compute_s - traffic_s == pytest.approx(2 * 10 * 2.5e-6)
+    prompts_too = [(3, 5), (4, 0), (1, 9)]
+    both_s = ROOFLINE.compute_s(sums_of(prompts_too)) + ROOFLINE.traffic_s(sums_of(prompts_too))
+    assert estimate.seconds(prompts_too) - both_s == pytest.approx(2 * 10 * 2.5e-6)
     assert ROOFLINE.floor_s(rows) == max(compute_s, traffic_s)
+
+
+def test_a_software_reaches_its_share_of_a_card_and_adds_its_steps_and_reductions() -> None:
+    """Half the peak and a quarter of the bandwidth; 4 reductions of 8 bytes a token, 1.5 times each over 2 bytes/s."""
+    software = Software("s", "S", "", cards={"d": Reached(0.5, 0.25, 3.0, 0.5)})
+    rows, wire = [(3, 5)], Interconnect("w", "W", 2.0, 7.0)
+    plain_s = 2 * ROOFLINE.compute_s(sums_of(rows)) + 4 * ROOFLINE.traffic_s(sums_of(rows)) + 3.0 + 2 * 0.5
+    assert ROOFLINE.estimate(software).seconds(rows) == pytest.approx(plain_s)
+    spread = ROOFLINE.estimate(software, 4, wire).seconds(rows)
+    assert spread - plain_s == pytest.approx(4 * (7.0 + 3 * 8 * 1.5 / 2.0))
 
 
 def test_what_a_device_needs_for_a_token_a_forward_and_its_weights() -> None:

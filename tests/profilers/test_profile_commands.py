@@ -166,7 +166,7 @@ def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> No
     profile = load("qwen3-32b-a100-80-bf16-verifier-roofline")
     assert (profile.source, profile.model_hash, profile.samples) == ("roofline", None, None)
     assert "not measured" in profile.reference
-    assert profile.coefficients["c_s"] == pytest.approx(33e-3, rel=0.02)
+    assert profile.coefficients["forward_s"] == pytest.approx(33e-3, rel=0.02)
     assert judge(profile).kind == "possible"
     assert "ANALYTIC, NOT MEASURED" in next(tmp_path.glob("*/report.md")).read_text()
     listed = skit_here("list", "profiles", "--json")

@@ -110,7 +110,7 @@ BAD = {
     "colour": ("red", "unknown keys: colour"),
     "coefficients.delta_s": (-1e-3, "time fall with more work: delta_s must be at least 0, not -0.001"),
     "coefficients.alpha_s": (float("nan"), "alpha_s must be a finite number"),
-    "coefficients.form": ("cubic", r"needs form = 'interactions' or 'context'"),
+    "coefficients.form": ("cubic", r"needs form = 'interactions' or 'context' or 'work'"),
     "coefficients.c_s": (1e-3, "unknown keys: c_s"),
 }
 

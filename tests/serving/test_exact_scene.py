@@ -109,6 +109,7 @@ def test_devices_are_paid_while_they_draft(found: dict[str, Any]) -> None:
     assert cost["edge_busy_s"] == pytest.approx(0.2 + 3 * 0.5 + 0.3)
     assert cost["price"] == pytest.approx(2 * 8 + 2.0)  # 2 a second for the server, 1 for a device
     assert cost["tokens_per_price"] == pytest.approx(21 / 18)
+    assert (cost["rented_price"], cost["tokens_per_rented_price"]) == (8 * (2 + 3), pytest.approx(21 / 40))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def response(start_s: float, end_s: float, tokens: int = 20, first_s: float | No
     return {"start_s": start_s, "first_s": first_s, "end_s": end_s, "tokens": tokens}
 
 
-def test_late_responses_count_as_often_as_they_were_owed() -> None:
+def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed() -> None:
     """At 2 tokens/s, 20 tokens are due after 10 s; the warm-up ends at 10 s, the simulation at 100 s."""
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     cases = [
@@ -45,9 +45,12 @@ def test_late_responses_count_as_often_as_they_were_owed() -> None:
     ]
     for one, (broken, owed) in cases:
         violated, classes = violations(scene, result([one], [], []))
-        assert (violated.sum(), len(violated), len(classes)) == (broken, owed, owed), one
+        assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), one
+        starved = figures(scene, result([one], [], []))["overall"]["starved_rate"]
+        assert starved == (broken / owed if owed else None), one
     everything = result([one for one, _ in cases], [], [])
-    assert figures(scene, everything)["overall"]["violation_rate"] == pytest.approx(13 / 14)
+    overall = figures(scene, everything)["overall"]
+    assert (overall["violation_rate"], overall["starved_rate"]) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
 
 
 def test_time_per_token_is_judged_from_the_first_one_on() -> None:

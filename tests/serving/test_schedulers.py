@@ -4,11 +4,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from random import Random
 
+import numpy as np
 import pytest
 from scenes import DEPLOYMENT, MIX, VERIFY, scenario
 
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyModel, TableModel
 from specbench_kit.errors import SkitError
+from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision, Growing, Limits, Queue, parse_scheduler, schedulers
@@ -87,6 +89,46 @@ def test_prompts_go_first_as_long_as_all_fits() -> None:
     assert clients(queue) == [3]
 
 
+def test_a_step_has_so_many_tokens_and_takes_prompts_in_pieces() -> None:
+    """Two that run take 2 of 12 tokens, a prompt of 8 all of its own, and the next one 2 of 20."""
+    running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
+    prompts = [waiting(2, 9, new=8, cached=0), waiting(3, 9, new=20, cached=0), waiting(4, 9, new=5, cached=0)]
+    queue = asked("chunked:tokens=12", [*running, *prompts])
+    decision = queue.next_batch(0.5)
+    assert [one.client for one in decision.batch] == [0, 1, 2, 3]
+    assert decision.parts == {3: 2}
+
+
+def test_what_outgrows_the_memory_makes_room_in_the_order_in_which_it_began() -> None:
+    running = [waiting(n, 9, new=1, cached=200) for n in range(3)]
+    queue = asked("chunked", [*running, waiting(3, 9, new=50, cached=0)], limits=Limits(9, 602))
+    assert clients(queue) == [0, 1]
+
+
+def test_in_pieces_or_at_once_the_same_tokens_are_computed() -> None:
+    """Without other work a prompt of 60 takes 60 steps of 1 token, and its first token is there with the last."""
+    scenes = [scenario("centralized", 1, scheduler=f"chunked:tokens={tokens}") for tokens in (1, 60)]
+    pieces, whole = (simulate(one) for one in scenes)
+    computed = [result.batches["new"][: 60 if result is pieces else 1].sum() for result in (pieces, whole)]
+    assert computed == [60, 60]
+    first_s = [float((one.responses["first_s"] - one.responses["start_s"])[0]) for one in (pieces, whole)]
+    last_s = pieces.batches["ended_s"][59] - whole.batches["ended_s"][0]
+    assert first_s[0] - first_s[1] == pytest.approx(last_s)
+
+
+@pytest.mark.parametrize("drafting", ["wisp-cache", "adaspec", "centralized"])
+def test_memory_and_answers_hold_where_prompts_come_in_pieces(drafting: str) -> None:
+    """Little memory, so that sessions are evicted between pieces."""
+    scene = scenario(drafting, 6, scheduler="chunked:tokens=16", memory=KvCapacity(300), max_batch=6, duration_s=20.0)
+    result = simulate(scene)
+    assert result.evictions > 0
+    assert result.peak_kv_tokens <= 300
+    assert result.batches["new"].max() <= 16
+    ended = np.isfinite(result.responses["end_s"])
+    assert ended.sum() > 6
+    assert (result.responses["committed"][ended] == 40).all()
+
+
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.5,amortise=0", "wisp-paper:guard_s=0.5"])
 def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful(spec: str) -> None:
     """At 0.5 s, those due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens are more useful."""
@@ -100,9 +142,12 @@ def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_r
     behind = Waiting(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
     first = {
         spec: clients(asked(spec, [ahead, behind], limits=Limits(1)))
-        for spec in ("wisp-paper:guard_s=0.1", "wisp-promise:guard_s=0.1,amortise=0")
+        for spec in (
+            *("wisp-paper:guard_s=0.1", "edf", "edf:by=round", "knapsack:by=round"),
+            *("wisp-promise:guard_s=0.1,amortise=0", "edf:by=promise", "knapsack", "knapsack:by=promise"),
+        )
     }
-    assert list(first.values()) == [[0], [1]]
+    assert list(first.values()) == [*[[0]] * 4, *[[1]] * 4]
 
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.1,amortise=0", "wisp-paper:guard_s=0.1"])
@@ -252,6 +297,7 @@ def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
         ("wisp-promise:amortise=-1", "amortise must not be negative"),
         ("static:size=0", "static: size must be at least 1, not 0"),
         ("knapsack:window=40", "window must lie in 1..16"),
+        ("edf:by=luck", "edf: by must be one of round, promise, not 'luck'"),
         ("prefill-first:prompt_tokens=0", "prompt_tokens must be at least 1"),
     ],
 )

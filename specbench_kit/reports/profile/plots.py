@@ -21,6 +21,10 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     """Every plot of one profile, its role first in the file names."""
     folder.mkdir(parents=True, exist_ok=True)
     where = f"{profile.model} as {profile.role} on {profile.device}, {profile.dtype}, {profile.source}"
+    with plot(folder / f"{profile.role}_shares.png", (8, 0.6 * len(fit.regimes) + 1.8)) as axes:
+        _shares(axes, fit, f"What the predicted time is made of\n({where})")
+    if profile.source == "roofline":
+        return
     with plot(folder / f"{profile.role}_predicted.png", (6.4, 6)) as axes:
         _predicted(axes, fit, f"Actual against predicted time of a forward\n({where})")
     with plot(folder / f"{profile.role}_residuals.png", (7.2, 5)) as axes:
@@ -28,8 +32,6 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     if len(fit.regimes) > 1:
         with plot(folder / f"{profile.role}_regimes.png", (9, 4.6), 1, 2) as pair:
             _regimes(pair, fit, f"Error by regime ({where})")
-    with plot(folder / f"{profile.role}_shares.png", (8, 0.6 * len(fit.regimes) + 1.8)) as axes:
-        _shares(axes, fit, f"What the predicted time is made of\n({where})")
     if profile.form == "context":
         _steps(folder / f"{profile.role}_steps.png", fit, where)
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.profilers.roofline import LAUNCH_S, LAUNCHES_PER_LAYER
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing import profiles as wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
@@ -27,9 +26,9 @@ RULE = (
 )
 
 ESTIMATE = (
-    "Each forward takes its operations at the device's peak and then its bytes at full bandwidth, one after the other, "
-    f"and a gap of {seconds(LAUNCH_S)} after each of {LAUNCHES_PER_LAYER} kernels per layer. Real kernels reach "
-    "neither peak, and overlap both in part."
+    "Each forward takes its operations and then its bytes, one after the other, at the shares of peak and bandwidth "
+    "that the software reaches, and what the software adds to a step and to a layer. Real kernels overlap both in "
+    "part. Nothing was fitted: the coefficients are the roofline's own."
 )
 
 
@@ -40,11 +39,15 @@ def render(run: Fields, summary: Fields) -> str:
     for profile in profiles:
         sections += [
             _section(f"{profile['role'].capitalize()}: coefficients", *_coefficients(profile)),
-            _section(f"{profile['role'].capitalize()}: accuracy", *_accuracy(profile)),
+            *([_section(f"{profile['role'].capitalize()}: accuracy", *_accuracy(profile))] if _fitted(profile) else []),
             _section(f"{profile['role'].capitalize()}: physical limit", *_limit(profile)),
         ]
     sections += [_policy(summary["policy"]), _definitions(), provenance(dict(run))]
     return document(sections)
+
+
+def _fitted(profile: Fields) -> bool:
+    return bool(profile["source"] == "measured")
 
 
 def _title(run: Fields, profiles: list[Fields]) -> str:
@@ -113,7 +116,7 @@ def _coefficients(profile: Fields) -> list[str]:
     parts = [f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch.", table(header, rows)]
     parts += ["Share of the predicted time:", table(["", *symbols], terms), _image(profile, "shares")]
     if profile["steps"]:
-        parts += ["Measured seconds per forward:", _steps(profile), _image(profile, "steps")]
+        parts += ["Seconds per forward:", _steps(profile), _image(profile, "steps")]
     return parts
 
 

@@ -22,7 +22,8 @@ def print_profiles(console: "Console", run: Fields, summary: Fields) -> None:
     for profile in summary["profiles"].values():
         console.print(Text(wording.headline(profile), style="bold"))
         console.print(_coefficients(profile))
-        console.print(_regimes(profile))
+        if profile["source"] == "measured":
+            console.print(_regimes(profile))
         console.print(Text(f"physical limit: {wording.verdict_of(profile)}"))
         for caution in wording.cautions(run, profile):
             if not caution.startswith("ANALYTIC"):

@@ -16,6 +16,7 @@ Fields = Mapping[str, Any]
 
 RESULTS = {
     "violations (95%)": ("violation_rate", share),
+    "starved": ("starved_rate", share),
     "throughput": ("throughput", significant),
     "goodput": ("goodput", significant),
     "speed": ("speed.mean", significant),
@@ -42,7 +43,8 @@ SERVER = {
     "idle while some waited": ("server.idle_while_waiting_s", seconds),
     "evictions": ("server.evictions", count),
     "peak KV tokens": ("server.peak_kv_tokens", count),
-    "tokens per $": ("cost.tokens_per_price", count),
+    "tokens per $, devices while they draft": ("cost.tokens_per_price", count),
+    "tokens per $, devices all the time": ("cost.tokens_per_rented_price", count),
 }
 MOST_ROWS = 8
 """Of a table that is not folded."""
@@ -216,7 +218,8 @@ def _definitions(run: Fields) -> str:
     return (
         "## Reading the numbers\n\n"
         f"A response breaks its SLO when {whole if speed else later} falls short of its class; responses that are due "
-        "before the end count, finished or not. Goodput counts tokens of finished responses that keep their SLO. A "
+        "before the end count once, finished or not; the starved rate counts one that is overdue k times over k times. "
+        "Goodput counts tokens of finished responses that keep their SLO. A "
         "round misses its deadline when its verification ends after arrival + expected tokens / promised speed - "
         "drafting - network. Interference is the time of a round's batch over what the round would take alone. "
         "Intervals are 95% intervals of Student's t over seeds."

@@ -10,6 +10,8 @@ from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, sha
 Fields = Mapping[str, Any]
 Format = Callable[[float | None], str]
 NOT_AT_HAND = "not at hand"
+MOST_EVICTIONS = 2.0
+"""Of KV for each response that ends; a real server with preemption has less than one."""
 
 
 def cell(found: Fields | None, form: Format = significant) -> str:
@@ -51,7 +53,7 @@ def cautions(summary: Fields) -> list[str]:
     lines = [f"REFUSED: {row['series']}, SLO {row['slo']}: {row['refused']}." for row in _with(summary, "refused")]
     bounded = [row for row in _with(summary, "bounded") if row["bounded"]]
     lines += [f"AT LEAST: {row['series']}, SLO {row['slo']}: even --most devices were served." for row in bounded]
-    return lines + unsteady(summary) + livelocks(summary)
+    return lines + unsteady(summary) + livelocks(summary) + thrashing(summary)
 
 
 def unsteady(summary: Fields) -> list[str]:
@@ -79,6 +81,16 @@ def livelocks(summary: Fields) -> list[str]:
                 f"{seconds(idle_s)} and declined {count(server['refusals']['mean'])} times to start a batch."
             )
     return lines
+
+
+def thrashing(summary: Fields) -> list[str]:
+    """Points at which sessions were evicted more often than responses ended."""
+    return [
+        f"THRASHING: {row['series']} at {row['devices']} devices evicted KV {count(evicted)} times for each response "
+        "that ended, and computed it again each time; give it more memory, or fewer devices."
+        for row in _with(summary, "figures")
+        if (evicted := look_up(row, "figures.server.evictions_per_response.mean") or 0.0) > MOST_EVICTIONS
+    ]
 
 
 def guard_sentence(found: Fields) -> str:

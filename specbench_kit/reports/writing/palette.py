@@ -8,7 +8,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#0
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = "osD^vPX"
-HATCHES = ("", "//", "..", "xx")
+HATCHES = ("", "//", "..", "xx", "--")
 BLACK = COLOURS[6]
 GREY = "#777777"
 OLIVE, INDIGO, WINE = "#8F8500", "#332288", "#882255"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specbench_kit.profilers.software import describe
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 
 Fields = Mapping[str, Any]
@@ -15,6 +16,11 @@ SYMBOLS = {
     "alpha_s": "alpha",
     "gamma_s": "gamma",
     "delta_s": "delta",
+    "token_s": "token",
+    "pair_s": "pair",
+    "cached_s": "read",
+    "head_s": "head",
+    "forward_s": "forward",
 }
 UNITS = {
     "a_s": "new token",
@@ -24,10 +30,16 @@ UNITS = {
     "alpha_s": "pair of a new token and one before it",
     "gamma_s": "new token",
     "delta_s": "forward",
+    "token_s": "new token",
+    "pair_s": "pair of a new token and one before it",
+    "cached_s": "cached token",
+    "head_s": "row of logits",
+    "forward_s": "forward",
 }
 EQUATIONS = {
     "interactions": "T = a * new + b_compute * interactions + b_read * cached + c (WISP, Eq. 18 and 19)",
     "context": "T = alpha * context + gamma * new + delta (AdaSpec)",
+    "work": "T = token * new + pair * context + read * cached + head * rows of logits + forward",
 }
 REACHED_R2, REACHED_GAP = 0.95, 0.05
 """On test configurations, and lost against training ones (WISP, Appendix C)."""
@@ -44,11 +56,10 @@ def analytic_line(profile: Fields) -> str:
 def headline(profile: Fields) -> str:
     """What was profiled, and how well the fit does."""
     test, train = profile["test"], profile["train"]
-    how = "measured:" if profile["source"] == "measured" else "derived from the data sheet, which the fit follows with"
-    return (
-        f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}, {how} "
-        f"test R² {score(test['r2'])} (train {score(train['r2'])}), MAPE {share(test['mape'])}."
-    )
+    of = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
+    if profile["source"] == "roofline":
+        return f"{of}, the roofline of its data sheet: {describe(profile['software'], profile['device'])}."
+    return f"{of}, measured: test R² {score(test['r2'])} (train {score(train['r2'])}), MAPE {share(test['mape'])}."
 
 
 def cautions(run: Fields, profile: Fields) -> list[str]:

@@ -25,8 +25,8 @@ TABLE_1 = presets.register("specedge-table-1")(
             *ASSUMED,
         ),
         published=[
-            Published("server only", "figures.cost.tokens_per_price", ALONE),
-            Published("specedge", "figures.cost.tokens_per_price", WITH_EDGE, note="two RTX 4090 for the whole time"),
+            Published("server only", "figures.cost.tokens_per_rented_price", ALONE),
+            Published("specedge", "figures.cost.tokens_per_rented_price", WITH_EDGE, note="two RTX 4090 all the time"),
             Published("server only", "figures.overall.throughput", FOUND.server_only),
             Published("specedge", "figures.overall.throughput", FOUND.specedge),
         ],

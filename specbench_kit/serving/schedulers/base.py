@@ -4,12 +4,13 @@ A queue sees requests, the clock's time and an estimator, so that a live server 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
-from typing import ClassVar, NamedTuple
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple
 
 from specbench_kit.decoding.latency import NOTHING
 from specbench_kit.registry import Registry
@@ -23,6 +24,9 @@ by_round: Due = attrgetter("deadline_s")
 by_promise: Due = attrgetter("promised_s")
 """When it has to be verified for the whole response to keep its promise."""
 
+By = Literal["round", "promise"]
+DUE: Mapping[str, Due] = {"round": by_round, "promise": by_promise}
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -32,11 +36,18 @@ class Limits:
     kv_tokens: float = inf
 
 
+NO_PARTS: Mapping[int, int] = MappingProxyType({})
+
+
 class Decision(NamedTuple):
-    """What to verify now; where that is nothing, `again_s` is when to ask again unless something arrives before."""
+    """What to verify now; where that is nothing, `again_s` is when to ask again unless something arrives before.
+
+    Of clients in `parts` only so many tokens are computed: their requests come back with the rest.
+    """
 
     batch: list[Waiting]
     again_s: float = inf
+    parts: Mapping[int, int] = NO_PARTS
 
 
 class Growing:

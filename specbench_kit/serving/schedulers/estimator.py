@@ -1,6 +1,6 @@
 """What a server believes about time: a latency model, right or wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
@@ -60,8 +60,10 @@ class Estimator:
         """Of a batch with these sums, as far as its requests are judged rightly."""
         return self._error.factor * self._model.of_sums(sums)
 
-    def of_batch(self, batch: Sequence[Waiting]) -> float:
-        """Of judged requests together."""
+    def of_batch(self, batch: Sequence[Waiting], parts: Mapping[int, int] | None = None) -> float:
+        """Of judged requests together; of those in `parts` only so many tokens are computed."""
+        if parts:
+            return self.of_sums(sums_of((parts.get(one.client, one.new), one.cached) for one in batch))
         if self.additive:
             return self.idle_s + sum(request.alone_s - self.idle_s for request in batch)
         misjudged_s = sum(request.error_s for request in batch)

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specbench_kit.methods.base import require
-from specbench_kit.serving.schedulers.base import Decision, Growing, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    DUE,
+    By,
+    Decision,
+    Growing,
+    Limits,
+    Queue,
+    Scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
 
@@ -14,15 +23,16 @@ Worth = tuple[int, float, float]
 @schedulers.register("knapsack")
 @dataclass(frozen=True)
 class Knapsack(Scheduler):
-    """Of the batches in which every promise is kept, the one with the most critical requests.
+    """Of the batches in which everything is in time, the one with the most critical requests.
 
-    A request is critical as in `wisp-promise`. Among those, the one with the most expected tokens, then the shortest.
-    Late requests fill the room that is left. Of a queue longer than `window` only the earliest promises that can still
-    be kept are weighed.
+    In time is a round `by` its own deadline or by the promise of its whole response. A request is critical as in
+    `wisp-promise`. Among those, the one with the most expected tokens, then the shortest. Late requests fill the room
+    that is left. Of a queue longer than `window` only the most urgent that can still be in time are weighed.
     """
 
     guard_s: float = 0.5
     window: int = 12
+    by: By = "promise"
     source = "exact optimum"
 
     def __post_init__(self) -> None:
@@ -36,7 +46,7 @@ class Knapsack(Scheduler):
 class _KnapsackQueue(Queue):
     def __init__(self, options: Knapsack, estimator: Estimator, limits: Limits) -> None:
         super().__init__(estimator, limits)
-        self._options = options
+        self._options, self._due = options, DUE[options.by]
         self._waiting: list[Waiting] = []
 
     def __len__(self) -> int:
@@ -46,12 +56,13 @@ class _KnapsackQueue(Queue):
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        hopeful = [one for one in self._waiting if now_s + one.alone_s <= one.promised_s]
-        hopeful.sort(key=lambda one: one.promised_s)
-        batches = self._feasible(self.growing(), hopeful[: self._options.window], now_s)
+        due = self._due
+        hopeful = [one for one in self._waiting if now_s + one.alone_s <= due(one)]
+        hopeful.sort(key=due)
+        batches = self._feasible(self.growing(due), hopeful[: self._options.window], now_s)
         growing = max(batches, key=lambda batch: self._worth(batch, now_s))
         for request in self._waiting:
-            late = now_s + request.alone_s > request.promised_s
+            late = now_s + request.alone_s > due(request)
             if late and growing.fits(request) and growing.leaves_time(request, now_s):
                 growing.add(request, binding=False)
         decision = growing.decision()
@@ -68,5 +79,5 @@ class _KnapsackQueue(Queue):
 
     def _worth(self, batch: Growing, now_s: float) -> Worth:
         guard_s = self._options.guard_s
-        critical = sum(one.promised_s - one.alone_s - guard_s <= now_s for one in batch.requests)
+        critical = sum(self._due(one) - one.alone_s - guard_s <= now_s for one in batch.requests)
         return critical, sum(one.expected_tokens for one in batch.requests), -batch.seconds

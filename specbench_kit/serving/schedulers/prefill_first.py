@@ -47,7 +47,8 @@ class _PrefillFirstQueue(Queue):
 
     def changed(self, request: Waiting) -> None:
         """Without its KV it is a prompt again, ahead of those that never ran."""
-        del self._running[request.client]
+        if self._running.pop(request.client, None) is None:
+            return
         self._kv_tokens = sum(one.kv_tokens for one in self._running.values())
         self._prompts.appendleft(request)
 
