@@ -117,7 +117,7 @@ def reach(way: Way, drafts: Drafts) -> Server:
         return _engine(way, engines.get(scheme)(f"http://{address}"), drafts)
     token = _read(way.token_file).decode().strip() if way.token_file else ""
     roots = _read(way.roots) if way.roots else None
-    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots)
+    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots=roots)
     try:
         return Skit(way, Connection(way.address, caller, way.link))
     except LostError as lost:

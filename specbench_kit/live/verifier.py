@@ -7,10 +7,11 @@ from threading import Event
 from typing import Any
 
 from specbench_kit.decoding.clock import MeasuringClock, reading_s
+from specbench_kit.decoding.distributions import Drawn
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import Drawn, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection, LostError

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specbench_kit.decoding.distributions import Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import Judge, NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.wire import Status

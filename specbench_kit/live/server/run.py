@@ -30,7 +30,7 @@ def make(settings: Settings) -> tuple[Service, Counters, Fields]:
     """A server that does not listen yet, and what there is to say of it."""
     scheduler, tokens, door = parse_scheduler(settings.scheduler), settings.tokens(), _door(settings)
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
-    context = min(settings.context, pair.target.context)
+    context = min(settings.session_tokens, pair.target.context)
     runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
     about = pair.target.describe(hash_model)
     latency, origin = expectation(settings.profile, about["hash"], runner)
@@ -62,7 +62,11 @@ def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, 
         "bitwise": runner.executor.bitwise,
         "device": str(runner.device),
         "heartbeat_s": bounds.heartbeat_s,
-        "limits": {name: getattr(bounds, name) for name in told},
+        "limits": {
+            **{name: getattr(bounds, name) for name in told},
+            "batch": batches.limits.requests,
+            "slots": runner.executor.slots,
+        },
     }
     return Desk(Sessions(bounds, vocabulary), batches, welcome, tokens, Counters())
 

@@ -34,7 +34,7 @@ class Desk:
             raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
         if self.tokens and not any(compare_digest(hello.token.encode(), one.encode()) for one in self.tokens):
             raise Refusal(Status.WRONG_TOKEN, "this server asks for a token that it knows")
-        if hello.tokenizer != self.welcome["tokenizer"]:
+        if hello.tokenizer != self.welcome["tokenizer"] and hello.model_hash != self.welcome["model_hash"]:
             raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
         return Down(welcome=self.welcome)
 
@@ -169,8 +169,11 @@ def _verdict(one: Done, credit: int) -> Any:
             "path": verdict.path,
             "extra": verdict.extra,
             "queue_us": round(one.queue_s * 1e6),
-            "verify_us": round(one.verify_s * 1e6),
-            "batch": one.batch,
+            "verify_us": round(one.batch.verify_s * 1e6),
+            "expected_us": round(one.batch.expected_s * 1e6),
+            "batch": one.batch.size,
+            "number": one.batch.number,
+            "left": one.batch.left,
             "cached": one.cached,
             "computed": verdict.weight,
             "credit": credit,
