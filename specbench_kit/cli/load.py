@@ -44,7 +44,7 @@ def _tell(outcome: "Outcome", name: str, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=as_json)
-    for line in outcome.text.splitlines():
+    for line in outcome.text.partition("\n## ")[0].splitlines():
         if line.startswith("|"):
             say(console, line)
     tell_report(console, outcome.folder, outcome.summary, as_json, name)

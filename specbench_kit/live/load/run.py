@@ -22,6 +22,7 @@ from specbench_kit.profilers import loading
 from specbench_kit.reports.live import report
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.events import write_events
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.result import Result
@@ -37,6 +38,7 @@ Fields = dict[str, Any]
 Report = Callable[[str, int, int], None]
 TRACE = "trace.parquet"
 VALIDATION = "validation"
+RAMP_S = 5.0
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -140,6 +142,7 @@ def _scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deploy
         of_trace(trace, method, deployment),
         devices,
         slo=parse_slo(config["slo"][0]),
+        arrivals=ClosedLoop(ramp_s=min(RAMP_S, config["warmup_s"] / 2)),
         scheduler=config["scheduler"],
         max_batch=config["max_batch"],
         learned=method.learned,
