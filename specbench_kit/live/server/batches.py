@@ -162,14 +162,14 @@ class Batches(Thread):
             found: list[tuple[Verdict | None, str]] = [(verdict, "") for verdict in self._forward(live)]
         except SkitError:
             found = [self._alone(job) for job in live]
+        for job, (verdict, _) in zip(live, found, strict=True):
+            self._commit(job, verdict)
         self._verified += 1
         batch = Batch(self._verified, len(live), reading_s() - started_s, expected_s, len(self._waiting))
         done = [
             Done(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
             for job, (verdict, error) in zip(live, found, strict=True)
         ]
-        for one in done:
-            self._commit(one)
         self.deliver(done)
 
     def _forward(self, jobs: Sequence[Job]) -> list[Verdict]:
@@ -193,15 +193,15 @@ class Batches(Thread):
             self._evict(job.held.name, job.held)
             return None, str(error)
 
-    def _commit(self, done: Done) -> None:
-        if done.verdict is None:
+    def _commit(self, job: Job, verdict: Verdict | None) -> None:
+        if verdict is None:
             return
-        held = done.job.held
-        held.text.commit(done.verdict.tokens)
-        self._verifier(held.sampler).commit(done.verdict)
+        held = job.held
+        held.text.commit(verdict.tokens)
+        self._verifier(held.sampler).commit(verdict)
         held.cached = len(held.text.tokens) - 1
         held.rounds += 1
-        held.committed += len(done.verdict.tokens)
+        held.committed += len(verdict.tokens)
 
     def _verifier(self, sampler: Sampler) -> ModelVerifier:
         if sampler not in self._verifiers:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.version import __version__
 
 Fields = dict[str, Any]
+SWITCH_S = 0.0005
+"""After which one thread lets another go on: an answer must not wait for the preparation of the next batch."""
 
 
 def make(settings: Settings) -> tuple[Service, Counters, Fields]:
@@ -75,6 +78,8 @@ def serve(settings: Settings, service: Service, counters: Counters, ready: Calla
     """Until SIGINT or SIGTERM."""
     if settings.metrics is not None:
         counters.serve(*host_and_port(settings.metrics))
+
+    sys.setswitchinterval(SWITCH_S)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -75,7 +75,6 @@ class Desk:
 
     def done(self, found: list[Done]) -> None:
         """A batch was verified."""
-        self.counters.count(found)
         for one in found:
             held = one.job.held
             held.in_flight = False
@@ -87,6 +86,7 @@ class Desk:
                 answer = held.last = _verdict(one, self.bounds.credit)
             if held.stream is not None:
                 held.stream.answered(answer)
+        self.counters.count(found)
 
     def _begin(self, frame: Any, held: Held) -> Any | None:
         text = held.text
@@ -121,6 +121,7 @@ class Stream:
     def __init__(self, desk: Desk) -> None:
         self.desk, self.held = desk, dict[str, Held]()
         self.out: asyncio.Queue[Any] = asyncio.Queue()
+        self.heard_s = 0.0
         self._takes: dict[str, Callable[[Any, Stream], Any | None]] = {
             "open": desk.open,
             "draft": desk.draft,
@@ -128,7 +129,7 @@ class Stream:
         }
 
     def answered(self, answer: Any) -> None:
-        """An answer is there; None is the end of all of them."""
+        """An answer is there; None is the end of all of them, a `Refusal` the end with a reason."""
         self.out.put_nowait(answer)
 
     def take(self, frame: Any) -> None:
