@@ -44,7 +44,7 @@ engine-test: $(INSTALLED)
 
 # Not for CI: many devices at one server for minutes, on this machine alone.
 soak: $(INSTALLED)
-	$(BIN)/python -m benchmarks soak
+	$(BIN)/python scripts/soak.py
 
 REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
 TO_# Against a real engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
@@ -55,7 +55,7 @@ engine-test: $(INSTALLED)
 
 # Not for CI: many devices at one server for minutes, on this machine alone.
 soak: $(INSTALLED)
-	$(BIN)/python -m benchmarks soak
+	$(BIN)/python scripts/soak.py
 
 REFERENCE := --format md,html,csv,svg --out results/reference
 reference: $(INSTALLED)
