@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark reference wheel docs clean
+.PHONY: bench test lint types mutants benchmark engine-test soak reference wheel docs clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -35,6 +35,16 @@ mutants: $(INSTALLED)
 
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+# Against a real engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
+ENGINE ?= vllm
+ADDRESS ?= 127.0.0.1:8000
+engine-test: $(INSTALLED)
+	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
+
+# Not for CI: many devices at one server for minutes, on this machine alone.
+soak: $(INSTALLED)
+	$(BIN)/python scripts/soak.py
 
 REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
 TO_REFERENCE := --format md,html,csv,svg,latex,pdf --out results/reference

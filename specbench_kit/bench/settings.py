@@ -125,7 +125,11 @@ class Settings:
     ] = 0
     server: Annotated[
         str | None,
-        Option("HOST:PORT of a `skit serve` that has the target and verifies; --target is then not loaded.", SERVER),
+        Option(
+            "HOST:PORT of a `skit serve` that has the target and verifies, or ENGINE://HOST:PORT of sglang, vllm, "
+            "llama-cpp or any server of completions; --target is then not loaded.",
+            SERVER,
+        ),
     ] = None
     server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
     server_ca: Annotated[

@@ -13,6 +13,7 @@ from specbench_kit.cli import (
     doctor,
     interchange,
     listing,
+    load,
     measure_ranks,
     new,
     profile_drafter,
@@ -44,6 +45,8 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
   skit new method my-rule                      a policy of your own, with its test, to start from
+  skit serve, skit bench --server              a target here, drafts that come over a wire
+  skit load, skit validate                     many devices at a real server, the simulator beside them
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -72,6 +75,8 @@ def _start(
 app.command("bench")(configurable(bench.bench))
 app.command("rerun")(configurable(rerun.rerun))
 app.command("serve")(configurable(serve.serve))
+app.command("load")(configurable(load.load))
+app.command("validate")(configurable(load.validate))
 app.command("report")(configurable(report.report))
 app.command("compare")(configurable(compare.compare))
 app.command("import")(configurable(interchange.import_run))
