@@ -13,6 +13,8 @@ from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
 from specbench_kit.reports.writing.script import HASH, SCRIPT
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+SENTENCE = 80
+"""Characters of a cell that is no number."""
 IMAGE = re.compile(r"^!\[(?P<title>.*)\]\((?P<path>[^)]*)\)$")
 CAPTION = re.compile(r"^\*(?P<text>[^*].*)\*$")
 QUOTED = re.compile(r"\\([<(])")
@@ -122,7 +124,8 @@ def _table(block: Sequence[str]) -> str:
     facts = not any(header)
     head = "" if facts else f"<thead><tr>{''.join(f'<th scope=col>{cell}</th>' for cell in header)}</tr></thead>"
     body = "".join(_row(row) for row in rows)
-    kind = "facts" if facts else "numbers" if any(header[1:2]) else "words"
+    sentences = any(len(cell) > SENTENCE for row in rows for cell in row[1:])
+    kind = "facts" if facts else "numbers" if any(header[1:2]) and not sentences else "words"
     return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
