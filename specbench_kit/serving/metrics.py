@@ -9,6 +9,7 @@ from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.steadiness import STEADY_WITHIN, drift, warm_up_s
 
 """What a promised speed is held against: tokens over the whole response, or time per token after the first."""
 Fields = dict[str, Any]
@@ -16,8 +17,6 @@ Mask = NDArray[np.bool_]
 
 COMPUTE_DOMINANT = 1.5
 """A violation is put down to its own batch where that takes so many times the moving mean (WISP, Fig. 8)."""
-STEADY_WITHIN = 0.05
-"""By which the throughput of the second half may differ from the first."""
 
 
 def figures(scenario: Scenario, result: Result, objective: Objective = "speed", window: int = 50) -> Fields:
@@ -187,15 +186,10 @@ def _server(scenario: Scenario, result: Result) -> Fields:
 
 
 def _steady(scenario: Scenario, result: Result) -> Fields:
-    """Whether both halves of what counts commit equally many tokens per second."""
-    middle_s = (scenario.warmup_s + result.end_s) / 2
-    answered_s, committed = result.rounds["answered_s"], result.rounds["committed"]
-    halves = [
-        float(committed[(answered_s >= start_s) & (answered_s < start_s + middle_s - scenario.warmup_s)].sum())
-        for start_s in (scenario.warmup_s, middle_s)
-    ]
-    drift = halves[1] / halves[0] - 1 if halves[0] else None
-    return {"drift": drift, "steady": drift is not None and abs(drift) <= STEADY_WITHIN}
+    """Whether both halves of what counts commit equally many tokens per second, and the end of the warm-up."""
+    found = drift(scenario, result)
+    steady = found is not None and abs(found) <= STEADY_WITHIN
+    return {"drift": found, "steady": steady, "warm_up_left_s": max(0.0, warm_up_s(result) - scenario.warmup_s)}
 
 
 def _cost(scenario: Scenario, result: Result) -> Fields:
