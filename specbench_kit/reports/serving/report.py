@@ -43,6 +43,7 @@ SERVER = {
     "idle while some waited": ("server.idle_while_waiting_s", seconds),
     "evictions": ("server.evictions", count),
     "peak KV tokens": ("server.peak_kv_tokens", count),
+    "warm-up that was counted": ("steady.warm_up_left_s", seconds),
     "tokens per $, devices while they draft": ("cost.tokens_per_price", count),
     "tokens per $, devices all the time": ("cost.tokens_per_rented_price", count),
 }
