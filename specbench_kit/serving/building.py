@@ -39,6 +39,7 @@ class Builder:
     def scenario(self, point: Point) -> Scenario:
         """What is simulated at a point."""
         settings, series = self.settings, point.series
+        method = parse_method(series.method)
         return Scenario(
             self.deployment(series),
             series.serves,
@@ -52,7 +53,9 @@ class Builder:
             scheduler=point.scheduler,
             estimator=self._estimator(point),
             max_batch=settings.max_batch,
-            learned=parse_method(series.method).learned,
+            learned=method.learned,
+            batch_aware=method.batch_aware,
+            longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
         )

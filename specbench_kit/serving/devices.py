@@ -1,5 +1,6 @@
 """All devices as arrays: when they ask, send, and have their answers."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,12 @@ class Devices:
         request.new, request.cached, request.taken = request.new - tokens, request.cached + tokens, False
         self.cached[request.client] = request.cached
         self.seen[request.client, 2:] = request.new, request.cached
+
+    def drafts(self, devices: Sequence[int]) -> list[tuple[int, int]]:
+        """Forwards of the draft model and tokens sent in the present rounds."""
+        planned = self._scripts.present(np.array(devices))
+        pairs = np.stack([planned["drafted"], planned["submitted"]], axis=1).astype(np.int64).tolist()
+        return [(steps, submitted) for steps, submitted in pairs]
 
     def has_begun(self, device: int) -> bool:
         """Whether its present response has an earlier round."""

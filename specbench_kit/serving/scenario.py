@@ -22,8 +22,9 @@ class Scenario:
     """Checked when made.
 
     `prompt_tokens` and `output_tokens` count where arrivals say nothing; where neither does, the lengths are the
-    source's. `learned`: a predictor judges every drafted token. `scheduler` replaces the system's own. Until
-    `warmup_s` nothing counts.
+    source's. `learned`: a predictor judges every drafted token. A server that drafts goes as far as the whole batch
+    pays for it where `batch_aware`, else as far as each round says, and never beyond `longest_draft`. `scheduler`
+    replaces the system's own. Until `warmup_s` nothing counts.
     """
 
     deployment: Deployment
@@ -39,6 +40,8 @@ class Scenario:
     estimator: EstimatorError = RIGHT
     max_batch: int = 64
     learned: bool = False
+    batch_aware: bool = True
+    longest_draft: int | None = None
     duration_s: float = 600.0
     warmup_s: float = 60.0
 

@@ -20,7 +20,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import CoLocated, Execution, Verification
+from specbench_kit.serving.timing import AsDrafted, CoLocated, Execution, Verification
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:
@@ -54,7 +54,7 @@ class Simulation:
         self._estimator = Estimator(scenario.deployment.verifier.latency, scenario.estimator, seed)
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
-        self._execution = _execution(scenario)
+        self._execution = _execution(scenario, self._devices)
         self._residents = Residents(scenario.memory.tokens, scenario.devices)
         self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache
         self._held: deque[Waiting] = deque()
@@ -237,9 +237,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _execution(scenario: Scenario) -> Execution:
+def _execution(scenario: Scenario, devices: Devices) -> Execution:
     deployment, typical = scenario.deployment, scenario.source.typical
     if scenario.system.drafting != "server":
         return Verification(deployment, None if scenario.system.drafting == "edge" else 0)
+    longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
+    if not scenario.batch_aware:
+        return AsDrafted(deployment, devices.drafts, longest, learned=scenario.learned)
     slowest_s = 1 / max(scenario.slo.speeds)
-    return CoLocated(deployment, typical.chance, typical.longest, slowest_s)
+    return CoLocated(deployment, typical.chance, longest, slowest_s)
