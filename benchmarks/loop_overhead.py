@@ -1,13 +1,14 @@
 """The share of decoding time that passes outside of the models' forwards."""
 
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Runners, Setting, over_rounds
 from specbench_kit.models.executors.base import Executor
 from specbench_kit.models.executors.padded import PaddedExecutor
 
 METHODS = (AUTOREGRESSIVE, FIXED_K, "threshold")
+TREE = "specedge"
 BATCH_SIZES = (1, 4)
 
 
@@ -26,30 +27,45 @@ class Stopwatch:
         return computed
 
 
+class Outside(NamedTuple):
+    """Of forwards, in one pass over the prompts."""
+
+    share: float
+    """In per cent of decoding."""
+    round_ms: float
+
+
 def run(setting: Setting) -> Outcome:
-    """Engine seconds less forward seconds, over engine seconds."""
+    """Engine seconds less forward seconds, over engine seconds and by round."""
     figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
-    return Outcome("Loop overhead: share of decoding time outside of model forwards", figures)
+    return Outcome("Loop overhead: decoding time outside of model forwards", figures)
 
 
 def _figures(setting: Setting, executor: str) -> list[Figure]:
     runners = setting.runners(executor, max(BATCH_SIZES))
     stopwatches = [Stopwatch(runner.executor) for runner in runners]
-    cases = [(method, size) for method in METHODS for size in BATCH_SIZES]
+    cases = [(method, size) for method in METHODS for size in BATCH_SIZES] + [(TREE, 1)]
     for case in cases:
         _outside(setting, runners, stopwatches, *case)
-    shares: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    found: dict[tuple[str, int], list[Outside]] = {case: [] for case in cases}
     for _ in range(setting.rounds):
         for case in cases:
-            shares[case].append(_outside(setting, runners, stopwatches, *case))
+            found[case].append(_outside(setting, runners, stopwatches, *case))
+    return [figure for case, passes in found.items() for figure in _case(executor, *case, passes)]
+
+
+def _case(executor: str, method: str, size: int, passes: list[Outside]) -> list[Figure]:
+    share, tree = Bound(most=8), method == TREE
+    label = f"{executor}: {method}, batch {size}"
     return [
-        over_rounds(f"{executor}: {method}, batch {size}", values, "%", Bound(most=8))
-        for (method, size), values in shares.items()
+        over_rounds(label, [one.share for one in passes], "%", None if tree else share),
+        over_rounds(f"{label}, a round", [one.round_ms for one in passes], "ms", Bound(most=1.5) if tree else None),
     ]
 
 
-def _outside(setting: Setting, runners: Runners, stopwatches: list[Stopwatch], method: str, batch_size: int) -> float:
+def _outside(setting: Setting, runners: Runners, stopwatches: list[Stopwatch], method: str, batch_size: int) -> Outside:
     before_s = sum(stopwatch.seconds for stopwatch in stopwatches)
-    _, decoding_s = setting.decode(runners, method, setting.requests, batch_size)
-    forwards_s = sum(stopwatch.seconds for stopwatch in stopwatches) - before_s
-    return 100 * (1 - forwards_s / decoding_s)
+    records, decoding_s = setting.decode(runners, method, setting.requests, batch_size)
+    outside_s = decoding_s - sum(stopwatch.seconds for stopwatch in stopwatches) + before_s
+    rounds = sum(len(record.rounds) for record in records) / batch_size
+    return Outside(100 * outside_s / decoding_s, 1000 * outside_s / rounds)

@@ -1,12 +1,13 @@
 """Llama shapes of 135 million and 1.2 billion parameters, random bf16 weights, beside plain reading of their bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.common import Bound, Figure, Outcome, Setting, Skipped, over_rounds, round_ratios, take_turns
@@ -48,7 +49,7 @@ def run(setting: Setting) -> Outcome:
 
 def _figures(name: str, shape: dict[str, Any], rounds: int) -> list[Figure]:
     model = _random(shape)
-    contenders: dict[str, Callable[[int], None]] = {READING: partial(_read, list(model.parameters()))}
+    contenders: dict[str, Callable[[int], None]] = {READING: partial(_read, _in_one_piece(model.parameters()))}
     for executor in (NATIVE, REFERENCE):
         contenders[executor] = partial(_forward, *_filled(model, executor))
     seconds = take_turns(contenders, range(REPEATS), rounds)
@@ -67,16 +68,16 @@ def _random(shape: dict[str, Any]) -> Any:
     return LlamaForCausalLM(config).to(torch.bfloat16).eval().requires_grad_(False)
 
 
-def _read(weights: list[torch.Tensor], _repeat: int) -> None:
+def _in_one_piece(weights: Iterable[torch.Tensor]) -> NDArray[np.int64]:
+    """The bytes of all weights, one after the other: nothing but memory limits how fast they are read."""
+    return torch.cat([weight.flatten() for weight in weights]).view(torch.int64).numpy()
+
+
+def _read(weights: NDArray[np.int64], _repeat: int) -> None:
     """Every byte once, by as many threads as a forward has."""
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(partial(_largest, weights, threads), range(threads)))
-
-
-def _largest(weights: list[torch.Tensor], threads: int, part: int) -> None:
-    for weight in weights:
-        np.array_split(weight.view(torch.int16).flatten().numpy().view(np.int32), threads)[part].max(initial=0)
+    parts = np.array_split(weights, torch.get_num_threads())
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(np.max, parts))
 
 
 def _filled(model: Any, executor: str) -> tuple[Runner, int]:

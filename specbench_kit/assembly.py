@@ -1,6 +1,6 @@
 """The one place that wires methods, models, processes and deployments to the loops that decode."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -12,13 +12,14 @@ from specbench_kit.decoding.drafter import Drafter, DraftSource, Itemised
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.meanwhile import Meanwhile
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier, Verifier
+from specbench_kit.decoding.verification import ModelVerifier, RemoteVerifier, Verifier
 from specbench_kit.deployments.alone import Alone
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, States
 from specbench_kit.deployments.colocated import Colocated, colocate
@@ -49,11 +50,13 @@ def live_engine(
     deployment: Deployment | None = None,
     stages: ProcessStages | None = None,
     others: Mapping[str, Runner] = MappingProxyType({}),
+    draft_top_n: int = 0,
 ) -> Loop:
     """The method's loop over its models, on this machine's clock or on a deployment's.
 
     `stages` are processes that hold the target in slices and then do its work; `others` are the models that its drafter
-    forwards besides the draft model, by name.
+    forwards besides the draft model, by name. Tokens drafted at random are drawn from the `draft_top_n` likeliest; 0 is
+    all of them.
     """
     models = {**others, **({} if draft is None else {DRAFT: draft})}
     capacity = min(runner.capacity for runner in (target, *models.values()))
@@ -77,14 +80,59 @@ def live_engine(
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
 
+    proposing = draft_sampler(sampler, draft_top_n if sampled_drafts else 0)
+
     def drafter(clock: Clock) -> Drafter:
-        return method.drafting.source(Parts(models, sampler, clock, sampled_drafts, capacity))
+        return method.drafting.source(Parts(models, proposing, clock, sampled_drafts, capacity))
 
     if deployment is None:
         measured = MeasuringClock(target.device, started_s)
         return make(round_policy(method), drafter(measured), verifier, measured)
     states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
     return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
+
+
+def remote_engine(
+    method: Method,
+    models: Mapping[str, Runner],
+    verifier: Callable[[MeasuringClock], RemoteVerifier],
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    capacity: int,
+    started_s: float = 0.0,
+    draft_top_n: int = 0,
+) -> Loop:
+    """The method's loop over draft models that are here and a verifier that is not, on this machine's clock."""
+    if method.pipeline is not None:
+        raise SkitError(f"{method.called}: a pipeline's stages cannot be behind a wire: name a method with rounds")
+    if method.drafting.layers(models):
+        raise SkitError(f"{method.called} reads the target's hidden states, which stay on the server: name another one")
+    device = next((runner.device for runner in models.values()), torch.device("cpu"))
+    clock = MeasuringClock(device, started_s)
+    sampled = method.proposal == "sample" and not sampler.greedy
+    proposing = draft_sampler(sampler, draft_top_n if sampled else 0)
+    drafter, there = method.drafting.source(Parts(models, proposing, clock, sampled, capacity)), verifier(clock)
+    return Engine(
+        round_policy(method),
+        Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
+        there,
+        clock,
+        seed=seed,
+        eos_ids=eos_ids,
+        batch_size=batch_size,
+        capacity=capacity,
+        name=method.called,
+    )
+
+
+def draft_sampler(sampler: Sampler, top_n: int) -> Sampler:
+    """What tokens are drawn by that are drafted at random: of the likeliest alone, where `top_n` is not 0."""
+    if not top_n:
+        return sampler
+    return replace(sampler, top_k=min(top_n, sampler.top_k or top_n))
 
 
 def pipeline_engine(

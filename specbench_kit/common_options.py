@@ -1,5 +1,6 @@
 """Options that several commands share, by what they are called everywhere."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,8 @@ DrawnDataset = Annotated[
 ]
 DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
 Sample = Annotated[bool, Option("Whether a bundled sample may stand in for the dataset.", RUN)]
-Target = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
-Draft = Annotated[str, Option("Hugging Face id, local folder, or 'bundled'.", MODELS)]
+Target = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic'.", MODELS)]
+Draft = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...'.", MODELS)]
 TorchDevice = Annotated[str, Option("auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
 Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
 MaxNewTokens = Annotated[int, Option("Longest output.", DECODING)]
@@ -33,4 +34,34 @@ TimeOf = Annotated[
     ),
 ]
 Out = Annotated[Path, Option("Folder that run directories are made in.", OUTPUT)]
+Strict = Annotated[bool, Option("End with exit code 1 where a request failed.", OUTPUT)]
 Force = Annotated[bool, Option("Save what was timed on a disturbed machine all the same.", OUTPUT)]
+
+Replaced = Annotated[
+    tuple[str, ...],
+    Option(
+        "Replace a field of the deployment, as in link.rtt_s=0.04; may be given several times.", DEPLOYMENT, flag="set"
+    ),
+]
+Methods = Annotated[
+    tuple[str, ...], Option("name or name:key=value,...; may be given several times.", RUN, flag="method")
+]
+RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder that holds one.", argument=True)]
+RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders that hold some.", argument=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """What is asked."""
+
+    dataset: DrawnDataset = "gsm8k"
+    data_dir: DataDir = None
+    sample: Sample = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Whose time is taken."""
+
+    deployment: TimeOf = "local"
+    replaced: Replaced = ()

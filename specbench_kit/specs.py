@@ -53,7 +53,7 @@ def _parse_value(where: str, text: str, kind: Any) -> Any:
             raise SkitError(f"{where} must be true or false, not '{text}'")
         return text.lower() == "true"
     if get_origin(kind) is tuple:
-        return tuple(_parse_value(where, part, get_args(kind)[0]) for part in text.split("-"))
+        return tuple(_parse_value(where, part, get_args(kind)[0]) for part in text.replace("+", "-").split("-"))
     choices = [k for k in get_args(kind) or (kind,) if k is not NoneType]
     for choice in choices:
         if get_origin(choice) is Literal:

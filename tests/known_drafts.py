@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.distributions import Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.decoding.tree import Judge, NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
 
 SURE = NodeStats(1.0, 0.0, 1.0, 0.0, 1.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import TinyPair, write_rows
+from trace_builders import made_requests, write_trace
 
 import specbench_kit.api as skit
 from specbench_kit.errors import SkitError
@@ -17,11 +18,13 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(scope="module")
 def result(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> skit.Result:
     folder = tmp_path_factory.mktemp("api")
-    rows = [{"id": str(number), "prompt": f"Who is number {number}?"} for number in range(6)]
+    rows = [{"id": str(number), "prompt": f"Who is number {number}?", "answer": ["the 7th", ""]} for number in range(6)]
     asked = write_rows(folder / "ask.jsonl", *rows)
     pair = {"target": str(tiny.target), "draft": str(tiny.draft)}
     methods = ["fixed-k:k=2", "threshold"]
-    return skit.bench(methods, str(asked), deployment="specedge", max_new_tokens=8, out=folder / "out", **pair)
+    return skit.bench(
+        methods, str(asked), deployment="specedge", max_new_tokens=8, draft_answers=True, out=folder / "out", **pair
+    )
 
 
 def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_path: Path) -> None:
@@ -34,6 +37,14 @@ def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_pat
         result.to_pandas("categories")
 
 
+def test_the_report_says_how_many_answers_are_right(result: skit.Result, tmp_path: Path) -> None:
+    (page,) = result.report(tmp_path, ["md"])
+    answers = page.read_text().partition("## Answers")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[0].strip("| `") for line in answers.splitlines() if line.startswith("|")][2:]
+    assert [row.split(" (")[0] for row in rows] == ["target", "draft model alone", "fixed-k", "threshold"]
+    assert answers.count("| 6 |") == 4
+
+
 def test_runs_are_loaded_from_their_folders(result: skit.Result) -> None:
     again = skit.load(result.folders[0].parent)
     assert again.to_pandas().equals(result.to_pandas())
@@ -44,6 +55,18 @@ def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Resul
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + len(result.to_pandas())
     assert "MODELLED TIME" in page
+
+
+def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "made.parquet", made_requests(3))
+    grid = {"deployment": "wan", "replaced": "link.rtt_s=0.01,0.1", "trace": str(trace.path), "out": str(tmp_path)}
+    study = skit.sweep("fixed-k:k=2", **grid)
+    table = study.to_pandas()
+    assert len(table) == len(study.summary["rows"]) == 4
+    assert study.report.is_file()
+    assert "<td>fixed-k:k=2</td>" in study._repr_html_()
+    with pytest.raises(SkitError, match=r"unknown option 'rounds'; known: .*trace"):
+        skit.sweep("fixed-k", rounds=3)
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
@@ -63,4 +86,5 @@ def test_nothing_is_printed_and_nothing_heavy_loads_before_it_is_used() -> None:
 def test_the_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(example), run_name="__main__")
-    assert (tmp_path / "report" / "report.html").exists()
+    written = {path.name for path in tmp_path.rglob("report.*")}
+    assert written >= ({"report.html", "report.tex"} if example.stem == "first_steps" else {"report.md"})

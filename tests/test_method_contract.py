@@ -35,9 +35,10 @@ from transformers import (
 )
 
 from specbench_kit.decoding import verification
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.drafting.base import DRAFT, Offer, drafters
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive

@@ -31,6 +31,13 @@ class Evidence(Protocol):
         """The parts `lossless` and `sampling` of its summary."""
 
 
+class Quality(Protocol):
+    """Judges what a run's answers are worth."""
+
+    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, Any]:
+        """The part `exact_match` of its summary, if any."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """One run with its summary, as written to `summary.json`."""
@@ -57,6 +64,7 @@ def conclude(
     evidence: Evidence,
     decode: Callable[[list[int]], str] | None,
     read: Callable[[RunDirectory], Written] = Written.read,
+    quality: Quality | None = None,
 ) -> list[Conclusion]:
     """Write report and summary of every run, whose records `read` gives.
 
@@ -66,7 +74,9 @@ def conclude(
     conclusions = []
     for run in runs:
         written = read(run)
-        conclusions.append(Conclusion(run, _summarise(run, written, evidence, oracle)))
+        summary = _summarise(run, written, evidence, oracle)
+        summary |= quality.judge(written.records, written.baseline) if quality else {}
+        conclusions.append(Conclusion(run, summary))
         _write_report(conclusions[-1], written, ALL if len(runs) == 1 else TEXT, decode)
     for conclusion in conclusions:  # last, because the summary is what says that a run is complete
         conclusion.directory.write_summary(conclusion.summary)

@@ -15,8 +15,8 @@ from specbench_kit.models.runner import Runner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from specbench_kit.decoding.distributions import Outlook
     from specbench_kit.decoding.drafter import Drafter
-    from specbench_kit.decoding.tree import Outlook
 
 IN_THE_LOOP = "measured in the decoding loop"
 LONGEST, TOKENS, TURNS = 4, 16, 4

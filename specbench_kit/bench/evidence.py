@@ -60,6 +60,29 @@ class Evidence:
         return sampler.probabilities(whole(model, record, self._pair.vocabulary))
 
 
+class ServedEvidence:
+    """Of a target elsewhere only its own plain decoding is known: outputs have to be the same, token for token."""
+
+    def __init__(self, bitwise: bool) -> None:
+        self._bitwise = bitwise
+
+    def judge(self, run: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
+        """As `Evidence`; of drafts drawn at random nothing can be said without the target's probabilities."""
+        sampler = _sampler(run["config"])
+        if not baseline or (not sampler.greedy and draws_drafts(method)):
+            return {"lossless": None, "sampling": None}
+        found = summarise_checks(check_all(records, baseline, _Different())) | {"bitwise": self._bitwise}
+        if sampler.greedy:
+            return {"lossless": found, "sampling": None}
+        return {"lossless": None, "sampling": summarise_match(found)}
+
+
+class _Different:
+    def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
+        tokens = record.output_ids[position], baseline.output_ids[position]
+        return Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
+
+
 class ReplayEvidence:
     """A replay gives the outputs of its trace: there is nothing that rounding could change."""
 

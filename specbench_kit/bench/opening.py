@@ -71,7 +71,9 @@ def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> d
             "dtype": str(target.dtype).removeprefix("torch."),
             "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
             **({"launch": settings.launch} if settings.launch != "virtual" else {}),
+            **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
         },
+        **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),
         "requests": turns(dataset) * settings.repeats,
         "prompts": {

@@ -23,8 +23,10 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
+from specbench_kit.uncollected import uncollected
 
 
+@uncollected()
 def bench_replay(
     settings: Settings, path: Path, report: Callable[[Progress], None]
 ) -> tuple[list[Conclusion], dict[str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from specbench_kit.bench.answers import answers
 from specbench_kit.bench.attendance import Attendance
 from specbench_kit.bench.conclusion import Conclusion, conclude
 from specbench_kit.bench.conversations import Conversation, Script
@@ -90,7 +91,8 @@ class Benchmark:
         tokenizer = self.bench.pair.tokenizer
         for exports in self.exports.values():
             exports.write(tokenizer)
-        conclusions = conclude(list(self.runs.values()), self.bench.evidence, tokenizer.decode)
+        quality = answers(self.bench, self.dataset)
+        conclusions = conclude(list(self.runs.values()), self.bench.evidence, tokenizer.decode, quality=quality)
         let_go(list(self.runs.values()))
         return conclusions
 

@@ -7,19 +7,24 @@ from typing import Annotated, Literal, get_args
 
 from specbench_kit.common_options import (
     BatchSize,
+    DataDir,
     Draft,
     Dtype,
     Limit,
     MaxNewTokens,
     Out,
     Resume,
+    Sample,
     Seed,
+    Strict,
     Target,
+    Timed,
     TorchDevice,
 )
-from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.errors import SkitError
-from specbench_kit.option import DECODING, OUTPUT, RUN, Option
+from specbench_kit.live.shape import parse_link
+from specbench_kit.option import DECODING, OUTPUT, RUN, SERVER, Option
 
 RECORDED_TOGETHER = 8
 """Requests that the target answers in one batch where a trace is recorded on the way."""
@@ -27,6 +32,24 @@ RECORDED_TOGETHER = 8
 
 Launch = Literal["virtual", "processes"]
 """Where a pipeline's stages run: all in this process, or each in one of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources(Timed):
+    """What a benchmark reads, by name: datasets or a trace, and a deployment; and how it ends."""
+
+    dataset: Annotated[
+        tuple[str, ...],
+        Option(
+            "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet "
+            "file; may be given several times.",
+            RUN,
+        ),
+    ] = ("gsm8k",)
+    replay: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN)] = None
+    data_dir: DataDir = None
+    sample: Sample = True
+    strict: Strict = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +106,35 @@ class Settings:
             RUN,
         ),
     ] = False
+    draft_answers: Annotated[
+        bool,
+        Option(
+            "Let the draft model answer too, outside of the measurement, so that the report says how often it is "
+            "right; for datasets with answers.",
+            RUN,
+        ),
+    ] = False
     deployment: Deployment | None = None
+    draft_top_n: Annotated[
+        int,
+        Option("Draw drafted tokens from so many of the likeliest alone; 0 is all. For sampled drafts.", DECODING),
+    ] = 0
+    server: Annotated[
+        str | None,
+        Option("HOST:PORT of a `skit serve` that has the target and verifies; --target is then not loaded.", SERVER),
+    ] = None
+    server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
+    server_ca: Annotated[
+        Path | None, Option("Certificates, PEM, that the server's is signed by; encrypts.", SERVER)
+    ] = None
+    link: Annotated[
+        Link | None,
+        Option(
+            "Hold messages to and from the server back, as rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6 would.",
+            SERVER,
+            parse=parse_link,
+        ),
+    ] = None
     launch: Annotated[
         Launch,
         Option(
@@ -114,6 +165,11 @@ class Settings:
         _require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
         launches = get_args(Launch)
         _require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
+        _require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
+        alone = self.server is not None or (self.link, self.server_token, self.server_ca) == (None, None, None)
+        _require(alone, "--link, --server-token and --server-ca go with --server")
+        free = self.server is None or (self.deployment is None and self.launch == "virtual")
+        _require(free, "--server measures a real target elsewhere: leave out --deployment and --launch")
         real = self.launch == "virtual" or self.deployment is None
         _require(real, "--launch processes measures this machine: leave out --deployment, or the processes")
 

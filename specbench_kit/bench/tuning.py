@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
-from pathlib import Path
 from random import Random
 
 from specbench_kit.bench.choice import expand
 from specbench_kit.bench.tuned import Choice, Tuned
+from specbench_kit.bench.tuning_options import TuningOptions
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
@@ -21,15 +21,10 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(TuningOptions):
     """`budget` candidates of every method, its defaults among them, are replayed on every other request of a trace."""
 
-    methods: tuple[str, ...]
-    trace: Path
     deployment: Deployment | None = None
-    batch_size: int = 1
-    budget: int = 16
-    seed: int = 0
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

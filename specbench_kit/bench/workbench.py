@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.assembly import hidden_states, live_engine, require_stages
+from specbench_kit.assembly import hidden_states, live_engine, remote_engine, require_stages
 from specbench_kit.bench.choice import chosen, usable
 from specbench_kit.bench.conversations import most_tokens
-from specbench_kit.bench.evidence import Evidence
+from specbench_kit.bench.evidence import Evidence, ServedEvidence
 from specbench_kit.bench.lanes import BASELINE
 from specbench_kit.bench.latencies import Surroundings
 from specbench_kit.bench.seen import without_seen
@@ -18,6 +18,8 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.drafting.base import DRAFT
 from specbench_kit.errors import SkitError
+from specbench_kit.live.pair import load_drafts
+from specbench_kit.live.served import Server, Way, reach
 from specbench_kit.machine.probe import Probe, probe_here
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -45,7 +47,7 @@ class Workbench:
     ) -> None:
         self.settings = settings
         self.probe = probe or probe_here()
-        self.pair = _load(settings)
+        self.server, self.pair = _load(settings)
         self.models = self.pair.describe(provenance.hash_model)
         self.surroundings = Surroundings(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
@@ -54,12 +56,14 @@ class Workbench:
         self.heads = {n: Path(o.source.location) for n, o in self.pair.others.items() if n.startswith(HEAD)}
         self.datasets = [without_seen(one, self.methods.values(), settings, self.heads) for one in datasets]
         self.runners = self._make_runners(self.datasets)
-        self.evidence = Evidence(self.pair, self.runners["target"])
+        self.evidence = self._evidence()
         self.stages = self._start_stages() if settings.launch == "processes" else None
 
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
         """The method's loop, whose clock goes on at `started_s`."""
         settings = self.settings
+        if self.server is not None:
+            return self._remote_engine(method, self.server, started_s)
         return live_engine(
             method,
             self.runners["target"],
@@ -72,7 +76,29 @@ class Workbench:
             started_s=started_s,
             deployment=settings.deployment,
             stages=self.stages,
+            draft_top_n=settings.draft_top_n,
         )
+
+    def _remote_engine(self, method: Method, server: Server, started_s: float) -> Loop:
+        settings = self.settings
+        sampler = Sampler(settings.temperature, settings.top_p, settings.top_k)
+        return remote_engine(
+            method,
+            self.runners,
+            lambda clock: server.verifier(sampler, settings.seed, clock),
+            sampler=sampler,
+            seed=settings.seed,
+            eos_ids=self.pair.eos_ids,
+            batch_size=settings.batch_size,
+            capacity=min([server.stated.context, *(runner.capacity for runner in self.runners.values())]),
+            started_s=started_s,
+            draft_top_n=settings.draft_top_n,
+        )
+
+    def _evidence(self) -> "Evidence | ServedEvidence":
+        if self.server is not None:
+            return ServedEvidence(self.server.stated.bitwise)
+        return Evidence(self.pair, self.runners["target"])
 
     def sent(self, method: Method) -> dict[str, Any]:
         """What crosses the deployment's link with the verdicts, if anything: `hidden_states` of `run.json`."""
@@ -83,13 +109,18 @@ class Workbench:
 
     @property
     def others(self) -> Callable[[], float] | None:
-        """Tells the processor seconds of the pipeline's processes; nobody can where another program started them."""
+        """Tells the processor seconds of the pipeline's processes; nobody can where another program started them, or
+        where a server works."""
+        if self.server is not None:
+            return None
         if self.stages is None:
             return lambda: 0.0
         return self.probe.others_s if self.stages.are_children else None
 
     def close(self) -> None:
-        """End the processes of a pipeline."""
+        """End the processes of a pipeline, and the way to a server."""
+        if self.server is not None:
+            self.server.close()
         if self.stages is not None:
             self.stages.close()
 
@@ -124,11 +155,17 @@ class Workbench:
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 
 
-def _load(settings: Settings) -> Pair:
+def _load(settings: Settings) -> tuple[Server | None, Pair]:
     """The target, and those models that the methods' drafters forward; a head that nobody named may be missing."""
     specs, target = chosen(settings), locate(settings.target, "target")
     asked = [(name, named) for spec, named in specs.items() for name in parse_method(spec).drafting.models]
     needed = dict.fromkeys(name for name, named in asked if named or not lacks(name, target))
+    place = {"device": settings.device, "dtype": settings.dtype}
+    if settings.server is not None:
+        drafts = load_drafts(settings.draft, list(needed), **place)
+        way = Way(settings.server, settings.server_token, settings.server_ca, settings.link)
+        server = reach(way, drafts)
+        return server, drafts.beside(server.stated)
     draft = settings.draft if DRAFT in needed else None
     others = [name for name in needed if name != DRAFT]
-    return load_pair(settings.target, draft, others=others, device=settings.device, dtype=settings.dtype)
+    return None, load_pair(settings.target, draft, others=others, **place)

@@ -10,8 +10,9 @@ from specbench_kit.bench.settings import Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.common_options import Prompts, Timed
 from specbench_kit.errors import SkitError
-from specbench_kit.option import DEPLOYMENT, RUN, Option
+from specbench_kit.option import RUN, Option
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -31,37 +32,30 @@ class Sizes:
     ]
     sizes: Annotated[tuple[int, ...], Option("Batch sizes.", RUN, parse=_sizes)] = (1, 2, 4, 8, 16, 32)
     trace: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN, "replay")] = None
-    dataset: common.DrawnDataset = "gsm8k"
     limit: Annotated[int | None, Option("Number of prompts, drawn by --seed: at least the largest batch.", RUN)] = 64
-    data_dir: common.DataDir = None
-    sample: common.Sample = True
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    deployment: common.TimeOf = "local"
-    replaced: Annotated[
-        tuple[str, ...],
-        Option("Replace a field of the deployment; may be given several times.", DEPLOYMENT, flag="set"),
-    ] = ()
     tuned: Annotated[Path | None, Option("A file of `skit tune`.", RUN)] = None
     seed: common.Seed = 0
     out: common.Out = Path("results")
 
 
-@options_of(Sizes)
+@options_of(Sizes, Prompts, Timed)
 def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
     """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
 
-    asked = Sizes(**given)
-    shared = {**part(Settings, asdict(asked)), "deployment": load(asked.deployment, asked.replaced)}
+    asked, timed = Sizes(**part(Sizes, given)), Timed(**part(Timed, given))
+    shared = {**part(Settings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
     settings = Settings(**shared, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
-    source = asked.trace or load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
+    prompts = Prompts(**part(Prompts, given))
+    source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)
     from specbench_kit.bench.batch_curve import run_curves
     from specbench_kit.cli.progress import decoding_bar
 

@@ -5,17 +5,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from specbench_kit.bench.settings import Settings
+from specbench_kit.bench.settings import Settings, Sources
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, say
-from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.cli.common import load_dataset, require_all, say
+from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.common_options import Prompts
 from specbench_kit.decoding.processes.place import by_torchrun
 from specbench_kit.errors import SkitError
-from specbench_kit.option import DEPLOYMENT, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,26 +25,8 @@ if TYPE_CHECKING:
 Report = Callable[["Progress"], None]
 
 
-@options_of(Settings)
-def bench(
-    given: Given,
-    dataset: options.DatasetsOption = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="A trace of `skit record` to run on, without models.", rich_help_panel=RUN)
-    ] = None,
-    data_dir: options.DataDirOption = None,
-    sample: options.SampleOption = True,
-    deployment: options.DeploymentOption = "local",
-    replaced: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Replace a field of the deployment, as in link.rtt_s=0.04; may be given several times.",
-            rich_help_panel=DEPLOYMENT,
-        ),
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+@options_of(Settings, Sources)
+def bench(given: Given, as_json: options.JsonOption = False) -> None:
     """Decode a dataset with one or more methods, check losslessness, and write a report."""
     from rich.console import Console
 
@@ -59,15 +39,17 @@ def bench(
         serve(place, given.get("device", "auto"))
         return
     launch = {} if place is None else {"launch": "processes"}
-    placed = load(deployment, replaced or ())
-    settings = Settings(**{**given, **launch}, deployment=placed, argv=("skit", *sys.argv[1:]))
+    sources = Sources(**part(Sources, given))
+    placed = load(sources.deployment, sources.replaced)
+    asked = {**part(Settings, given), **launch, "deployment": placed}
+    settings = Settings(**asked, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     _doubt_tuning(settings, console)
     problem = None
-    if replay is not None:
-        conclusions, left_out = _replay(settings, replay)
+    if sources.replay is not None:
+        conclusions, left_out = _replay(settings, sources.replay)
     else:
-        campaign = _prepare(settings, dataset or [options.DATASET], data_dir, sample, console)
+        campaign = _prepare(settings, sources, console)
         left_out = campaign.bench.left_out
         if outlook := campaign.outlook:
             say(console, outlook)
@@ -80,6 +62,8 @@ def bench(
         print(json.dumps(_document(conclusions, left_out, folder), allow_nan=False))
     if problem is not None:
         raise problem
+    if sources.strict:
+        require_all({one.summary["method"]: one.summary["requests"]["failed"] for one in conclusions})
 
 
 def _doubt_tuning(settings: Settings, console: "Console") -> None:
@@ -93,19 +77,18 @@ def _doubt_tuning(settings: Settings, console: "Console") -> None:
         say(console, f"{settings.tuned}: {doubt}")
 
 
-def _prepare(
-    settings: Settings, datasets: Sequence[str], data_dir: Path | None, sample: bool, console: "Console"
-) -> "Campaign":
+def _prepare(settings: Settings, sources: Sources, console: "Console") -> "Campaign":
     """Check the cheap things first: method names, then data, then models."""
     from specbench_kit.bench.choice import chosen
     from specbench_kit.methods.spec import parse_method
 
-    if len(set(datasets)) < len(datasets):
+    if len(set(sources.dataset)) < len(sources.dataset):
         raise SkitError("a dataset is given twice: name each --dataset once")
     for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
             say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
-    loaded = [load_dataset(name, data_dir, sample, settings, console) for name in datasets]
+    each = [Prompts(dataset=name, data_dir=sources.data_dir, sample=sources.sample) for name in sources.dataset]
+    loaded = [load_dataset(one, settings.limit, settings.seed, console) for one in each]
     with _preparing(console) as report:
         from specbench_kit.bench.campaign import Campaign
 

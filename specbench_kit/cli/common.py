@@ -1,15 +1,16 @@
 """What several commands do before and around their work."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.bench.settings import Settings
+from specbench_kit.common_options import Prompts
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -30,6 +31,16 @@ def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_js
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
 
 
+def require_all(failed: "Mapping[str, int]") -> None:
+    """End with exit code 1 where requests failed; `failed` counts them by what they were asked of."""
+    import typer
+
+    if wrong := {name: number for name, number in failed.items() if number}:
+        counts = ", ".join(f"{number} of {name}" for name, number in wrong.items())
+        print(f"strict: requests failed: {counts}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
 def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
     """What ends a command whose result lies in its run folder alone."""
     return SkitError(
@@ -39,23 +50,17 @@ def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
 
 
 def load_dataset(
-    name: str,
-    data_dir: Path | None,
-    allow_sample: bool,
-    settings: Settings,
-    console: "Console",
-    *,
-    to_train: bool = False,
+    asked: Prompts, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
 ) -> "LoadedDataset":
     """The prompts, with one unmissable line where a bundled sample stands in."""
     from specbench_kit.datasets.loading import load
 
     loaded = load(
-        name,
-        data_dir=data_dir,
-        allow_sample=allow_sample,
-        limit=settings.limit,
-        seed=settings.seed,
+        asked.dataset,
+        data_dir=asked.data_dir,
+        allow_sample=asked.sample,
+        limit=limit,
+        seed=seed,
         to_train=to_train,
     )
     if loaded.source == "sample":

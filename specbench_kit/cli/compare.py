@@ -1,6 +1,7 @@
 """`skit compare`: runs side by side, refused where they are not comparable."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,8 @@ import typer
 
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.cli.report import Comparing, RunsArgument
+from specbench_kit.cli.report import Comparing
+from specbench_kit.option import Option
 
 FAILED = 1
 """Exit code where a condition of --fail-if holds."""
@@ -16,23 +18,25 @@ INCONCLUSIVE = 3
 """Exit code where none holds, but one on time could not be judged, since the machine was too busy."""
 
 
-@options_of(Comparing)
-def compare(
-    given: Given,
-    run: RunsArgument,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judging(Comparing):
+    """What makes a comparison fail, and where its report goes."""
+
     fail_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
+        tuple[str, ...],
+        Option(
+            "Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
             "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95' "
             "(each over its own run's baseline) and 'baseline_ratio<0.9' (the baselines: machine or engine changed); "
             "may be given several times. With 2 if it cannot be told, as of a run that cannot be read; with 3 if it is "
             "about time and a run was timed on a disturbed machine."
         ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write a report into; none is written without.")] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+    ] = ()
+    out: Annotated[Path | None, Option("Folder to write a report into; none is written without.")] = None
+
+
+@options_of(Judging)
+def compare(given: Given, as_json: options.JsonOption = False) -> None:
     """Compare runs of the same prompts, models, lengths, sampling and clock."""
     from rich.console import Console
 
@@ -41,14 +45,14 @@ def compare(
     from specbench_kit.metrics.condition import Condition, doubts, require_whole, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    conditions = [Condition.parse(text) for text in fail_if or ()]
-    comparing = Comparing(**given)
-    wanted = comparing.wanted()
+    asked = Judging(**given)
+    conditions = [Condition.parse(text) for text in asked.fail_if]
+    wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)
-    comparison = comparing.load(run)
-    print_comparison(console, comparison)
-    if out is not None:
-        write(console, comparison, out, wanted)
+    comparison = asked.load()
+    print_comparison(console, comparison, look)
+    if asked.out is not None:
+        write(console, comparison, asked.out, wanted, look)
     open_questions = doubts(comparison) if any(condition.is_timed for condition in conditions) else []
     judged = [condition for condition in conditions if not (open_questions and condition.is_timed)]
     failed = [line for condition in judged for line in violations(comparison, condition)]

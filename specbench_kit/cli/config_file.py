@@ -1,4 +1,4 @@
-"""`--config options.toml`: options of a command from a file; the command line goes before it."""
+"""`--config options.toml`: options of a command from a file, which `--save-config` writes."""
 
 import tomllib
 from collections.abc import Mapping
@@ -8,30 +8,60 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
+import tomli_w
 import typer
 
 from specbench_kit.cli.declared import Command, with_signature
 from specbench_kit.errors import SkitError
+from specbench_kit.runs.folder import write_text
 
-NEVER = ("config", "help")
+GIVEN = ("COMMANDLINE", "DEFAULT_MAP")
+"""Where the value of an option comes from that a user gave."""
+NEVER = ("config", "save_config", "help")
 
 
 def configurable(command: Command) -> Command:
-    """The command with an option --config."""
+    """The command with options --config and --save-config."""
 
     @wraps(command)
-    def run(*, config: Path | None = None, **values: Any) -> None:
+    def run(
+        *, context: typer.Context, config: Path | None = None, save_config: Path | None = None, **values: Any
+    ) -> None:
         del config  # read when it was met, before all other options
+        if save_config is not None:
+            _save(save_config, context)
         command(**values)
 
-    asked = typer.Option(
+    read = typer.Option(
         help="A TOML file of options by their names, as in batch_size = 8; the command line goes before it.",
         callback=_take,
         is_eager=True,
     )
-    option = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, asked])
-    with_signature(run, [*signature(command).parameters.values(), option])
+    written = typer.Option(help="Write the options that were given as a file for --config, then go on.")
+    more = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, asked])
+        for name, asked in (("config", read), ("save_config", written))
+    ]
+    told = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    with_signature(run, [told, *signature(command).parameters.values(), *more])
     return run
+
+
+def _save(path: Path, context: typer.Context) -> None:
+    """What the command line or a file gave, by the options' names."""
+    names = {str(one.name): _name(one) for one in context.command.params}
+    given = {
+        names[name]: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) and source.name in GIVEN and names[name] not in NEVER
+    }
+    write_text(path, tomli_w.dumps({name: _plain(value) for name, value in given.items()}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _take(context: typer.Context, path: Path | None) -> Path | None:

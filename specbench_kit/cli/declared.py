@@ -1,20 +1,20 @@
 """Commands whose options are the fields of settings, where each is declared once."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable
+from dataclasses import MISSING, Field
 from functools import wraps
 from inspect import Parameter, signature
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from specbench_kit.errors import SkitError
-from specbench_kit.option import Option
+from specbench_kit.option import Given, Option, declared_in, part
+
+__all__ = ["Given", "options_of", "part"]
 
 Command = Callable[..., None]
-Given = Mapping[str, Any]
-"""Options that were given, by the names of their fields."""
 
 
 def options_of(*settings: type) -> Callable[[Command], Command]:
@@ -22,7 +22,7 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
 
     It gets those that were given in its first argument, by the fields' names and with their types.
     """
-    declared = {field.name: (field, kind, option) for one in settings for field, kind, option in options(one)}
+    declared = {field.name: (field, kind, option) for one in settings for field, kind, option in declared_in(one)}
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -40,21 +40,6 @@ def options_of(*settings: type) -> Callable[[Command], Command]:
     return decorate
 
 
-def part(settings: type, given: Given) -> dict[str, Any]:
-    """Those of the options that are fields of a dataclass."""
-    known = {field.name for field in fields(settings)}
-    return {name: value for name, value in given.items() if name in known}
-
-
-def options(settings: type) -> Iterator[tuple[Field[Any], Any, Option]]:
-    """The fields of a dataclass that can be given from outside, with their types."""
-    hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
-        if get_origin(hints[field.name]) is Annotated:
-            kind, *more = get_args(hints[field.name])
-            yield from ((field, kind, one) for one in more if isinstance(one, Option))
-
-
 def with_signature(command: Command, parameters: list[Parameter]) -> None:
     """Let a command be taken to have these parameters, all of them by name."""
     named = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters]
@@ -64,19 +49,27 @@ def with_signature(command: Command, parameters: list[Parameter]) -> None:
 
 def _parameter(field: Field[Any], kind: Any, option: Option) -> Parameter:
     """Nothing is its default, so that what is given is known; what the field's default is, the help says."""
+    required = field.default is MISSING and field.default_factory is MISSING
+    given = _given(kind, option)
+    asked = _asked_by_place(option) if option.argument else _asked_by_name(field, kind, option)
+    annotation = Annotated[given if required else given | None, asked]  # type: ignore[valid-type]
+    return Parameter(
+        field.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if required else None, annotation=annotation
+    )
+
+
+def _asked_by_place(option: Option) -> Any:
+    return typer.Argument(help=option.help, show_default=False)
+
+
+def _asked_by_name(field: Field[Any], kind: Any, option: Option) -> Any:
     flag = f"--{(option.flag or field.name).replace('_', '-')}"
     two_way = kind is bool and field.default is True
-    required = field.default is MISSING and field.default_factory is MISSING
-    asked = typer.Option(
+    return typer.Option(
         f"{flag}/--no-{flag[2:]}" if two_way else flag,
         help=option.help,
         show_default=_words(field.default, flag),
         rich_help_panel=option.panel or None,
-    )
-    given = _given(kind, option)
-    annotation = Annotated[given if required else given | None, asked]  # type: ignore[valid-type]
-    return Parameter(
-        field.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if required else None, annotation=annotation
     )
 
 
@@ -94,7 +87,8 @@ def _read(name: str, kind: Any, option: Option, value: Any) -> Any:
     if option.parse is not None:
         return option.parse(value)
     if get_origin(kind) is Literal and value not in get_args(kind):
-        raise SkitError(f"--{name} must be {' or '.join(get_args(kind))}, not '{value}'")
+        shown = name if option.argument else f"--{name}"
+        raise SkitError(f"{shown} must be {' or '.join(get_args(kind))}, not '{value}'")
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from specbench_kit.cli import options
+from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.common_options import DataDir
 from specbench_kit.errors import SkitError
 from specbench_kit.version import __version__
 
@@ -44,12 +44,15 @@ class Finding:
 Look = Callable[[], Iterator[Finding]]
 
 
-def doctor(
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Look for datasets here (SKIT_DATA_DIR).", show_default=False)
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """Where to look."""
+
+    data_dir: DataDir = None
+
+
+@options_of(Looking)
+def doctor(given: Given, as_json: options.JsonOption = False) -> None:
     """Look at the installation and the machine: what is there, what is missing, and what that would bring.
 
     Ends with exit code 1 where something is broken that every command needs.
@@ -57,7 +60,7 @@ def doctor(
     from rich.console import Console
 
     with Console(stderr=True).status("looking around"):
-        findings = list(examine(data_dir))
+        findings = list(examine(Looking(**given).data_dir))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

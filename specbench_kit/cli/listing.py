@@ -2,27 +2,40 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.errors import SkitError
+from specbench_kit.option import Option
 from specbench_kit.specs import given_fields
 
 Entry = dict[str, Any]
 
 
-def list_entries(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What is listed."""
+
     kind: Annotated[
         str | None,
-        typer.Argument(
-            help="methods, datasets, models, executors, predictors, profiles, deployments, software or formats; all "
-            "that list fast if left out"
+        Option(
+            "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
+            "presets or formats; all that list fast if left out",
+            argument=True,
         ),
-    ] = None,
+    ] = None
+
+
+@options_of(Listing)
+def list_entries(
+    given: Given,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
     """List methods, datasets, models, executors, predictors, profiles, deployments or formats."""
+    kind = Listing(**given).kind
     if kind is not None and kind not in KINDS:
         raise SkitError(f"nothing to list under '{kind}'; known: {', '.join(KINDS)}")
     chosen = [kind] if kind else [name for name in KINDS if name not in SLOW]

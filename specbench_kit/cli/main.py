@@ -14,11 +14,13 @@ from specbench_kit.cli import (
     interchange,
     listing,
     measure_ranks,
+    new,
     profile_drafter,
     profile_verifier,
     record,
     report,
     rerun,
+    serve,
     simulate,
     sweep,
     train_head,
@@ -41,6 +43,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit train-predictor                         a rejection predictor for a pair, and what it is worth
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
+  skit new method my-rule                      a policy of your own, with its test, to start from
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -68,6 +71,7 @@ def _start(
 
 app.command("bench")(configurable(bench.bench))
 app.command("rerun")(configurable(rerun.rerun))
+app.command("serve")(configurable(serve.serve))
 app.command("report")(configurable(report.report))
 app.command("compare")(configurable(compare.compare))
 app.command("import")(configurable(interchange.import_run))
@@ -84,6 +88,7 @@ app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
 app.command("list")(configurable(listing.list_entries))
+app.command("new")(configurable(new.new))
 app.command("doctor")(configurable(doctor.doctor))
 
 

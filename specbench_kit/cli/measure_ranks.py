@@ -11,6 +11,7 @@ from specbench_kit.bench.settings import Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
 from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.common_options import Prompts
 from specbench_kit.option import DECODING, OUTPUT, Option
 
 
@@ -18,10 +19,7 @@ from specbench_kit.option import DECODING, OUTPUT, Option
 class Ranking:
     """What is measured, and where the table goes."""
 
-    dataset: common.DrawnDataset = "gsm8k"
     limit: common.Limit = None
-    data_dir: common.DataDir = None
-    sample: common.Sample = True
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
@@ -33,16 +31,16 @@ class Ranking:
     save_to: Annotated[Path | None, Option("Folder for the table, instead of your own.", OUTPUT)] = None
 
 
-@options_of(Ranking)
+@options_of(Ranking, Prompts)
 def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
     """Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair."""
     from rich.console import Console
 
-    asked = Ranking(**given)
+    asked = Ranking(**part(Ranking, given))
     shared = part(Settings, asdict(asked))
     settings = Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
     console = Console(stderr=as_json)
-    loaded = load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
+    loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
     from specbench_kit.bench import ranks_run
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks

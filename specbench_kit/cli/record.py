@@ -7,8 +7,9 @@ from typing import Annotated
 
 from specbench_kit import common_options as common
 from specbench_kit.bench.settings import Settings
-from specbench_kit.cli.common import load_dataset, say
+from specbench_kit.cli.common import load_dataset, require_all, say
 from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.common_options import Prompts
 from specbench_kit.errors import SkitError
 from specbench_kit.option import DECODING, OUTPUT, Option
 
@@ -26,10 +27,7 @@ class Recording:
         bool, Option("Whether token ids of prompts and answers are in the file; statistics always are.", OUTPUT)
     ] = True
     max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", DECODING)] = 8
-    dataset: common.DrawnDataset = "gsm8k"
     limit: common.Limit = None
-    data_dir: common.DataDir = None
-    sample: common.Sample = True
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
@@ -37,6 +35,7 @@ class Recording:
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
     seed: common.Seed = 0
+    strict: common.Strict = False
 
     def __post_init__(self) -> None:
         if self.max_draft < 1:
@@ -44,21 +43,20 @@ class Recording:
         if self.share is not None and not self.share.strip():
             raise SkitError("--share names a licence, such as CC-BY-4.0")
 
-    def settings(self) -> Settings:
-        """Of the decoding that is recorded."""
+    def decoding(self) -> Settings:
+        """Of what is recorded."""
         shared = {name: value for name, value in part(Settings, asdict(self)).items() if name != "out"}
         return Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
 
 
-@options_of(Recording)
+@options_of(Recording, Prompts)
 def record(given: Given) -> None:
     """Record a trace: the target's greedy answers and, at every offset, what the draft model would propose."""
     from rich.console import Console
 
-    asked = Recording(**given)
-    settings = asked.settings()
-    console = Console()
-    loaded = load_dataset(asked.dataset, asked.data_dir, asked.sample, settings, console)
+    asked = Recording(**part(Recording, given))
+    settings, console = asked.decoding(), Console()
+    loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
     from specbench_kit.bench import record_run
     from specbench_kit.cli.progress import counting_bar
 
@@ -70,3 +68,5 @@ def record(given: Given) -> None:
     shared = "" if asked.share is None else f"; to be shared under {asked.share}"
     text = "" if asked.text else "; without text"
     say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets{failed}{text}{shared})")
+    if asked.strict:
+        require_all({"the trace": done.failed})

@@ -3,10 +3,9 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
+from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.option import Option
@@ -15,19 +14,31 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.metrics.comparison import Comparison
+    from specbench_kit.reports.comparison.look import Look
 
 FORMATS = "md,html,csv,latex,png,svg"
-
-RunsArgument = Annotated[
-    list[Path], typer.Argument(help="Run directories, or folders that hold some.", show_default=False)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparing:
-    """How runs are put side by side, and what is written of that."""
+    """Which runs are put side by side and how, and what is written of that."""
 
-    formats: Annotated[str, Option("Any of md, html, csv, latex, png and svg, with commas.", flag="format")] = FORMATS
+    run: common.RunFolders
+    formats: Annotated[str, Option("Any of md, html, csv, latex, png, svg and pdf, with commas.", flag="format")] = (
+        FORMATS
+    )
+    columns: Annotated[
+        str,
+        Option(
+            "Columns of the tables of methods, with commas: speedup, headroom, throughput, tokens-per-verify, "
+            "acceptance, draft-efficiency, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, lossless."
+        ),
+    ] = ""
+    bare: Annotated[bool, Option("Figures without titles, for a paper.")] = False
+    size: Annotated[
+        Literal["screen", "column", "page"],
+        Option("Of figures: for a screen, or for one column or both of a paper, with letters of at least 7 pt."),
+    ] = "screen"
     against: Annotated[
         str | None,
         Option(
@@ -45,46 +56,53 @@ class Comparing:
         require_formats(found)
         return found
 
-    def load(self, paths: list[Path]) -> "Comparison":
-        """The runs in these folders, side by side."""
+    def look(self) -> "Look":
+        """How tables and figures look; an unknown column is an error before anything is read."""
+        from specbench_kit.reports.comparison.look import Look, parse_columns
+
+        return Look(parse_columns(self.columns), self.bare, self.size)
+
+    def load(self) -> "Comparison":
+        """The runs, side by side."""
         from specbench_kit.metrics.comparison import compare
         from specbench_kit.metrics.run_data import load_runs
 
-        runs, problems = load_runs(paths)
+        runs, problems = load_runs(self.run)
         return compare(runs, against=self.against, force=self.force, problems=problems)
 
 
-@options_of(Comparing)
-def report(
-    given: Given,
-    run: RunsArgument,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting(Comparing):
+    """Where a report goes."""
+
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the report; the run's own, or a new one beside several runs, if left out."),
-    ] = None,
-    as_json: options.JsonOption = False,
-) -> None:
+        Path | None, Option("Folder of the report; the run's own, or a new one beside several runs, if left out.")
+    ] = None
+
+
+@options_of(Reporting)
+def report(given: Given, as_json: options.JsonOption = False) -> None:
     """Report on one run, or put several in one report."""
     from rich.console import Console
 
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    comparing = Comparing(**given)
-    wanted = comparing.wanted()
+    asked = Reporting(**given)
+    wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)
-    comparison = comparing.load(run)
-    print_comparison(console, comparison)
-    write(console, comparison, out or _folder(comparison), wanted)
+    comparison = asked.load()
+    print_comparison(console, comparison, look)
+    write(console, comparison, asked.out or _folder(comparison), wanted, look)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 
 
-def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str]) -> None:
+def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
     """Write the report and say where its pages are."""
     from specbench_kit.cli.common import say
     from specbench_kit.reports.comparison.document import write_reports
 
-    written = write_reports(comparison, folder, formats)
+    written = write_reports(comparison, folder, formats, look=look)
     pages = [path for path in written if path.parent == folder]
     for path in pages or written[:1]:
         say(console, f"report: {path}")

@@ -2,14 +2,14 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from specbench_kit import common_options as common
 from specbench_kit.bench.places import Places
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.cli.declared import Given, options_of, part
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from specbench_kit.bench.rerun import Rerun
 
 
-@options_of(Places)
-def rerun(
-    given: Given,
-    run: Annotated[Path, typer.Argument(help="A run directory of `skit bench`, or a folder that holds one.")],
-    out: options.OutOption = Path("results"),
-    as_json: options.JsonOption = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What is run again, and where to."""
+
+    run: common.RunFolder
+    out: common.Out = Path("results")
+
+
+@options_of(Again, Places)
+def rerun(given: Given, as_json: options.JsonOption = False) -> None:
     """Run a run again from its run.json, and say what differs: environment, outputs, rounds and time."""
     from rich.console import Console
 
-    console = Console(stderr=as_json)
+    asked, console = Again(**part(Again, given)), Console(stderr=as_json)
     with console.status("loading models"):
         from specbench_kit.bench.rerun import rerun as run_again
     from specbench_kit.cli.progress import decoding_bar
 
     with decoding_bar() as report:
-        done = run_again(run, Places(**given), out, ("skit", *sys.argv[1:]), report)
+        done = run_again(asked.run, Places(**part(Places, given)), asked.out, ("skit", *sys.argv[1:]), report)
     _print_differences(console, done)
     if as_json:
         print(json.dumps(_document(done), allow_nan=False))

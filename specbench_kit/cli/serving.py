@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specbench_kit.cli.common import load_dataset, tell_report
+from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.declared import Given, part
 from specbench_kit.option import RUN
 from specbench_kit.serving.options import Recorded, Rule
@@ -65,12 +65,25 @@ def run_command(command: str, given: Given, preset: str | None, as_json: bool) -
     settings = make_settings(given, chosen.preset if chosen else None)
     settings.points()
     console = Console(stderr=as_json)
-    dataset = _load(settings, Recorded(**part(Recorded, given)), console) if settings.records else None
+    recorded = Recorded(**part(Recorded, given))
+    if settings.records:
+        say(console, _announcement(recorded))
+    dataset = _load(settings, recorded, console) if settings.records else None
     with stepping_bar() as report:
         run = Run(settings=settings, dataset=dataset, chosen=chosen, report=report)
         options = {**(chosen.preset.options if chosen else {}), **given}
         outcome = _start(chosen.preset.command if chosen else command, run, options)
     _print(console, outcome, as_json)
+
+
+def _announcement(asked: Recorded) -> str:
+    """What is computed where no acceptance is given, how long that takes, and what spares it."""
+    which = f"{asked.limit} answers of {asked.dataset} of up to {asked.max_new_tokens} tokens"
+    return (
+        f"no --acceptance: {which} are recorded first with target {asked.target} and draft {asked.draft} (of the "
+        "bundled pair 50 take about a minute on two cores); --acceptance trace.parquet, a run's folder or "
+        "iid:alpha=0.8,length=4 spares that"
+    )
 
 
 def _start(command: str, run: "Run", options: Given) -> "Outcome":
@@ -83,7 +96,7 @@ def _start(command: str, run: "Run", options: Given) -> "Outcome":
 
 
 def _load(settings: "Settings", asked: Recorded, console: "Console") -> "LoadedDataset":
-    return load_dataset(asked.dataset, asked.data_dir, asked.sample, settings.recording, console)
+    return load_dataset(asked, asked.limit, settings.recording.seed, console)
 
 
 def _print(console: "Console", outcome: "Outcome", as_json: bool) -> None:

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit import common_options as common
+from specbench_kit.bench.tuning_options import TuningOptions
 from specbench_kit.cli import options
 from specbench_kit.cli.common import say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.option import DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.common_options import Timed
+from specbench_kit.option import OUTPUT, Option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,26 +20,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """What is tuned, on what, and where the result goes."""
+class Tuning(TuningOptions):
+    """Where the result goes."""
 
-    methods: Annotated[
-        tuple[str, ...],
-        Option("Names of methods, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
-    ]
-    trace: Annotated[Path, Option("A trace of `skit record`; every other request is kept for the test.", RUN, "replay")]
-    budget: Annotated[int, Option("Candidates of every method, its defaults among them.", RUN)] = 16
-    deployment: common.TimeOf = "local"
-    replaced: Annotated[
-        tuple[str, ...],
-        Option("Replace a field of the deployment; may be given several times.", DEPLOYMENT, flag="set"),
-    ] = ()
-    batch_size: common.BatchSize = 1
-    seed: common.Seed = 0
     out: Annotated[Path, Option("The file for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
 
 
-@options_of(Tuning)
+@options_of(Tuning, Timed)
 def tune(given: Given, as_json: options.JsonOption = False) -> None:
     """Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains."""
     from rich.console import Console
@@ -47,8 +35,8 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
 
-    asked = Tuning(**given)
-    chosen = {**part(tuning.Settings, asdict(asked)), "deployment": load(asked.deployment, asked.replaced)}
+    asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
+    chosen = {**part(tuning.Settings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
     settings = tuning.Settings(**chosen, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     with stepping_bar() as report:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.registry import Registry
 
 Source = Literal["local", "hub", "sample", "file"]
@@ -18,13 +19,14 @@ class Prompt:
     """One conversation to decode: its user turns, in order.
 
     `chat` says that the turns are messages for a chat template; otherwise the single turn is a text that the
-    model continues.
+    model continues. `gold` are its right answers, where the dataset has any.
     """
 
     id: str
     category: str
     turns: tuple[str, ...]
     chat: bool = True
+    gold: Gold | None = None
 
     @property
     def fingerprint(self) -> str:

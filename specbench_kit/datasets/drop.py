@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, datasets
 
 
@@ -17,4 +18,6 @@ class Drop(Dataset):
 
     def prompt(self, row: dict[str, Any], index: int) -> Prompt:
         request = f"Read the passage and answer the question, showing how you get there.\n\n{row['passage']}"
-        return Prompt(f"drop-{index}", "reading", (f"{request}\n\nQuestion: {row['question']}",))
+        spans = tuple((row.get("answers_spans") or {}).get("spans", ()))
+        gold = Gold("phrase", spans) if spans else None
+        return Prompt(f"drop-{index}", "reading", (f"{request}\n\nQuestion: {row['question']}",), gold=gold)

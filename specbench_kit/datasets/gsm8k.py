@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, TrainSplit, datasets
 
 
@@ -17,4 +18,5 @@ class Gsm8k(Dataset):
     sample = "gsm8k"
 
     def prompt(self, row: dict[str, Any], index: int) -> Prompt:
-        return Prompt(f"gsm8k-{index}", "math_reasoning", (row["question"],))
+        gold = Gold("number", (row["answer"],)) if row.get("answer") else None
+        return Prompt(f"gsm8k-{index}", "math_reasoning", (row["question"],), gold=gold)

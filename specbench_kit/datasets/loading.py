@@ -6,18 +6,23 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specbench_kit.datasets import any_hub
 from specbench_kit.datasets.base import RESERVED, Dataset, LoadedDataset, Prompt, Source, datasets
+from specbench_kit.datasets.files import file_prompt
 from specbench_kit.datasets.hub import fetch_rows, hub_label
 from specbench_kit.datasets.rows import PARQUET, PlacedRow, read_rows
 from specbench_kit.errors import SkitError
 from specbench_kit.plain_text import one_line
 
 SAMPLES = Path(__file__).parent / "samples"
+
+NO_PROMPTS = (".txt", ".json", ".csv", ".tsv", ".md")
+"""Endings of files that a user may take for one of prompts."""
 
 Parse = Callable[[dict[str, Any], int], Prompt | None]
 Found = tuple[Source, str, list[Prompt], str | None]
@@ -70,7 +75,7 @@ def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int 
 
 def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a JSONL file; a line that is not one is an error with its number."""
-    return _parse_all(path.name, read_rows(path), partial(_file_prompt, path.stem))
+    return _parse_all(path.name, read_rows(path), partial(file_prompt, path.stem))
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
@@ -81,11 +86,29 @@ def digest(prompts: Iterable[Prompt]) -> str:
 
 def _is_file(spec: str) -> bool:
     marks = [mark for mark in (os.sep, os.altsep) if mark]
-    is_path = spec.endswith((".jsonl", PARQUET)) or any(mark in spec for mark in marks)
+    is_path = spec.endswith((".jsonl", PARQUET, *NO_PROMPTS)) or any(mark in spec for mark in marks)
     return is_path and not spec.startswith(any_hub.PREFIX)
 
 
+def _no_prompts(path: Path) -> str:
+    if not path.exists():
+        return f"there is no prompt file '{path}'"
+    how = '{"prompt": "..."}, one a line'
+    return f"'{path}' is no prompt file: prompts come in a .jsonl file, as in {how}, or in a .parquet file"
+
+
+def _near(path: Path) -> str:
+    """A prompt file beside it that may be meant."""
+    files = sorted(path.parent.glob("*")) if path.parent.is_dir() else []
+    names = [file.name for file in files if file.suffix in (".jsonl", PARQUET) and file != path]
+    same = [name for name in names if Path(name).stem == path.stem]
+    near = same or get_close_matches(path.name, names, n=1)
+    return f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
+
+
 def _read_file(path: Path) -> Found:
+    if path.suffix in NO_PROMPTS or not path.exists():
+        raise SkitError(f"{_no_prompts(path)}{_near(path)}")
     return "file", path.name, read_prompts(path), None
 
 
@@ -197,24 +220,3 @@ def _check_turns(prompt: Prompt) -> None:
         turn.encode()
     if len(prompt.turns) > 1 and not prompt.chat:
         raise ValueError("a text to continue (chat: false) has one turn")
-
-
-def _file_prompt(category: str, row: dict[str, Any], index: int) -> Prompt:
-    identity = row.get("id", row.get("question_id", index))
-    if not isinstance(identity, (str, int)):
-        raise ValueError("the id must be a string or a whole number")
-    category, chat = row.get("category", category), row.get("chat", True)
-    if not isinstance(category, str) or not isinstance(chat, bool):
-        raise ValueError("'category' must be a string and 'chat' true or false")
-    return Prompt(str(identity), category, _file_turns(row), chat)
-
-
-def _file_turns(row: dict[str, Any]) -> tuple[str, ...]:
-    if "turns" in row:
-        if not isinstance(row["turns"], list):
-            raise ValueError("'turns' must be a list of strings")
-        return tuple(row["turns"])
-    for field in ("prompt", "question"):
-        if field in row:
-            return (row[field],)
-    raise ValueError("none of the fields 'prompt', 'question', 'turns' is there")

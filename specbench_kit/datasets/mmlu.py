@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, datasets
 
 
@@ -21,4 +22,5 @@ class Mmlu(Dataset):
     def prompt(self, row: dict[str, Any], index: int) -> Prompt:
         choices = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", row["choices"], strict=True))
         request = f"{row['question']}\n\n{choices}\n\nWhich choice is right? Give your reasons, then the letter."
-        return Prompt(f"mmlu-{index}", row["subject"], (request,))
+        gold = Gold("letter", ("ABCD"[row["answer"]],)) if row.get("answer") in range(4) else None
+        return Prompt(f"mmlu-{index}", row["subject"], (request,), gold=gold)

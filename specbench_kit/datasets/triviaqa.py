@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, datasets
 
 
@@ -16,4 +17,6 @@ class TriviaQa(Dataset):
     sample = "chat"
 
     def prompt(self, row: dict[str, Any], index: int) -> Prompt:
-        return Prompt(f"triviaqa-{index}", "qa", (row["question"],))
+        known = row.get("answer") or {}
+        names = tuple(filter(None, (known.get("value"), *known.get("aliases", ()))))
+        return Prompt(f"triviaqa-{index}", "qa", (row["question"],), gold=Gold("phrase", names) if names else None)

@@ -1,7 +1,7 @@
 """The one clock: the only place that reads time or waits for a device."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
 from time import perf_counter, process_time, thread_time
@@ -35,6 +35,11 @@ class Effort(NamedTuple):
 def effort() -> Effort:
     """Counters of no meaning but by their difference."""
     return Effort(perf_counter(), thread_time(), process_time())
+
+
+def reading_s() -> float:
+    """This machine's seconds, of no meaning but by their difference."""
+    return perf_counter()
 
 
 NOTHING: AbstractContextManager[None] = nullcontext()
@@ -174,6 +179,18 @@ class MeasuringClock(Recording):
         """Seconds per phase since the last call."""
         taken, self._phases = self._phases, defaultdict(float)
         return taken
+
+    def split(self, phase: Phase, seconds: float, charged_s: float, parts: Iterable[tuple[Phase, float, int]]) -> None:
+        """Say of a phase that goes on elsewhere, and was charged `charged_s` here, how long it took by itself.
+
+        `parts` are the phases that lay in it, with their seconds and how many times each was gone through for that.
+        They may have run beside what was done here.
+        """
+        self._phases[phase] += seconds - charged_s
+        for part, part_s, times in parts:
+            self._phases[part] += part_s
+            self._recent[part].append(part_s / times)
+            self._began_s[phase] = self._began_s.get(phase, 0.0) + part_s
 
     def enter(self, phase: Phase) -> None:
         """Start charging a phase."""

@@ -7,9 +7,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 
 
 @dataclass(slots=True)

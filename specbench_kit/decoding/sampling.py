@@ -3,8 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -54,24 +53,62 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
     return tokens
 
 
+class Numbers(Protocol):
+    """What a rule draws from."""
+
+    def uniform(self, purpose: Purpose) -> float:
+        """The next number in [0, 1) of a purpose's stream."""
+
+
 class RequestRandom:
     """Independent streams per purpose, seeded by (seed, request id, purpose): batch composition cannot matter."""
 
     def __init__(self, seed: int | str, request_id: str) -> None:
         self._key = f"{seed}/{request_id}"
+        self._streams: dict[Purpose, _Stream] = {}
+        self._taken: dict[Purpose, int] = {}
 
     def uniform(self, purpose: Purpose) -> float:
         """The next number in [0, 1) of a purpose's stream."""
-        return float(self._streams[purpose].random())
+        place = self._taken.get(purpose, 0)
+        self._taken[purpose] = place + 1
+        return self.number(purpose, place)
+
+    def number(self, purpose: Purpose, place: int) -> float:
+        """The number at a place of a purpose's stream, whatever was drawn before."""
+        if purpose not in self._streams:
+            self._streams[purpose] = _Stream(f"{self._key}/{purpose}")
+        return self._streams[purpose].number(place)
+
+    def at(self, position: int) -> Numbers:
+        """The streams from a position of the output on: whoever goes on there draws what he would have drawn."""
+        return _From(self, position)
 
     def apart(self, name: str) -> "RequestRandom":
         """Streams of their own, for a part of the same request."""
         return RequestRandom(self._key, name)
 
-    @cached_property
-    def _streams(self) -> dict[Purpose, np.random.Generator]:
-        purposes: tuple[Purpose, ...] = ("draft", "accept", "target")
-        return {purpose: np.random.Generator(np.random.Philox(self._seed(purpose))) for purpose in purposes}
 
-    def _seed(self, purpose: str) -> int:
-        return int.from_bytes(hashlib.blake2b(f"{self._key}/{purpose}".encode(), digest_size=8).digest())
+class _Stream:
+    """Numbers that can be drawn again."""
+
+    def __init__(self, key: str) -> None:
+        seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
+        self._generator = np.random.Generator(np.random.Philox(seed))
+        self._drawn: list[float] = []
+
+    def number(self, place: int) -> float:
+        while len(self._drawn) <= place:
+            self._drawn.append(float(self._generator.random()))
+        return self._drawn[place]
+
+
+class _From:
+    def __init__(self, random: RequestRandom, position: int) -> None:
+        self._random, self._position = random, position
+        self._taken: dict[Purpose, int] = {}
+
+    def uniform(self, purpose: Purpose) -> float:
+        place = self._taken.get(purpose, 0)
+        self._taken[purpose] = place + 1
+        return self._random.number(purpose, self._position + place)

@@ -7,10 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from specbench_kit.decoding.distributions import Drawn
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+from specbench_kit.decoding.sampling import Numbers, Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append, refuse_nan, refuse_nan_in
@@ -67,6 +68,13 @@ class Verifier(Protocol):
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
+
+
+class RemoteVerifier(Verifier, Protocol):
+    """One behind a wire."""
+
+    def has_news(self) -> bool:
+        """Whether an answer has arrived."""
 
 
 class Target(Protocol):
@@ -164,7 +172,7 @@ class ModelVerifier:
             target = self._sampler.probabilities(logits[row][-1 - len(nodes) :])
             refuse_nan_in(target)
             rule = rule_for(draft.tree, nodes)
-            outcomes.append(rule(draft.tree, nodes, target, draft.session.random))
+            outcomes.append(rule(draft.tree, nodes, target, draft.session.random.at(draft.session.produced)))
         return outcomes
 
 
@@ -175,7 +183,7 @@ def _of_path(verdict: Verdict, states: Tensor) -> Tensor:
     return states[[*range(root + 1), *(place[node] for node in verdict.path)]]
 
 
-Rule = Callable[[TokenTree, Sequence[int], Tensor, RequestRandom], tuple[list[int], int]]
+Rule = Callable[[TokenTree, Sequence[int], Tensor, Numbers], tuple[list[int], int]]
 
 
 def rule_for(tree: TokenTree, nodes: Sequence[int]) -> Rule:
@@ -208,7 +216,7 @@ def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) ->
     return path, token
 
 
-def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: RequestRandom) -> tuple[list[int], int]:
+def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numbers) -> tuple[list[int], int]:
     """Sample and match: draw from the target at every node of the walk. Lossless for any deterministic tree.
 
     `target` is [1 + nodes, vocabulary]. One number of the stream per committed token: plain decoding with the
@@ -217,14 +225,15 @@ def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Request
     return walk(tree, nodes, lambda column: draw(target[column, None], [random.uniform("target")])[0])
 
 
-def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: RequestRandom) -> tuple[list[int], int]:
+def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numbers) -> tuple[list[int], int]:
     """Accept each token of a sampled chain with probability min(1, p/q); the extra token comes from max(0, p - q).
 
-    Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary].
+    Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary]. `random` begins at the round's place in the
+    output, so that no number is used twice, and the round alone decides which are.
     """
     for place, node in enumerate(nodes):
         source, row = tree.source(node)
-        assert isinstance(source, DraftForward)
+        assert isinstance(source, Drawn)
         draft, token = source.probabilities[row], tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
             left = (target[place] - draft).clamp_(min=0)

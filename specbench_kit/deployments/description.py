@@ -12,6 +12,8 @@ from specbench_kit.profilers.base import MODELS
 
 Fields = dict[str, Any]
 DIGITS = 12
+TIMED = ("latency", "stages", "hand_over")
+"""What an endpoint's time depends on."""
 
 _FORMS: dict[type, str] = {model: form for form, model in MODELS.items()} | {TableModel: "table"}
 
@@ -28,7 +30,7 @@ def describe(deployment: Deployment) -> Fields:
         "cached_prompts": deployment.cached_prompts,
         "drafter": _endpoint(deployment.drafter),
         "verifier": _endpoint(deployment.verifier),
-        "link": _finite(deployment.link),
+        "link": finite(deployment.link),
         **({"colocated": _endpoint(deployment.colocated)} if deployment.colocated else {}),
     }
 
@@ -41,12 +43,22 @@ def describe_time(deployment: Deployment | None) -> Fields:
 
 
 def digest(deployment: Deployment) -> str:
-    """The start of a SHA-256 of every number that its time depends on: under one name a deployment may have others."""
+    """The start of a SHA-256 of every number that its time depends on: under one name a deployment may have others.
+
+    What is zero or not given is left out, so that it stays the same when deployments learn to say more.
+    """
     described = describe(deployment)
-    link, parts = described["link"], [described[role] for role in ("drafter", "verifier")]
-    timed = [[part["latency"], part["stages"], part["hand_over"]] for part in parts]
-    numbers = [timed, described["placement"], described["predictor_s"], {**link, "seed": None}]
-    return sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()[:DIGITS]
+    parts = {role: {part: described[role][part] for part in TIMED} for role in ("drafter", "verifier")}
+    link = {**described["link"], "seed": None}
+    numbers = {**parts, "link": link, **{name: described[name] for name in ("placement", "predictor_s")}}
+    return sha256(json.dumps(_given(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
+
+
+def _given(value: Any) -> Any:
+    """Without the fields, at any depth, that are zero or not given."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _given(one) for name, one in value.items() if one}
 
 
 def _endpoint(endpoint: Endpoint) -> Fields:
@@ -57,9 +69,10 @@ def _endpoint(endpoint: Endpoint) -> Fields:
         "stages": endpoint.stages,
         "origin": endpoint.origin,
         "latency": {"form": _FORMS[type(latency)], **asdict(latency)},
-        "hand_over": _finite(endpoint.hand_over),
+        "hand_over": finite(endpoint.hand_over),
     }
 
 
-def _finite(record: Link | HandOver) -> Fields:
+def finite(record: Link | HandOver) -> Fields:
+    """A part of a deployment; null is unlimited."""
     return {name: None if isinf(value) else value for name, value in asdict(record).items()}

@@ -6,10 +6,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, DraftSource, Itemised
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 from specbench_kit.deployments.colocated import Colocated
 from specbench_kit.deployments.modelled import Timelines

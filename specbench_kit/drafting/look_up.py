@@ -8,10 +8,11 @@ from typing import ClassVar, NamedTuple, NoReturn, Protocol
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
+from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.drafting.base import Drafting, Offer, Parts
 from specbench_kit.errors import PolicyError
 

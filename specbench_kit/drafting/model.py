@@ -7,12 +7,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
 from specbench_kit.errors import PolicyError
 from specbench_kit.models.executors.base import Forward

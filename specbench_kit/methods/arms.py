@@ -13,8 +13,8 @@ from specbench_kit.specs import from_options
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
+    from specbench_kit.decoding.distributions import DraftForward
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.tree import DraftForward
     from specbench_kit.decoding.verification import Verdict
 
 RANGE = re.compile(r"(.+=)(\d+)\.\.(\d+)")

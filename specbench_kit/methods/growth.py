@@ -7,8 +7,8 @@ from math import inf, log
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from specbench_kit.decoding.distributions import DraftForward
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.tree import DraftForward
 
 
 @dataclass

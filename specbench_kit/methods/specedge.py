@@ -11,8 +11,8 @@ from specbench_kit.methods.growth import Growth, expand, grow
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
+    from specbench_kit.decoding.distributions import DraftForward
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.tree import DraftForward
     from specbench_kit.decoding.verification import Verdict
 
 DECAY = 0.9

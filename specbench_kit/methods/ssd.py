@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, cast
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
+    from specbench_kit.decoding.distributions import Distributions, DraftForward
     from specbench_kit.decoding.drafter import Draft, Drafter
-    from specbench_kit.decoding.tree import Distributions, DraftForward
     from specbench_kit.decoding.verification import Verdict
 
 ROUNDS_TO_LEARN = 50

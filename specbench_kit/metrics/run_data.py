@@ -1,9 +1,7 @@
 """Runs as reports need them: read whole where that is possible, and in part with a line on what is missing."""
 
-import gc
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from specbench_kit.metrics.units import batch_size
 from specbench_kit.plain_text import one_lined
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
+from specbench_kit.uncollected import uncollected
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]
@@ -93,7 +92,7 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """
     reader, runs = Reader(), []
     problems: dict[Path, str] = {}
-    with _without_collection():
+    with uncollected():
         for path in _folders(paths):
             try:
                 runs.append(reader.run(path))
@@ -102,18 +101,6 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         raise SkitError("; ".join(problems.values()))
     return runs, [line.replace(str(path), path.resolve().name) for path, line in problems.items()]
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Millions of objects are made and none is dropped: looking for garbage again and again doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:

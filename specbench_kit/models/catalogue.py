@@ -9,6 +9,8 @@ from specbench_kit.hub import hub_reachable
 from specbench_kit.plain_text import first_line, one_line
 
 BUNDLED = "bundled"
+SYNTHETIC = "synthetic"
+"""A pair without weights whose models agree as often as the draft's options say."""
 _FOLDER = Path(__file__).parent / "bundled"
 
 Role = Literal["target", "draft"]
@@ -38,18 +40,27 @@ class ModelSource:
     label: str
     local_only: bool
 
+    @property
+    def synthetic(self) -> bool:
+        """Whether it is made of nothing but options."""
+        return self.location.partition(":")[0] == SYNTHETIC
+
 
 def locate(name: str, role: Role) -> ModelSource:
-    """Turn the word `bundled`, a folder or a hub id into a source; anything else is an error."""
+    """Turn `bundled`, `synthetic`, a folder or a hub id into a source; anything else is an error."""
     if name == BUNDLED:
         return ModelSource(str(_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
+    if name.partition(":")[0] == SYNTHETIC:
+        return ModelSource(name, f"{SYNTHETIC}/target" if role == "target" else name, local_only=True)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
         return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise SkitError(f"no {role} model '{name}': give a folder, a hub id like owner/name, or '{BUNDLED}'")
+        raise SkitError(
+            f"no {role} model '{name}': give a folder, a hub id like owner/name, '{BUNDLED}' or '{SYNTHETIC}'"
+        )
     return ModelSource(name, name, local_only=not hub_reachable())
 
 

@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.errors import SkitError
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, from_pretrained, locate, read_config
+from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
+from specbench_kit.models.synthetic import load_synthetic
 from specbench_kit.models.tokenizers import require_room, unshared
 
 SLACK = 64
@@ -133,7 +134,12 @@ def load_pair(
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
-    tokenizer, *tokenizers = (from_pretrained(AutoTokenizer, source) for source in sources)
+    if len({source.synthetic for source in sources}) > 1:
+        raise SkitError(
+            f"a synthetic model agrees with no other: give --target {SYNTHETIC} and --draft {SYNTHETIC}:ranks=0.8+0.1, "
+            "or neither"
+        )
+    tokenizer, *tokenizers = map(_load_tokenizer, sources)
     differing = [unshared(tokenizer, one, (target, name)) for one, name in zip(tokenizers, drafts, strict=True)]
     loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
     for one in loaded:
@@ -175,12 +181,19 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return known[name]
 
 
+def _load_tokenizer(source: ModelSource) -> Any:
+    """A synthetic model reads and says what the bundled one does."""
+    return from_pretrained(AutoTokenizer, locate(BUNDLED, "target") if source.synthetic else source)
+
+
 def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     source = find(name, target.source)
     return LoadedModel(load_head(Path(source.location), target.model), source)
 
 
 def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
+    if source.synthetic:
+        return load_synthetic(source, int(read_config(locate(BUNDLED, "target")).vocab_size))
     logging.disable_progress_bar()
     # None is transformers' own choice, in place of kernels from the hub that the configuration may name
     chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))

@@ -9,6 +9,8 @@ from specbench_kit.errors import SkitError
 from specbench_kit.option import MODELS, OUTPUT, RUN, Option
 from specbench_kit.profilers.software import FUSED
 
+Budget = Annotated[float, Option("Seconds that measuring may take; lengths shrink to fit.", RUN, flag="budget")]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -19,7 +21,12 @@ class Settings:
     on a disturbed machine only by `force`.
     """
 
-    target: str = "bundled"
+    target: Annotated[
+        str,
+        Option(
+            "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-32b, or a .toml file.", MODELS
+        ),
+    ] = "bundled"
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
@@ -30,7 +37,7 @@ class Settings:
     interconnect: Annotated[str | None, Option("Between those cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)] = None
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
-    budget_s: float = 420.0
+    budget_s: Budget = 420.0
     runs: Annotated[int, Option("Times that the workload is gone through.", RUN)] = 3
     seed: Seed = 0
     resume: Resume = False
@@ -67,3 +74,32 @@ class Settings:
     def command(self) -> str:
         """The sub-command that these settings are of."""
         return "profile-verifier" if self.draft is None else "profile-drafter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier(Settings):
+    """A target alone, here or by the data sheet of a device."""
+
+    gpu: Annotated[
+        str | None,
+        Option(
+            "A device card such as a100, or a .toml file; derived from its data sheet where it is not here.", MODELS
+        ),
+    ] = None
+    require_measured: Annotated[bool, Option("An absent --gpu is an error.", MODELS)] = False
+    save_to: Annotated[Path | None, Option("The .toml file to write, instead of your profiles.", OUTPUT)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter(Settings):
+    """Both models of a pair."""
+
+    draft: Annotated[
+        str | None,
+        Option(
+            "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-0.6b, or a .toml file.",
+            MODELS,
+        ),
+    ] = "bundled"
+    budget_s: Budget = 240.0
+    save_to: Annotated[Path | None, Option("Folder for both profiles, instead of your own.", OUTPUT)] = None

@@ -69,8 +69,8 @@ def measure_statistics(vocabulary: int, device: str) -> float:
     """Seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
     import torch
 
+    from specbench_kit.decoding.distributions import DraftForward
     from specbench_kit.decoding.sampling import Sampler
-    from specbench_kit.decoding.tree import DraftForward
     from specbench_kit.models.executors.base import Forward
 
     logits = torch.randn(1, vocabulary, device=device)

@@ -14,6 +14,7 @@ from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
@@ -47,8 +48,8 @@ class Builder:
             point.devices,
             slo=scaled(parse_slo(point.slo), point.slo_scale),
             arrivals=self.arrivals(),
-            prompt_tokens=settings.prompt_tokens,
-            output_tokens=settings.output_tokens,
+            prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
+            output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
             memory=self.memory(series)[0],
             scheduler=point.scheduler,
             estimator=self._estimator(point),

@@ -19,6 +19,8 @@ class Purpose(IntEnum):
     ROUND = 2
     UP = 3
     DOWN = 4
+    PROMPT = 5
+    OUTPUT = 6
 
 
 class Chances:

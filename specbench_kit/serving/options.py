@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from specbench_kit.common_options import (
-    DataDir,
     Draft,
-    DrawnDataset,
     Dtype,
     MaxNewTokens,
     Out,
-    Sample,
+    Prompts,
     Target,
     TorchDevice,
 )
@@ -27,6 +25,7 @@ OWN = "own"
 """Stands for a system's own scheduler or method."""
 RECORD = "record"
 """Acceptance: a trace that is recorded first."""
+LENGTHS = "Where arrivals do not say: a number, or lognormal:mean=90,cv=0.62; as recorded if left out."
 EACH = "Once for all, or once for each --system."
 
 
@@ -112,8 +111,8 @@ class Served:
         ),
     ] = "closed"
     arrivals_scale: Annotated[float, Option("Times the rate of a trace's arrivals.", LOAD)] = 1.0
-    prompt_tokens: Annotated[int | None, Option("Where arrivals do not say; as recorded if left out.", LOAD)] = None
-    output_tokens: Annotated[int | None, Option("Where arrivals do not say; as recorded if left out.", LOAD)] = None
+    prompt_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
+    output_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
     estimator_factor: Annotated[
         Numbers,
         Option(
@@ -160,13 +159,10 @@ class Simulated(Served):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Prompts):
     """What a trace is recorded of, where no other acceptance is given: 50 prompts take about a minute on two cores."""
 
-    dataset: DrawnDataset = "gsm8k"
     limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50
-    data_dir: DataDir = None
-    sample: Sample = True
     target: Target = "bundled"
     draft: Draft = "bundled"
     device: TorchDevice = "auto"

@@ -8,6 +8,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop
+from specbench_kit.serving.lengths import Lengths, longest
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.schedulers.base import Limits, Scheduler, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import RIGHT, EstimatorError
@@ -33,8 +34,8 @@ class Scenario:
     devices: int
     slo: SloMix = DEFAULT_SLO
     arrivals: Arrivals = field(default_factory=ClosedLoop)
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: Lengths | None = None
+    output_tokens: Lengths | None = None
     memory: KvCapacity = UNLIMITED
     scheduler: str | None = None
     estimator: EstimatorError = RIGHT
@@ -54,9 +55,9 @@ class Scenario:
         )
         for name in ("prompt_tokens", "output_tokens"):
             length = getattr(self, name)
-            _require(length is None or length >= 1, f"{name} must be at least 1, not {length}")
+            _require(length is None or longest(length) >= 1, f"{name} must be at least 1, not {length}")
         if self.prompt_tokens is not None and self.output_tokens is not None:
-            self.check_lengths(self.prompt_tokens, self.output_tokens)
+            self.check_lengths(longest(self.prompt_tokens), longest(self.output_tokens))
         for name, speed in zip(self.slo.names, self.slo.speeds, strict=True):
             self._check_slo(name, speed)
 
@@ -100,7 +101,7 @@ class Scenario:
         sent = round(typical.submitted) if on_edge else 0
         committed = typical.committed if self.system.drafting != "none" else 1.0
         left_s = budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)
-        needed_s = self.deployment.verifier.pass_s(((1 + sent, self.prompt_tokens or 1),))
+        needed_s = self.deployment.verifier.pass_s(((1 + sent, longest(self.prompt_tokens or 1)),))
         if left_s < needed_s:
             raise SkitError(
                 f"no batch can meet the SLO '{name}' of {speed:g} tokens/s: a round brings {committed:.2f} tokens, and "

@@ -8,6 +8,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Rounds
 from specbench_kit.serving.arrivals import Asks
 from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
+from specbench_kit.serving.lengths import Lengths, LogNormal
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.timing import DraftTime
 
@@ -196,13 +197,22 @@ class Scripts:
         )
         begun = scenario.source.begin(chances.of(Purpose.RESPONSE, devices, numbers))
         never = asked.at_s == np.inf
-        prompts = _first_known(asked.prompt_tokens, scenario.prompt_tokens, begun.prompt_tokens, never)
-        tokens = _first_known(asked.output_tokens, scenario.output_tokens, begun.output_tokens, never)
+        prompt, output = (
+            self._lengths(purpose, given, devices, numbers)
+            for purpose, given in ((Purpose.PROMPT, scenario.prompt_tokens), (Purpose.OUTPUT, scenario.output_tokens))
+        )
+        prompts = _first_known(asked.prompt_tokens, prompt, begun.prompt_tokens, never)
+        tokens = _first_known(asked.output_tokens, output, begun.output_tokens, never)
         if not (prompts.all() and tokens.all()):
             raise SkitError(
                 "neither arrivals nor acceptance know the lengths of a response: give prompt and output tokens"
             )
         return asked, prompts, tokens, begun.place
+
+    def _lengths(
+        self, purpose: Purpose, given: Lengths | None, devices: Integers, numbers: Integers
+    ) -> Integers | int | None:
+        return given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormal) else given
 
     def _message_s(self, purpose: Purpose, devices: Integers, tokens: Integers, bytes_per_s: float) -> Floats:
         link, numbers = self._link, self._made[devices]
@@ -216,12 +226,12 @@ class Scripts:
         return numbers % self._depth * len(self._made) + devices
 
 
-def _first_known(asked: Integers, scenario: int | None, source: Integers, never: Mask) -> Integers:
+def _first_known(asked: Integers, scenario: Integers | int | None, source: Integers, never: Mask) -> Integers:
     """Lengths in tokens: those of the arrivals, else of the scenario, else of the source; 0 where none is known.
 
     Of a response that never comes, 1.
     """
-    return np.where(never, 1, np.where(asked > 0, asked, scenario or source))
+    return np.where(never, 1, np.where(asked > 0, asked, source if scenario is None else scenario))
 
 
 def _zeros(arrays: int, length: int) -> list[Integers]:

@@ -1,9 +1,7 @@
 """The event loop: devices send, the server verifies batches, answers go back."""
 
-import gc
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
@@ -21,6 +19,7 @@ from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.timing import AsDrafted, CoLocated, Execution, Verification
+from specbench_kit.uncollected import uncollected
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:
@@ -67,7 +66,7 @@ class Simulation:
 
     def run(self, until_s: float) -> Result:
         """Everything that happens by then, or until nothing is left to do."""
-        with _uncollected():
+        with uncollected():
             while (now_s := self._next_s()) <= until_s:
                 if self._batch is not None:
                     self._complete(self._batch)
@@ -223,18 +222,6 @@ class Simulation:
 
 
 _client = attrgetter("client")
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Events leave no cycles behind, and looking for some takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _execution(scenario: Scenario, devices: Devices) -> Execution:

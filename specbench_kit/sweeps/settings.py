@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from specbench_kit.bench.lanes import BASELINE
+from specbench_kit.bench.settings import RECORDED_TOGETHER
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import LOCAL, Definition, find
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.sweeps.axes import Axis, Values, parse_axes, points, with_options
+from specbench_kit.sweeps.options import SweepOptions
+
+RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
+"""Options of the trace that is recorded first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +31,23 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(SweepOptions):
     """`trace` stands in for recording, which goes by `recording` and drafts up to `max_draft` tokens."""
 
-    methods: tuple[str, ...]
-    deployment: str
-    replaced: tuple[str, ...]
-    recording: RecordSettings
-    trace: Path | None = None
-    max_draft: int = 8
-    batch_size: int = 1
-    seed: int = 0
-    out: Path = Path("results")
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _ = self.recording
         if self.max_draft < 1:
             raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
         if self.batch_size < 1:
             raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
+
+    @property
+    def recording(self) -> RecordSettings:
+        """Of the trace that is recorded first."""
+        shared = {name: getattr(self, name) for name in RECORDED}
+        return RecordSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
 
     @property
     def definition(self) -> Definition | None:

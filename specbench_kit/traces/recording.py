@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.trace import STATISTICS, RequestTrace
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specbench_kit.assembly import alone, alone_colocated, environment, round_policy, timed
 from specbench_kit.decoding.clock import Clock, ModelledClock
+from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft, DraftSource
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
@@ -15,7 +16,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
-from specbench_kit.decoding.tree import DraftForward, Judge, NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict, walk
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.drafting.base import Offer, Parts

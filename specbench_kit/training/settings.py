@@ -1,23 +1,23 @@
 """What a training run is asked to do, as the command line gives it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from specbench_kit.bench.settings import RECORDED_TOGETHER
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
+from specbench_kit.predictors.base import families
 from specbench_kit.predictors.points import LOCAL
 from specbench_kit.predictors.search import Budget
 from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
+from specbench_kit.training.options import TrainingOptions
 
 MAX_DRAFT = 8
 """Of WISP; recorded where nothing else is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(TrainingOptions):
     """Checked when made. `trace` stands in for recording; without `max_draft` its own is used. Without a deployment,
     time is that of the machine that recorded the trace. Thresholds are chosen for the deployments `elsewhere`, too.
     The training is repeated so that `repeats` splits and seeds say how certain its worth is.
@@ -27,26 +27,8 @@ class Settings:
     `force` alone.
     """
 
-    target: str = "bundled"
-    draft: str = "bundled"
-    device: str = "auto"
-    dtype: str = "auto"
-    max_new_tokens: int = 128
-    limit: int | None = None
-    trace: Path | None = None
-    max_draft: int | None = None
-    families: tuple[str, ...] = ()
-    features: tuple[str, ...] = FEATURES
-    trials: int = 12
-    seed: int = 0
-    operating_point: str = "throughput"
     deployment: Deployment | None = None
     elsewhere: tuple[Deployment | None, ...] = ()
-    repeats: int = 5
-    out: Path = Path("results")
-    name: str | None = None
-    save_to: Path | None = None
-    force: bool = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -102,22 +84,3 @@ class Settings:
             "device": self.device,
             "dtype": self.dtype,
         }
-
-
-def parse_features(text: str) -> tuple[str, ...]:
-    """Names separated by commas, in the order that predictors keep."""
-    names = _parse_names(text)
-    if unknown := set(names) - set(ALL_FEATURES):
-        raise SkitError(f"unknown feature '{min(unknown)}'; known: {', '.join(ALL_FEATURES)}")
-    if not names:
-        raise SkitError(f"--features names none; known: {', '.join(ALL_FEATURES)}")
-    return tuple(name for name in ALL_FEATURES if name in names)
-
-
-def parse_families(text: str) -> tuple[str, ...]:
-    """Names separated by commas; `all` is every family."""
-    return () if text == "all" else tuple(_parse_names(text))
-
-
-def _parse_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -41,7 +41,7 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
         (["--method", "fixed-k:k=0"], "fixed-k: k must be at least 1, not 0"),
         (["--method", "threshold:schedule=odd"], "threshold: schedule must be one of constant, heuristic, "),
         (["--method", "fixed-k", "--dataset", "gsm8"], "unknown dataset 'gsm8' (did you mean 'gsm8k'?); known: "),
-        (["--method", "fixed-k", "--dataset", "no.jsonl"], "cannot read prompts from 'no.jsonl': No such file or dir"),
+        (["--method", "fixed-k", "--dataset", "no.jsonl"], "there is no prompt file 'no.jsonl'"),
         (["--method", "fixed-k", "--data-dir", "nowhere"], "the data directory 'nowhere' is not a folder: correct it"),
         (["--method", "fixed-k", "--limit", "0"], "--limit must be at least 1, not 0"),
         (["--method", "fixed-k", "--temperature", "nan"], "--temperature must be a number from 0 up, not nan"),

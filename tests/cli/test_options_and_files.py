@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import pytest
 import typer
+from run_builders import write_methods
 from typer.testing import CliRunner
 
 from specbench_kit.cli.config_file import configurable
@@ -131,6 +132,26 @@ def test_a_simulation_from_a_file_is_that_of_the_command_line(tmp_path: Path) ->
         rows.append(json.loads(done.stdout.splitlines()[-1])["summary"]["rows"])
     assert rows[0] == rows[1]
     assert [(row["series"], row["devices"]) for row in rows[0]] == [(n, d) for n in ("sled", "wisp") for d in (4, 8)]
+
+
+def test_what_is_saved_gives_the_same_again(walk: typer.Typer, tmp_path: Path) -> None:
+    saved, line = tmp_path / "kept" / "walk.toml", "--steps 3 --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
+    file = write(tmp_path, 'where = "hill"\nsteps = 9')
+    told(walk, "--config", file, *line.split(), "--save-config", str(saved))
+    assert saved.read_text().count("=") == 7
+    assert told(walk, "--config", str(saved)) == told(walk, "--where", "hill", *line.split())
+
+
+def test_a_saved_report_is_made_again(tmp_path: Path) -> None:
+    """Places on the command line, such as the runs of a report, are kept like options."""
+    out, saved = tmp_path / "report", tmp_path / "report.toml"
+    runs = [str(path) for path in write_methods(tmp_path / "runs")[:2]]
+    line = [*runs, "--out", str(out), "--format", "csv", "--save-config", str(saved)]
+    assert RUNNER.invoke(app, ["report", *line], catch_exceptions=False).exit_code == 0
+    first = (out / "report.csv").read_bytes()
+    (out / "report.csv").unlink()
+    assert RUNNER.invoke(app, ["report", "--config", str(saved)], catch_exceptions=False).exit_code == 0
+    assert (out / "report.csv").read_bytes() == first
 
 
 def test_settings_are_keywords_in_python() -> None:

@@ -5,8 +5,8 @@ import torch
 from tiny_models import tiny_llama
 
 from specbench_kit.decoding.candidates import _by_bound, _by_rows, likeliest
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.models.executors.base import Row, make_executor
 from specbench_kit.models.executors.library import load_library
 

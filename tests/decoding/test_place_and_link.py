@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from specbench_kit.decoding.distributions import DraftForward, NodeStats
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.tree import DraftForward, NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.models.executors.base import Forward

@@ -7,8 +7,9 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
-from specbench_kit.decoding.tree import DraftForward, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import match, residual, walk
 from specbench_kit.models.executors.base import Forward
 

@@ -22,12 +22,13 @@ from tiny_predictors import PAIR
 from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.assembly import environment
+from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, Row, TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.decoding.tree import NodeStats, TokenTree
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.adaspec import AdaSpec

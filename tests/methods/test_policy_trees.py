@@ -11,10 +11,10 @@ from tiny_models import decode, disturbed, make_requests, make_runner, random_pr
 from tiny_predictors import PAIR
 
 from specbench_kit.bench.ranks_run import ranks_of
+from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.tree import DraftForward
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny_predictors import PAIR
 
-from specbench_kit.decoding.tree import NodeStats
+from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.predictors.artefact import Predictor
 from specbench_kit.predictors.base import Scaler
 from specbench_kit.predictors.dense import Dense

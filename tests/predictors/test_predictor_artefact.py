@@ -14,7 +14,7 @@ import pytest
 from predictor_examples import synthetic
 from safetensors.numpy import save as encode
 
-from specbench_kit.decoding.tree import NodeStats
+from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.errors import SkitError
 from specbench_kit.predictors.artefact import Predictor, load, save
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families

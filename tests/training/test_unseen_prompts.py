@@ -129,6 +129,15 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
     assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
 
 
+def test_the_machine_that_recorded_a_trace_is_no_other_deployment_than_this_one() -> None:
+    run = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "local"}}}
+    replayed, wan = ({**run, "deployment": {"name": name}} for name in ("recorded", "wan"))
+    assert setting_cautions(replayed) == []
+    assert setting_cautions(wan) == [
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'local', and time here is 'wan'."
+    ]
+
+
 def test_the_bundled_predictor_learned_from_a_train_split_and_knows_its_prompts() -> None:
     predictor = load_predictor(library.BUNDLED / "logistic")
     assert (len(predictor.prompts), predictor.training["dataset"]["part"], predictor.deployment) == (

@@ -10,7 +10,9 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import Run
 from specbench_kit.reports.comparison import markdown as comparison_markdown
 from specbench_kit.reports.comparison import plots
-from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.comparison.latex import to_latex
+from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.run import markdown
 from specbench_kit.reports.writing import html
@@ -21,6 +23,8 @@ from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")
+FIGURES = ("png", "svg", "pdf")
+KNOWN = (*ALL, "pdf")
 PLOTS = "plots"
 BESIDE = ("plots/timeline.png", "timeline.json", "tokens/index.html")
 """What a run directory may hold that its report links to."""
@@ -32,6 +36,7 @@ def write_reports(
     formats: Sequence[str] = ALL,
     decode: Callable[[list[int]], str] | None = None,
     hint: str = "choose another --out",
+    look: Look = USUAL,
 ) -> list[Path]:
     """Write the report into `folder` in these formats, each file whole or not at all; the paths of what was written.
 
@@ -40,17 +45,17 @@ def write_reports(
     """
     require_formats(formats)
     try:
-        return list(Content(comparison, folder, formats, decode).write())
+        return list(Content(comparison, folder, formats, decode, look).write())
     except OSError as error:
         raise SkitError(f"cannot write the report in {folder}: {error.strerror or error}; {hint}") from error
 
 
 def require_formats(formats: Sequence[str]) -> None:
     """At least one, and known ones only."""
-    unknown = [name for name in formats if name not in ALL]
+    unknown = [name for name in formats if name not in KNOWN]
     if unknown or not formats:
         wrong = f"unknown report format '{unknown[0]}'" if unknown else "no report format is given"
-        raise SkitError(f"{wrong}; known: {', '.join(ALL)}")
+        raise SkitError(f"{wrong}; known: {', '.join(KNOWN)}")
 
 
 class Content:
@@ -62,9 +67,11 @@ class Content:
         folder: Path,
         formats: Sequence[str],
         decode: Callable[[list[int]], str] | None,
+        look: Look = USUAL,
     ) -> None:
         self.comparison, self.folder, self.formats, self.decode = comparison, folder, formats, decode
-        self.plot_formats = [suffix for suffix in ("png", "svg") if suffix in formats]
+        self.look = look
+        self.plot_formats = [suffix for suffix in FIGURES if suffix in formats]
         self.drawings: dict[str, str] = {}
         """SVG texts for the page, by their path in the Markdown."""
 
@@ -85,7 +92,7 @@ class Content:
 
     def _draw(self, picture: Picture) -> Iterator[Path]:
         suffixes = {*self.plot_formats, *(["svg"] if "html" in self.formats else [])}
-        drawn = draw(picture, where(self.comparison), sorted(suffixes))
+        drawn = draw(picture, where(self.comparison), sorted(suffixes), bare=self.look.bare, size=self.look.size)
         yield from self._keep(picture.name, drawn)
 
     def _keep(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
@@ -127,7 +134,7 @@ class Content:
             "md": ("report.md", lambda: self._markdown(pictures if self.plot_formats else ())),
             "html": ("report.html", lambda: html.page(self._markdown(pictures), self.drawings)),
             "csv": ("report.csv", lambda: to_csv(self.comparison)),
-            "latex": ("report.tex", lambda: to_latex(self.comparison)),
+            "latex": ("report.tex", lambda: to_latex(self.comparison, self.look)),
         }
         for suffix, (name, make) in makers.items():
             if suffix in self.formats:
@@ -139,7 +146,7 @@ class Content:
         everywhere = f"Every figure: {where(self.comparison)}."
         figures = "\n\n".join(["## Figures", everywhere, *pictures]) if pictures else ""
         if len(self.comparison.runs) > 1:
-            return comparison_markdown.render(self.comparison, figures)
+            return comparison_markdown.render(self.comparison, figures, self.look)
         (run,) = self.comparison.runs
         own = [comparison_markdown.averages(self.comparison), comparison_markdown.repeats(self.comparison), figures]
         exports = [name for name in BESIDE if (self.folder / name).exists()]

@@ -5,10 +5,13 @@ from typing import Any
 
 from specbench_kit.metrics.comparison import Comparison, Part
 from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.series import Series
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.comparison.wording import COLUMNS, EVEN, EVEN_NOTE, cautions, headline, speedup_cell, within
+from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.markdown import definitions, setting
 from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, times
@@ -19,15 +22,16 @@ from specbench_kit.reports.writing.values import value_with_interval
 Row = Mapping[str, Any]
 
 
-def render(comparison: Comparison, figures: str = "") -> str:
+def render(comparison: Comparison, figures: str = "", look: Look = USUAL) -> str:
     """The report; `figures` is the part with the pictures."""
     sections = [
         _title(comparison),
         _setting(comparison),
-        *(_part(part, comparison.by_group) for part in comparison.parts if part.kind != "category"),
+        *(_part(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"),
         differences(comparison),
+        answers_section({one.label: run.summary for one in comparison.series for run in _own(one)}),
         colocation.section(comparison.overall, comparison.runs[0].fields.get("deployment")),
-        _categories(comparison),
+        _categories(comparison, look),
         averages(comparison),
         repeats(comparison),
         figures,
@@ -36,6 +40,11 @@ def render(comparison: Comparison, figures: str = "") -> str:
         _runs(comparison),
     ]
     return document(sections)
+
+
+def _own(series: Series) -> list[Run]:
+    """The one run of a row; answers are not counted over several datasets."""
+    return list(series.runs.values()) if len(series.runs) == 1 and not series.is_derived else []
 
 
 def _title(comparison: Comparison) -> str:
@@ -67,30 +76,31 @@ def _merged(settings: Sequence[Sequence[tuple[str, str]]]) -> list[tuple[str, st
     return [(name, " / ".join(found)) for name, found in values.items()]
 
 
-def results(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]] | None = None) -> str:
+def results(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]] | None = None, look: Look = USUAL) -> str:
     """The table of methods, or one of each group of them."""
     marked = any(EVEN in speedup_cell(row) for row in rows.values())
     parts = {
         group: {label: rows[label] for label in labels if label in rows} for group, labels in (groups or {}).items()
     }
-    tables = [f"**{group}**\n\n{_methods(part, COLUMNS)}" for group, part in parts.items() if part]
-    return "\n\n".join(tables or [_methods(rows, COLUMNS)]) + (f"\n\n{EVEN_NOTE}" if marked else "")
+    columns = {name: COLUMNS[name] for name in look.of()}
+    tables = [f"**{group}**\n\n{_methods(part, columns)}" for group, part in parts.items() if part]
+    return "\n\n".join(tables or [_methods(rows, columns)]) + (f"\n\n{EVEN_NOTE}" if marked else "")
 
 
-def _part(part: Part, groups: Mapping[str, Sequence[str]]) -> str:
+def _part(part: Part, groups: Mapping[str, Sequence[str]], look: Look) -> str:
     finished = max(row["finished"] for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
-    return f"## {title} ({count(finished)} requests)\n\n{results(part.rows, groups)}"
+    return f"## {title} ({count(finished)} requests)\n\n{results(part.rows, groups, look)}"
 
 
-def _categories(comparison: Comparison) -> str:
+def _categories(comparison: Comparison, look: Look) -> str:
     parts = [part for part in comparison.parts if part.kind == "category"]
     if not parts:
         return ""
     labels = [one.label for one in comparison.series if not one.is_baseline]
     blocks = [_by_category("Speedup (95%)", parts, labels, speedup_cell)]
     blocks.append(_by_category("Tokens per verification", parts, labels, COLUMNS["tokens / verify"]))
-    blocks += [folded(f"All columns: {part.name}", results(part.rows, comparison.by_group)) for part in parts]
+    blocks += [folded(f"All columns: {part.name}", results(part.rows, comparison.by_group, look)) for part in parts]
     return "\n\n".join(["## By category", *blocks])
 
 

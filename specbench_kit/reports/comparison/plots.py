@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.reports.comparison.curves import acceptance, gaps, lengths
 from specbench_kit.reports.comparison.scene import (
     Scene,
-    curve,
     filled,
     height,
     legend,
@@ -23,14 +22,14 @@ from specbench_kit.reports.comparison.scene import (
 from specbench_kit.reports.comparison.wording import UNDECIDED
 from specbench_kit.reports.timeline.timeline import OTHER, STYLES
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
+from specbench_kit.reports.writing.labels import name_points
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_SHARE = 0.01
-"""Of a method's rounds that have a length which is shown."""
-QUANTILES = 201
+CRUSHED = 8
+"""Times the least value from which the largest would leave the others no room on a linear axis."""
 PHASE_STYLES = {**STYLES, "link": (COLOURS[5], "--"), "queue": ("white", "||")}
 
 
@@ -40,7 +39,7 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
     bounds = [one.label for one in comparison.series if one.is_bound]
     scene = Scene(comparison, styles_of(comparison), drafting, bounds)
     few = not comparison.by_group
-    for make in (_speedup, _pareto, _acceptance, *([_lengths] if few else []), _wasted, _phases, _gaps):
+    for make in (_speedup, _pareto, acceptance, *([lengths] if few else []), _wasted, _phases, gaps):
         for part in scene.by_group() if make in OF_CURVES else [scene]:
             picture = make(part)
             if picture is not None:
@@ -114,7 +113,13 @@ def _pareto(scene: Scene) -> Picture | None:
         front = _front([point for label, point in points.items() if label not in scene.bounds])
         axes.plot(*zip(*front, strict=True), color=GREY, linewidth=1, linestyle="--", zorder=0)
         axes.set(xlabel=price if priced else load, ylabel="committed tokens per second")
-        legend(axes)
+        for name, values in zip("xy", zip(*points.values(), strict=True), strict=True):
+            if max(values) > CRUSHED * min(values):
+                logarithmic(axes, name, (1, 2, 5))
+        if name_points(axes, points):
+            axes.grid(alpha=0.3)
+        else:
+            legend(axes)
 
     what = "price" if priced else "server load"
     note = f"Up and to the left is better. Dashed: those that no other beats in both speed and {what}, bounds aside."
@@ -129,61 +134,6 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
             best = speed
             front.append((cost, speed))
     return front
-
-
-def _acceptance(scene: Scene) -> Picture | None:
-    rates = {label: scene.rows[label]["acceptance_at"] for label in scene.speculating}
-    rates = {label: found[: 1 + sum(1 for rate in found if rate)] for label, found in rates.items() if any(found)}
-    if not rates:
-        return None
-
-    def draw(axes: "Axes") -> None:
-        for label, found in rates.items():
-            curve(axes, scene.styles[label], range(1, len(found) + 1), [100 * rate for rate in found], label)
-        axes.set(xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)")
-        axes.set_ylim(bottom=0)
-        axes.locator_params(axis="x", integer=True)
-        legend(axes)
-
-    note = "Share of all rounds in which the target accepted the draft up to this position at least."
-    return Picture("acceptance_by_position", "Acceptance by position", note, 2.8 + legend_in(rates), draw)
-
-
-def _lengths(scene: Scene) -> Picture | None:
-    curves = {label: _accepted_by_length(scene.requests(label)) for label in scene.speculating}
-    curves = {label: curve for label, curve in curves.items() if len(curve[0])}
-    if not curves:
-        return None
-    longest = max(float(lengths.max()) for lengths, *_ in curves.values())
-    deepest = max(float(accepted.max()) for _, accepted, _ in curves.values())
-
-    def draw(axes: "Axes") -> None:
-        for label, (lengths, accepted, rounds) in curves.items():
-            style = scene.styles[label]
-            axes.plot(lengths, accepted, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
-            sizes = 12 + 110 * rounds / rounds.sum()
-            axes.scatter(lengths, accepted, sizes, color=style.colour, marker=style.marker, label=short(label))
-        ends = [0, min(longest, deepest * 1.1)]
-        axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="all accepted")
-        axes.set(xlabel="tokens sent in a round", ylabel="mean tokens accepted")
-        legend(axes)
-
-    note = (
-        "Marks grow with the share of rounds of that length; lengths of less than 1% of rounds are left out. "
-        "Of a tree, all nodes that were sent count."
-    )
-    return Picture("draft_length", "Draft length against accepted length", note, 2.9 + legend_in([*curves, ""]), draw)
-
-
-def _accepted_by_length(group: Group) -> tuple[Any, Any, Any]:
-    """Lengths sent, mean accepted and number of rounds of each; a pipeline's rounds have no length."""
-    rounds = group.rounds
-    chosen = (rounds["steps"] == 0) & np.isfinite(rounds["submitted"]) & (rounds["submitted"] > 0)
-    sent = rounds["submitted"][chosen].astype(np.int64)
-    number = np.bincount(sent)
-    lengths = np.flatnonzero(number >= max(1.0, LEAST_SHARE * number.sum()))
-    accepted = np.bincount(sent, weights=rounds["accepted"][chosen])[lengths] / number[lengths]
-    return lengths, accepted, number[lengths]
 
 
 def _wasted(scene: Scene) -> Picture | None:
@@ -245,24 +195,5 @@ def _phases(scene: Scene) -> Picture | None:
     return Picture("phases", "Where the time goes", note, height(labels) + 0.3 + legend_in(names), draw)
 
 
-def _gaps(scene: Scene) -> Picture | None:
-    gaps = {label: inter_token_gaps(scene.requests(label).rounds) for label in scene.rows}
-    gaps = {label: found[found > 0] for label, found in gaps.items()}
-    shares = np.linspace(0, 1, QUANTILES)
-    curves = {label: np.quantile(found, shares) * 1e3 for label, found in gaps.items() if len(found)}
-    if not curves:
-        return None
-
-    def draw(axes: "Axes") -> None:
-        for label, values in curves.items():
-            curve(axes, scene.styles[label], values, 100 * shares, label, marked=False)
-        logarithmic(axes, "x", (1, 2, 5))
-        axes.set(xlabel="inter-token latency (ms)", ylabel="gaps at most this long (%)")
-        legend(axes)
-
-    note = "A round's tokens arrive together; each counts with its share of the wait for them."
-    return Picture("itl", "Inter-token latency (ITL)", note, 2.8 + legend_in(curves), draw)
-
-
-OF_CURVES = (_acceptance, _lengths, _gaps)
+OF_CURVES = (acceptance, lengths, gaps)
 """Figures in which many methods would lie upon each other; the others have a row or a mark for each."""

@@ -81,7 +81,7 @@ def legend(axes: "Axes") -> None:
     """Below the axes, which get a grid."""
     figure: Any = axes.figure
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=2)
+    figure.legend(loc="outside lower center", ncols=2)
 
 
 def legend_in(labels: Mapping[str, Any] | Sequence[str]) -> float:

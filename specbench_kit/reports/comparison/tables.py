@@ -1,6 +1,6 @@
-"""A comparison's tables for other programs: CSV, and LaTeX for a paper."""
+"""A comparison's tables for other programs, as CSV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specbench_kit.csv_text import csv_text
@@ -8,9 +8,7 @@ from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Metric
-from specbench_kit.reports.comparison.wording import COLUMNS, EVEN, where
 from specbench_kit.reports.writing import machine
-from specbench_kit.reports.writing.formatting import ABSENT
 
 Fields = dict[str, Any]
 
@@ -18,26 +16,6 @@ UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
-LATEX_COLUMNS = {
-    "speedup (95%)": "Speedup (95\\% interval)",
-    "tokens / verify": "$\\tau$",
-    "acceptance": "Accept.",
-    "draft efficiency": "Draft eff.",
-    "throughput": "Throughput",
-    "TTFT": "TTFT",
-    "TPOT": "TPOT",
-    "ITL p95": "ITL p95",
-    "lossless": "Lossless",
-}
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    EVEN: r"$\approx$",
-    "–": "--",
-    "µ": r"$\mu$",
-}
 
 
 def to_csv(comparison: Comparison) -> str:
@@ -77,44 +55,3 @@ def _column(metric: Metric) -> str:
 
 def _rounded(values: Fields) -> Fields:
     return {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in values.items()}
-
-
-def to_latex(comparison: Comparison) -> str:
-    """A table of the methods over all requests; needs the package booktabs."""
-    columns = {name: title for name, title in LATEX_COLUMNS.items() if _has_values(comparison, name)}
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{_caption(comparison)}}}",
-        f"\\begin{{tabular}}{{l{'r' * len(columns)}}}",
-        "\\toprule",
-        f"{' & '.join(['Method', *columns.values()])} \\\\",
-        "\\midrule",
-        *(_latex_row(label, row, list(columns)) for label, row in comparison.overall.items()),
-        "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _has_values(comparison: Comparison, name: str) -> bool:
-    return any(COLUMNS[name](row) != ABSENT for row in comparison.overall.values())
-
-
-def _latex_row(label: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    cells = [f"\\texttt{{{latex(label)}}}", *(latex(COLUMNS[name](row)) for name in columns)]
-    return f"{' & '.join(cells)} \\\\"
-
-
-def _caption(comparison: Comparison) -> str:
-    text = f"Speculative decoding on {where(comparison)}."
-    if any(EVEN in COLUMNS["speedup (95%)"](row) for row in comparison.overall.values()):
-        text += f" {EVEN}: no difference from autoregressive decoding is shown."
-    return latex(" ".join([text, *machine.of_all(run.fields for run in comparison.runs)]))
-
-
-def latex(text: str) -> str:
-    """Text in which no character is a command."""
-    return "".join(SPECIAL.get(character, character) for character in text)

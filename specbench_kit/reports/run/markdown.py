@@ -12,6 +12,7 @@ from specbench_kit.metrics.vocabulary import (
     METRICS,
     OVERLAP,
 )
+from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.lossless import capped_table, lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
 from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
@@ -57,6 +58,7 @@ def render(
         deployment.section(run, summary.get("hidden_states")),
         lossless_section(run, summary),
         _results(run, summary),
+        answers_section({_label(run, summary): summary}),
         _latency(run, summary),
         colocation.section({_label(run, summary): summary["overall"]}, run.get("deployment")),
         _categories(summary),

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
+from specbench_kit.predictors.points import LOCAL
 from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import changes, place_of, resumptions, spans_interruption
@@ -15,6 +17,11 @@ def _model_cautions(models: Fields) -> list[str]:
     masked = (models.get("draft") or {}).get("masked_tokens")
     asked = ", ".join(f"{name} {value}" for name, value in ignored.items())
     lines = [f"IGNORED: the target's generation config asks for {asked}; outputs are without."] if ignored else []
+    if masked is None and (draft := str((models.get("draft") or {}).get("name"))).startswith("synthetic"):
+        lines.append(
+            f"SYNTHETIC PAIR: no model ran; how often and how surely drafts are right was given ({draft}), and texts "
+            "mean nothing. Times are those of a deployment, or of nothing but the kit."
+        )
     unlike = "TOKENIZERS DIFFER in {} added tokens, which are never drafted; the target may say those it has."
     return [*lines, unlike.format(masked)] if masked else lines
 
@@ -28,6 +35,9 @@ def setting_cautions(run: Fields) -> list[str]:
     if run.get("time_kind") == "modelled":
         place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+    if link := run.get("shaped_link"):
+        told = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
+        lines.append(f"SHAPED LINK: messages were held back on this machine as a link with {told} would; no network.")
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"what was accepted is from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
@@ -50,8 +60,8 @@ def _predictor_cautions(run: Fields) -> list[str]:
             f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
             f"fixed-k:k={predictor.get('max_draft')} does."
         )
-    tuned, here = predictor.get("deployment"), deployment_name(run) or "local"
-    if tuned and tuned != here:
+    tuned, here = predictor.get("deployment"), deployment_name(run) or LOCAL
+    if tuned and tuned != here and not (tuned == LOCAL and here == RECORDED):
         lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned}', and time here is '{here}'.")
     if rule := predictor.get("rule"):
         lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} alone; train it again.")

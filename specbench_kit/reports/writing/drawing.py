@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH_IN = 4.8
 """Small enough to be read on a phone, and in one column of a paper."""
+SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
+"""Width in inches and letters in points: on a screen, and in one or both columns of an article."""
 TITLE_IN, LINE_IN = 0.26, 0.12
 PNG_DPI = 200
 
@@ -32,30 +34,40 @@ class Picture:
     draw: Callable[["Axes"], None]
 
 
-def draw(picture: Picture, where: str, formats: Sequence[str]) -> dict[str, bytes]:
-    """The figure's content by file suffix; `where` says on what it was measured."""
+def draw(
+    picture: Picture, where: str, formats: Sequence[str], *, bare: bool = False, size: str = "screen"
+) -> dict[str, bytes]:
+    """The figure's content by file suffix; `where` says on what it was measured, unless the figure is `bare`."""
     import matplotlib
 
+    width_in, letters_pt = SIZES[size]
     settings: dict[Any, Any] = {
         "svg.hashsalt": picture.name,
         "svg.fonttype": "none",
-        "font.size": 9,
-        "axes.titlesize": 9,
+        "pdf.fonttype": 42,
+        "font.size": letters_pt,
+        "legend.fontsize": max(7.0, letters_pt - 1),
+        "axes.titlesize": letters_pt,
     }
     with matplotlib.rc_context(settings):
-        place = fill(where, 84)
-        head_in = TITLE_IN + LINE_IN * (1 + place.count("\n"))
+        place = fill(where, round(84 * width_in / WIDTH_IN))
+        head_in = 0.0 if bare else TITLE_IN + LINE_IN * (1 + place.count("\n"))
         height_in = picture.height_in + head_in
-        figure = new_figure((WIDTH_IN, height_in))
+        figure = new_figure((width_in, height_in))
         figure.get_layout_engine().set(rect=(0, 0, 1, 1 - head_in / height_in))
         axes = figure.subplots()
         picture.draw(axes)
-        centred: dict[str, Any] = {"ha": "center", "va": "top"}
-        figure.text(0.5, 1 - 0.06 / height_in, picture.title, fontsize=10, fontweight="bold", **centred)
-        figure.text(0.5, 1 - TITLE_IN / height_in, plain(place), fontsize=7, color=GREY, **centred)
+        if not bare:
+            _head(figure, picture.title, place, height_in)
         axes.spines[["top", "right"]].set_visible(False)
         settle(figure)
         return {suffix: rendered(figure, suffix, PNG_DPI if suffix == "png" else None) for suffix in formats}
+
+
+def _head(figure: Any, title: str, place: str, height_in: float) -> None:
+    centred: dict[str, Any] = {"ha": "center", "va": "top"}
+    figure.text(0.5, 1 - 0.06 / height_in, title, fontsize=10, fontweight="bold", **centred)
+    figure.text(0.5, 1 - TITLE_IN / height_in, plain(place), fontsize=7, color=GREY, **centred)
 
 
 def plain(text: str) -> str:
@@ -96,12 +108,15 @@ def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
     `savefig` would draw everything twice.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     content = BytesIO()
-    canvas: Any = (FigureCanvasSVG if suffix == "svg" else FigureCanvasAgg)(figure)
+    canvas: Any = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf}.get(suffix, FigureCanvasAgg)(figure)
     if suffix == "svg":
         canvas.print_svg(content, metadata={"Date": None})
+    elif suffix == "pdf":
+        canvas.print_pdf(content, metadata={"CreationDate": None})
     else:
         figure.dpi = dpi or figure.dpi
         canvas.print_png(content)

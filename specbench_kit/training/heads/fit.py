@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig
 
-from specbench_kit.errors import SkitError
 from specbench_kit.models.heads.config import HeadConfig, default_layers
 from specbench_kit.models.heads.model import HeadModel
+from specbench_kit.training.heads.options import Recipe
 from specbench_kit.training.heads.unroll import unroll
 
 PADDING = 0
@@ -25,25 +25,6 @@ class Text:
 
     prompt: Sequence[int]
     answer: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a head is trained; `steps` in a row are drafted, each of which counts `decay` of the one before it."""
-
-    epochs: int = 4
-    steps: int = 4
-    decay: float = 0.8
-    learning_rate: float = 4e-3
-    tokens_per_batch: int = 2048
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "steps", "tokens_per_batch"):
-            if getattr(self, name) < 1:
-                raise SkitError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        if not (self.decay > 0 and self.learning_rate > 0):
-            raise SkitError("--decay and --learning-rate must be above 0")
 
 
 def new_head(

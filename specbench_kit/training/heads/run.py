@@ -22,7 +22,8 @@ from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
 from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
-from specbench_kit.training.heads.fit import Recipe, Text, batched, fit, judge, new_head
+from specbench_kit.training.heads.fit import Text, batched, fit, judge, new_head
+from specbench_kit.training.heads.options import Recipe, Settings
 
 SET_APART = 0.1
 FEWEST = 10
@@ -30,31 +31,6 @@ FEWEST = 10
 
 Report = Callable[[str, int, int], None]
 """Is told what is done, how much of it and of how much."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a head is trained for and from, and how; without `layers` it reads those that the format takes."""
-
-    target: str
-    device: str
-    dtype: str
-    max_new_tokens: int
-    batch_size: int
-    vocabulary: int
-    layers: tuple[int, ...]
-    recipe: Recipe
-    trace: Path | None
-    save_to: Path | None
-    argv: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        least = {"max_new_tokens": 2, "batch_size": 1, "vocabulary": 1}
-        for name, lowest in least.items():
-            if getattr(self, name) < lowest:
-                raise SkitError(f"--{name.replace('_', '-')} must be at least {lowest}, not {getattr(self, name)}")
-        if self.layers and len(self.layers) != 3:
-            raise SkitError(f"--layers takes three layers of the target, not {len(self.layers)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 import csv
 import re
+import shutil
+import subprocess
 from io import StringIO
 
 import pytest
@@ -14,8 +16,12 @@ from specbench_kit.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.document import write_reports
-from specbench_kit.reports.comparison.tables import latex, to_csv, to_latex
+from specbench_kit.reports.comparison.latex import latex, to_latex
+from specbench_kit.reports.comparison.look import Look, parse_columns
+from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.timeline.timeline import write_pictures
+from specbench_kit.reports.writing.drawing import new_figure
+from specbench_kit.reports.writing.labels import name_points
 
 FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
 
@@ -45,8 +51,8 @@ def test_only_what_is_asked_for_is_written(comparison, tmp_path):
     assert [path.name for path in write_reports(comparison, tmp_path / "b", ["html"])] == ["report.html"]
     assert not (tmp_path / "b" / "plots").exists()
     assert (tmp_path / "b" / "report.html").read_text().count("<figure") == len(FIGURES)
-    with pytest.raises(SkitError, match="unknown report format 'pdf'; known: md, html, csv, latex, png, svg"):
-        write_reports(comparison, tmp_path, ["md", "pdf"])
+    with pytest.raises(SkitError, match="unknown report format 'doc'; known: md, html, csv, latex, png, svg, pdf"):
+        write_reports(comparison, tmp_path, ["md", "doc"])
 
 
 def test_markdown_alone_points_to_no_picture(comparison, tmp_path):
@@ -177,6 +183,58 @@ def test_latex_is_a_table_of_booktabs_with_nothing_unescaped(comparison):
     assert latex("a_b & 50% ~ {x} ^ \\ # $ ≈ µ") == (
         r"a\_b \& 50\% \textasciitilde{} \{x\} \textasciicircum{} \textbackslash{} \# \$ $\approx$ $\mu$"
     )
+
+
+def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
+    text = to_latex(comparison)
+    assert r"\begin{table*}" in text
+    assert r"\label{tab:skit-gsm8k}" in text
+    assert r"Speedup ($\times$) & " in text
+    assert "TPOT (ms)" in text
+    bold = [line.split(" & ")[1] for line in text.splitlines() if comparison.reference in line and " & " in line]
+    assert bold[0].startswith(r"\textbf{" + f"{comparison.overall[comparison.reference]['speedup']:.2f}" + "}")
+    narrow = to_latex(comparison, Look(parse_columns("speedup,tokens_per_verify")))
+    assert r"\begin{table}" in narrow
+    assert r"$\tau$: tokens per verification" in narrow
+    with pytest.raises(
+        SkitError, match=r"unknown column 'sped' \(did you mean 'speedup'\?\); known: speedup, headroom"
+    ):
+        parse_columns("sped")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX is installed here")
+@pytest.mark.parametrize("columns", ["", "twocolumn"])
+def test_latex_compiles_without_an_overfull_box(comparison, tmp_path, columns):
+    (tmp_path / "report.tex").write_text(to_latex(comparison), encoding="utf-8")
+    packages = r"\usepackage[T1]{fontenc}\usepackage{booktabs,graphicx}"
+    page = rf"\documentclass[{columns}]{{article}}{packages}\begin{{document}}\input{{report}}\end{{document}}"
+    (tmp_path / "page.tex").write_text(page)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert b"Overfull" not in done.stdout
+
+
+def test_figures_for_a_paper_are_bare_and_have_letters_of_seven_points(comparison, tmp_path):
+    look = Look(bare=True, size="column")
+    written = write_reports(comparison, tmp_path, ["svg", "pdf"], look=look)
+    assert {path.suffix for path in written} == {".svg", ".pdf"}
+    for path in (tmp_path / "plots").glob("*.svg"):
+        text = path.read_text()
+        assert "measured time" not in text
+        assert min(float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)) >= 7
+        assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.15)
+
+
+def test_marks_are_named_beside_them_unless_names_would_lie_upon_each_other():
+    for gap, fits in ((1.0, True), (1e-4, False)):
+        figure = new_figure((4, 3))
+        axes = figure.subplots()
+        points = {f"method-{place}": (1 + place * gap, 2 + place * gap) for place in range(12 if not fits else 3)}
+        axes.plot(*zip(*points.values(), strict=True))
+        axes.set(xlim=(0, 6), ylim=(0, 6))
+        assert name_points(axes, points) is fits
+        assert len(axes.texts) == (len(points) if fits else 0)
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(comparison, tmp_path):

@@ -1,0 +1,179 @@
+"""The kit from Python: what the commands do, without printing. Options have the names and defaults of the commands'."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.api.result import Result
+from specbench_kit.api.study import Study
+from specbench_kit.bench.campaign import Campaign
+from specbench_kit.bench.conclusion import Conclusion
+from specbench_kit.bench.lanes import Progress
+from specbench_kit.bench.replay_run import bench_replay
+from specbench_kit.bench.settings import RECORDED_TOGETHER, Settings
+from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.datasets.loading import load as load_dataset
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.loading import load as load_deployment
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.option import declared_in, from_keywords, part
+from specbench_kit.serving.options import Recorded
+from specbench_kit.serving.run import Run
+from specbench_kit.serving.settings import Settings as ServingSettings
+from specbench_kit.sweeps.run import run_sweep
+from specbench_kit.sweeps.settings import Settings as SweepSettings
+from specbench_kit.training.run import run_training
+from specbench_kit.training.settings import Settings as TrainSettings
+
+__all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
+
+Names = str | Sequence[str]
+Told = Callable[[str], None]
+Steps = Callable[[str, int, int], None]
+
+
+def bench(
+    methods: Names,
+    dataset: Names = "gsm8k",
+    *,
+    deployment: str | Deployment | None = None,
+    replaced: Sequence[str] = (),
+    data_dir: str | Path | None = None,
+    sample: bool = True,
+    tell: Told | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Decode datasets with methods, as `skit bench` does.
+
+    `deployment` is a name, a .toml file or None for this machine, `replaced` its fields as in `link.rtt_s=0.04`.
+    `options` are the fields of `bench.settings.Settings`, such as `limit`, `batch_size`, `temperature` and `out`.
+    `tell` is given every line that a user should know beforehand, `progress` every finished request. SkitError where
+    an option, a model or a dataset does not serve; finished requests are kept and `resume=True` goes on with the rest.
+    """
+    settings = _settings(methods, deployment, replaced, options)
+    loaded = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _several(dataset)]
+    campaign = Campaign(settings, loaded, _silent)
+    for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
+        (tell or _silent)(note)
+    campaign.run(progress or _silent)
+    return _result(campaign.conclude(), campaign.bench.left_out)
+
+
+def replay(
+    methods: Names,
+    trace: str | Path,
+    *,
+    deployment: str | Deployment | None = None,
+    replaced: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Run chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
+    settings = _settings(methods, deployment, replaced, options)
+    return _result(*bench_replay(settings, Path(trace), progress or _silent))
+
+
+def sweep(
+    methods: Names,
+    *,
+    deployment: str = "local",
+    dataset: str = "gsm8k",
+    data_dir: str | Path | None = None,
+    sample: bool = True,
+    progress: Steps | None = None,
+    **options: Any,
+) -> Study:
+    """Compare methods over a grid of deployments and options, as `skit sweep` does.
+
+    `options` are the fields of `sweeps.options.SweepOptions`: `replaced=["link.rtt_s=0.01,0.04"]` is the grid, `trace`
+    a recorded one in place of models. `progress` is given each step, with how much of it is done of how much.
+    """
+    settings = from_keywords(SweepSettings, {**options, "methods": methods, "deployment": deployment})
+    settings.points()
+    prompts = None if settings.trace else _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
+    outcome = run_sweep(settings, prompts, progress or _silent)
+    return Study(outcome.folder, outcome.run, outcome.summary)
+
+
+def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options: Any) -> Study:
+    """Simulate many devices that share one verifier, as `skit simulate` does.
+
+    `options` are the fields of `serving.options.Simulated`, such as `devices`, `acceptance` and `deployment`; where no
+    acceptance is given, a trace is recorded first, of what the fields of `serving.options.Recorded` say.
+    """
+    of_trace = {field.name for field, _, _ in declared_in(Recorded)}
+    recorded = from_keywords(Recorded, {name: options.pop(name) for name in of_trace & options.keys()})
+    recording = RecordSettings(
+        methods=("autoregressive",),
+        batch_size=RECORDED_TOGETHER,
+        seed=options.get("seed", 0),
+        **part(RecordSettings, asdict(recorded)),
+    )
+    settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
+    settings.points()
+    loaded = None
+    if settings.records:
+        loaded = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
+    outcome = Run(settings=settings, dataset=loaded, report=progress or _silent).simulate()
+    return Study(outcome.folder, outcome.run, outcome.summary)
+
+
+def train(
+    dataset: str = "gsm8k",
+    *,
+    deployments: Names = "local",
+    data_dir: str | Path | None = None,
+    sample: bool = True,
+    progress: Steps | None = None,
+    **options: Any,
+) -> Study:
+    """Train rejection predictors for `wisp` and say whether they pay, as `skit train-predictor` does.
+
+    `options` are the fields of `training.options.TrainingOptions`, such as `limit`, `trials`, `families` and `trace`.
+    Rows of the result are stop rules; `saved` holds the folders of what was kept.
+    """
+    first, *others = (load_deployment(name) for name in _several(deployments))
+    settings = from_keywords(TrainSettings, options, deployment=first, elsewhere=tuple(others))
+    prompts = None
+    if settings.trace is None:
+        prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)
+    outcome = run_training(settings, prompts, progress or _silent)
+    return Study(outcome.folder, outcome.run, outcome.summary, dict(outcome.saved))
+
+
+def load(*folders: str | Path) -> Result:
+    """The runs in these folders, or right below them."""
+    runs, _ = load_runs([Path(folder) for folder in folders])
+    return Result([run.path for run in runs])
+
+
+def _settings(
+    methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, Any]
+) -> Settings:
+    return from_keywords(Settings, {**options, "methods": methods}, deployment=_placed(deployment, replaced))
+
+
+def _several(names: Names) -> Sequence[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _placed(deployment: str | Deployment | None, replaced: Sequence[str]) -> Deployment | None:
+    return deployment if isinstance(deployment, Deployment) else load_deployment(deployment or "local", replaced)
+
+
+def _prompts(
+    name: str, data_dir: str | Path | None, sample: bool, limit: int | None, seed: int, *, to_train: bool = False
+) -> LoadedDataset:
+    folder = Path(data_dir) if data_dir is not None else None
+    return load_dataset(name, data_dir=folder, allow_sample=sample, limit=limit, seed=seed, to_train=to_train)
+
+
+def _result(conclusions: Sequence[Conclusion], left_out: Mapping[str, str]) -> Result:
+    return Result([one.directory.path for one in conclusions], dict(left_out))
+
+
+def _silent(*_: Any) -> None:
+    return None

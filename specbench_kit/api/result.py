@@ -1,0 +1,81 @@
+"""Benchmarked runs, and what is said of them side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from io import StringIO
+from pathlib import Path
+
+import pandas
+
+from specbench_kit.errors import SkitError
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.comparison import compare as compare_runs
+from specbench_kit.metrics.run_data import Run, load_runs
+from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.comparison.document import ALL, write_reports
+from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.reports.writing import machine
+
+
+@dataclass(frozen=True)
+class Result:
+    """Runs on disk, and what is said of them side by side.
+
+    `folders` holds one run directory for each method and dataset, `left_out` says by method why it did not run, and
+    `warnings` is what must be known before anything is quoted.
+    """
+
+    folders: Sequence[Path]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _read(self) -> tuple[list[Run], list[str]]:
+        return load_runs(self.folders)
+
+    def compare(self, against: str | None = None, *, force: bool = False) -> Comparison:
+        """All methods side by side, differences taken to `against`, by default the fastest that is lossless.
+
+        SkitError where the runs differ in what must agree, unless by `force`.
+        """
+        runs, problems = self._read
+        return compare_runs(runs, against=against, force=force, problems=problems)
+
+    @cached_property
+    def _all(self) -> Comparison:
+        return self.compare(force=True)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Of the machine, of how far the methods can be compared, and of what could not be read."""
+        lines = [*machine.of_all(run.fields for run in self._all.runs), *wording.cautions(self._all)]
+        return [line.replace("`", "") for line in lines]
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        return wording.headline(self._all).replace("`", "")
+
+    def to_pandas(self, table: str = "overall") -> pandas.DataFrame:
+        """One row per method with every metric; `table` is overall, dataset or category.
+
+        Columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low` and `_high`.
+        """
+        rows = pandas.read_csv(StringIO(to_csv(self._all)))
+        found = rows[rows["table"] == table].reset_index(drop=True)
+        if found.empty:
+            raise SkitError(f"there is no table '{table}' here; there are {', '.join(dict.fromkeys(rows['table']))}")
+        return found
+
+    def report(self, folder: str | Path, formats: Sequence[str] = ALL) -> list[Path]:
+        """Write the report of all runs into `folder`; the paths of its files."""
+        return write_reports(self._all, Path(folder), formats)
+
+    def _repr_html_(self) -> str:
+        columns = ("speedup (95%)", "tokens / verify", "acceptance", "throughput", "TPOT", "lossless")
+        lines = [["method", *columns]]
+        lines += [[name, *(wording.COLUMNS[one](row) for one in columns)] for name, row in self._all.overall.items()]
+        table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+        notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
+        return f"{notes}<p>{escape(self.headline)}</p><table>{table}</table>"

@@ -1,0 +1,177 @@
+"""The edge's end of a stream: frames go out, and what arrives waits with the moment of its arrival."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+import grpc
+
+from specbench_kit.decoding.clock import reading_s
+from specbench_kit.deployments.base import Link
+from specbench_kit.errors import SkitError
+from specbench_kit.live.link import Lane
+from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
+
+WELCOME_S = 20.0
+PATIENCE_S = 120.0
+"""How long a server may be away before a run ends."""
+FIRST_WAIT_S, MOST_WAIT_S = 0.1, 5.0
+FATAL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: what the hello says, and how the way to the server is protected."""
+
+    tokenizer: str
+    vocabulary: int
+    token: str = ""
+    roots: bytes | None = None
+    """Certificates that the server's has to be signed by; without them nothing is encrypted."""
+
+
+class LostError(Exception):
+    """The stream has ended, as something is wrong on the way or with the server."""
+
+
+class Connection:
+    """One stream to one server, made again where it was lost; `welcome` is what the server said of itself."""
+
+    def __init__(self, address: str, caller: Caller, link: Link | None = None) -> None:
+        self.address, self._caller, self._link = address, caller, link
+        self._channel: Any = None
+        self._stream = _Nothing()
+        self.welcome = self._connect()
+        self.reconnections = 0
+
+    def send(self, up: Any) -> None:
+        """Send a frame; of a stream that is lost, `receive` tells."""
+        self._stream.send(up)
+
+    def receive(self, wait_s: float = PATIENCE_S) -> tuple[float, Any]:
+        """The next frame and when it arrived; a `LostError` where the stream ended before."""
+        return self._stream.receive(wait_s)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has arrived."""
+        return self._stream.has_news
+
+    def reconnect(self) -> None:
+        """Try until the server is there again, or for too long."""
+        wait_s, until_s = FIRST_WAIT_S, reading_s() + PATIENCE_S
+        while True:
+            try:
+                self.welcome = self._connect()
+            except LostError as lost:
+                if reading_s() > until_s:
+                    raise SkitError(f"the server {self.address} stayed away: {lost}; --resume goes on later") from lost
+                Event().wait(wait_s)
+                wait_s = min(2 * wait_s, MOST_WAIT_S)
+            else:
+                self.reconnections += 1
+                return
+
+    def close(self) -> None:
+        """End the stream."""
+        self._stream.end()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _connect(self) -> Any:
+        self.close()
+        options = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)]
+        if self._caller.roots is None:
+            self._channel = grpc.insecure_channel(self.address, options)
+        else:
+            credentials = grpc.ssl_channel_credentials(self._caller.roots)
+            self._channel = grpc.secure_channel(self.address, credentials, options)
+        self._stream = _Stream(self._channel, self._link)
+        caller = self._caller
+        hello = {"protocol": PROTOCOL, "tokenizer": caller.tokenizer, "vocabulary": caller.vocabulary}
+        self._stream.send(Up(hello={**hello, "token": caller.token}))
+        _, welcome = self._stream.receive(WELCOME_S)
+        return welcome.welcome
+
+
+class _Nothing:
+    """Before there is a stream."""
+
+    has_news = False
+
+    def send(self, up: Any) -> None:
+        raise LostError("not connected")
+
+    def receive(self, wait_s: float) -> tuple[float, Any]:
+        raise LostError("not connected")
+
+    def end(self) -> None:
+        return
+
+
+class _Stream(_Nothing):
+    """A call in progress. Shaped, frames pass through a lane in either direction."""
+
+    def __init__(self, channel: Any, link: Link | None) -> None:
+        self._out: SimpleQueue[Any] = SimpleQueue()
+        self._in: SimpleQueue[tuple[float, Any]] = SimpleQueue()
+        self._up = None if link is None else Lane(link, link.up_bytes_per_s, "up", self._out.put)
+        self._down = None if link is None else Lane(link, link.down_bytes_per_s, "down", self._arrived)
+        make = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)
+        self._call = make(iter(self._out.get, None))
+        Thread(target=self._read, name="answers", daemon=True).start()
+
+    @property
+    def has_news(self) -> bool:  # type: ignore[override]
+        return not self._in.empty()
+
+    def send(self, up: Any) -> None:
+        if self._up is None:
+            self._out.put(up)
+        else:
+            self._up.put(up, up.ByteSize())
+
+    def receive(self, wait_s: float) -> tuple[float, Any]:
+        try:
+            moment_s, found = self._in.get(timeout=wait_s)
+        except Empty:
+            raise LostError("no answer") from None
+        if isinstance(found, Exception):
+            self._in.put((moment_s, found))
+            raise _why(found)
+        return moment_s, found
+
+    def end(self) -> None:
+        self._out.put(None)
+        with suppress(Exception):
+            self._call.cancel()
+
+    def _read(self) -> None:
+        try:
+            for down in _answers(self._call):
+                if self._down is None:
+                    self._arrived(down)
+                else:
+                    self._down.put(down, down.ByteSize())
+            raise LostError("the server ended the stream")
+        except (grpc.RpcError, LostError) as error:
+            self._in.put((reading_s(), error))
+
+    def _arrived(self, down: Any) -> None:
+        self._in.put((reading_s(), down))
+
+
+def _answers(call: Any) -> Iterator[Any]:
+    yield from call
+
+
+def _why(error: Exception) -> Exception:
+    """What ended a stream: a reason to try again, or one that stays."""
+    if not isinstance(error, grpc.Call):
+        return LostError(str(error))
+    if error.code() in FATAL:
+        return SkitError(f"the server refused: {error.details()}")
+    return LostError(f"{error.code().name}: {error.details()}")

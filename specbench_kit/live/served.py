@@ -1,0 +1,101 @@
+"""The server that a benchmark's rounds are verified by."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.verification import RemoteVerifier
+from specbench_kit.deployments.base import Link
+from specbench_kit.deployments.description import finite
+from specbench_kit.errors import SkitError
+from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.pair import Drafts, Stated
+from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.live.wire import tokenizer_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to reach a server: HOST:PORT or ENGINE://HOST:PORT, what to show there, and what to trust."""
+
+    address: str
+    token_file: Path | None = None
+    roots: Path | None = None
+    link: Link | None = None
+
+
+class Server(Protocol):
+    """Whatever verifies for a benchmark elsewhere."""
+
+    stated: Stated
+
+    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
+        """Of one method's loop."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a run remembers of it."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+@dataclass
+class Skit:
+    """A `skit serve`."""
+
+    way: Way
+    connection: Connection
+    stated: Stated = field(init=False)
+
+    def __post_init__(self) -> None:
+        told = self.connection.welcome
+        self.stated = Stated(
+            name=told.model,
+            hash=told.model_hash,
+            dtype=told.dtype,
+            vocabulary=told.vocabulary,
+            context=told.limits.context,
+            eos_ids=tuple(told.eos_ids),
+            bitwise=told.bitwise,
+            parameters=told.parameters,
+            server=told.server,
+        )
+
+    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
+        return WireVerifier(self.connection, sampler, seed, clock)
+
+    def describe(self) -> dict[str, Any]:
+        told = self.connection.welcome
+        link = self.way.link
+        return {
+            "server": {"kind": told.server, "scheduler": told.scheduler, "device": told.device},
+            **({"shaped_link": shaped(link)} if link is not None else {}),
+        }
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def shaped(link: Link) -> dict[str, Any]:
+    """A shaped link in a run; a bandwidth of null is the real one's."""
+    return finite(link)
+
+
+def reach(way: Way, drafts: Drafts) -> Server:
+    """Connect to a server; one line says why that cannot be."""
+    token = _read(way.token_file).decode().strip() if way.token_file else ""
+    roots = _read(way.roots) if way.roots else None
+    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots)
+    try:
+        return Skit(way, Connection(way.address, caller, way.link))
+    except LostError as lost:
+        raise SkitError(f"no server answers at {way.address}: {lost}; start one with skit serve") from lost
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SkitError(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""The verification server: sessions, batches and the stream that every device has."""

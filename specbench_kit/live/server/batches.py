@@ -1,0 +1,224 @@
+"""The verifying thread: rounds wait in a scheduler's queue, and a batch is what it takes from there."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from threading import Condition, Thread
+from typing import NamedTuple
+
+import torch
+
+from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.verification import ModelVerifier, Verdict
+from specbench_kit.errors import SkitError
+from specbench_kit.live.server.sessions import Held
+from specbench_kit.models.runner import Runner
+from specbench_kit.serving.schedulers.base import Limits, Scheduler
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.serving.schedulers.waiting import Waiting
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One round; `degraded` ones have no draft any more."""
+
+    held: Held
+    number: int
+    draft: Draft
+    arrived_s: float
+    round_s: float
+    remaining_s: float
+    degraded: bool = False
+
+    @property
+    def nodes(self) -> list[int]:
+        return [] if self.degraded else list(range(1, len(self.draft.tree)))
+
+
+class Done(NamedTuple):
+    """A round with its verdict, or with what went wrong; seconds from arrival to start, and of the verification."""
+
+    job: Job
+    verdict: Verdict | None
+    error: str
+    queue_s: float
+    verify_s: float
+    batch: int
+    cached: int
+
+
+Deliver = Callable[[list[Done]], None]
+
+
+class Batches(Thread):
+    """Verifies until it is stopped; the batch in hand is finished. Times are those of `reading_s`."""
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
+        super().__init__(name="verification", daemon=True)
+        self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
+        self._queue = scheduler.queue(estimator, Limits(min(most, self._slots)))
+        self._verifiers: dict[Sampler, ModelVerifier] = {}
+        self._in_kv: OrderedDict[str, Held] = OrderedDict()
+        self._waiting: dict[Waiting, Job] = {}
+        self._of: dict[Held, Waiting] = {}
+        self._arrived: deque[Job] = deque()
+        self._closed: deque[Held] = deque()
+        self._changed = Condition()
+        self._stopping = False
+        self.deliver: Deliver = lambda _: None
+        self.evictions = 0
+        self.waiting = 0
+        """Rounds in line."""
+
+    def submit(self, job: Job) -> None:
+        """A round has arrived."""
+        with self._changed:
+            self._arrived.append(job)
+            self.waiting += 1
+            self._changed.notify()
+
+    def forget(self, held: Held) -> None:
+        """A session has ended."""
+        with self._changed:
+            self._closed.append(held)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End after the batch in hand."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """The thread's work."""
+        again_s = inf
+        with torch.inference_mode():
+            while self._wait(again_s):
+                self._take_in()
+                decision = self._queue.next_batch(reading_s())
+                again_s = decision.again_s
+                if decision.batch:
+                    self._verify([self._pop(waiting) for waiting in decision.batch])
+                    again_s = 0.0 if self._waiting else inf
+
+    def _wait(self, until_s: float) -> bool:
+        """Until there is something new to decide about; whether to go on."""
+        with self._changed:
+            while not (self._stopping or self._arrived or self._closed) and (left_s := until_s - reading_s()) > 0:
+                self._changed.wait(None if left_s == inf else left_s)
+            return not self._stopping
+
+    def _take_in(self) -> None:
+        with self._changed:
+            arrived, self._arrived = self._arrived, deque()
+            closed, self._closed = self._closed, deque()
+        for held in closed:
+            self._evict(held.name, held)
+        requests = [self._enter(job) for job in arrived]
+        self._estimator.judge(*requests)
+        self._queue.add_all(requests)
+
+    def _enter(self, job: Job) -> Waiting:
+        held = job.held
+        waiting = Waiting(
+            client=held.number,
+            new=len(held.text.tokens) - held.cached + len(job.nodes),
+            cached=held.cached,
+            arrived_s=job.arrived_s,
+            deadline_s=job.arrived_s + job.round_s,
+            expected_tokens=1.0 if job.degraded else held.expected_tokens,
+            promised_s=job.arrived_s + job.remaining_s,
+        )
+        self._waiting[waiting] = job
+        self._of[held] = waiting
+        return waiting
+
+    def _pop(self, waiting: Waiting) -> Job:
+        job = self._waiting.pop(waiting)
+        del self._of[job.held]
+        with self._changed:
+            self.waiting -= 1
+        return job
+
+    def _verify(self, jobs: Sequence[Job]) -> None:
+        started_s = reading_s()
+        live = [job for job in jobs if not job.held.closed]
+        cached = {job: self._bring_in(job.held, live) for job in live}
+        try:
+            found: list[tuple[Verdict | None, str]] = [(verdict, "") for verdict in self._forward(live)]
+        except SkitError:
+            found = [self._alone(job) for job in live]
+        verify_s = reading_s() - started_s
+        done = [
+            Done(job, verdict, error, max(0.0, started_s - job.arrived_s), verify_s, len(live), cached[job])
+            for job, (verdict, error) in zip(live, found, strict=True)
+        ]
+        for one in done:
+            self._commit(one)
+        self.deliver(done)
+
+    def _forward(self, jobs: Sequence[Job]) -> list[Verdict]:
+        """One forward for every way of sampling that is in the batch."""
+        by_sampler: dict[Sampler, list[Job]] = {}
+        for job in jobs:
+            by_sampler.setdefault(job.held.sampler, []).append(job)
+        verdicts: dict[Job, Verdict] = {}
+        for sampler, those in by_sampler.items():
+            answer = self._verifier(sampler).send([job.draft for job in those], [job.nodes for job in those])
+            verdicts.update(zip(those, answer(), strict=True))
+        return [verdicts[job] for job in jobs]
+
+    def _alone(self, job: Job) -> tuple[Verdict | None, str]:
+        """What a batch failed on is told to the one that it was."""
+        self._evict(job.held.name, job.held)
+        try:
+            self._bring_in(job.held, [job])
+            return self._forward([job])[0], ""
+        except SkitError as error:
+            self._evict(job.held.name, job.held)
+            return None, str(error)
+
+    def _commit(self, done: Done) -> None:
+        if done.verdict is None:
+            return
+        held = done.job.held
+        held.text.commit(done.verdict.tokens)
+        self._verifier(held.sampler).commit(done.verdict)
+        held.cached = len(held.text.tokens) - 1
+        held.rounds += 1
+        held.committed += len(done.verdict.tokens)
+
+    def _verifier(self, sampler: Sampler) -> ModelVerifier:
+        if sampler not in self._verifiers:
+            self._verifiers[sampler] = ModelVerifier(self._runner, sampler)
+        return self._verifiers[sampler]
+
+    def _bring_in(self, held: Held, batch: Iterable[Job]) -> int:
+        """Give a session a slot, that of the one used longest ago if need be; returns its tokens in KV."""
+        if held.name in self._in_kv and self._in_kv[held.name] is held:
+            self._in_kv.move_to_end(held.name)
+            return held.cached
+        if len(self._in_kv) >= self._slots:
+            needed = {job.held for job in batch}
+            name, oldest = next((name, one) for name, one in self._in_kv.items() if one not in needed)
+            self._evict(name, oldest)
+            self.evictions += 1
+        self._verifier(held.sampler).admit(held.text)
+        self._in_kv[held.name] = held
+        held.cached = 0
+        return 0
+
+    def _evict(self, name: str, held: Held) -> None:
+        """Take a session's KV; a round of it that waits costs more from now on."""
+        if self._in_kv.get(name) is not held:
+            return
+        del self._in_kv[name]
+        self._verifier(held.sampler).release(held.text)
+        held.cached = 0
+        if (waiting := self._of.get(held)) is not None:
+            waiting.new, waiting.cached = waiting.new + waiting.cached, 0
+            self._estimator.judge(waiting)
+            self._queue.changed(waiting)

@@ -1,0 +1,87 @@
+"""A server from its settings: the target, what is expected of its time, and the door."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from specbench_kit.live.server.batches import Batches
+from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.expectation import expectation
+from specbench_kit.live.server.journal import Journal
+from specbench_kit.live.server.metrics import Counters
+from specbench_kit.live.server.service import Door, Service
+from specbench_kit.live.server.sessions import Sessions
+from specbench_kit.live.server.settings import Settings, host_and_port, read
+from specbench_kit.live.server.stream import Desk
+from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.pair import load_pair
+from specbench_kit.models.runner import Runner
+from specbench_kit.runs.provenance import hash_model
+from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.schedulers.estimator import Estimator
+from specbench_kit.version import __version__
+
+Fields = dict[str, Any]
+
+
+def make(settings: Settings) -> tuple[Service, Counters, Fields]:
+    """A server that does not listen yet, and what there is to say of it."""
+    scheduler, tokens, door = parse_scheduler(settings.scheduler), settings.tokens(), _door(settings)
+    pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
+    context = min(settings.context, pair.target.context)
+    runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
+    about = pair.target.describe(hash_model)
+    latency, origin = expectation(settings.profile, about["hash"], runner)
+    stated = {
+        "model": about["name"],
+        "model_hash": about["hash"],
+        "parameters": about["parameters"],
+        "tokenizer": tokenizer_hash(pair.tokenizer),
+        "eos_ids": sorted(pair.eos_ids),
+        "dtype": str(pair.target.model.dtype).removeprefix("torch."),
+        "scheduler": settings.scheduler,
+    }
+    bounds = Bounds(context=context, sessions=settings.sessions)
+    batches = Batches(runner, scheduler, Estimator(latency), settings.most)
+    desk = make_desk(runner, batches, bounds, stated, tokens)
+    told = {"target": about["name"], "scheduler": settings.scheduler, "latency": origin, "tls": door.key is not None}
+    return Service(desk, door, Journal(settings.log)), desk.counters, told
+
+
+def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, tokens: Sequence[str] = ()) -> Desk:
+    """What all streams share; `stated` is what is said of the target."""
+    vocabulary = runner.vocabulary or 0
+    told = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates")
+    welcome = {
+        **stated,
+        "protocol": PROTOCOL,
+        "server": f"skit {__version__}",
+        "vocabulary": vocabulary,
+        "bitwise": runner.executor.bitwise,
+        "device": str(runner.device),
+        "heartbeat_s": bounds.heartbeat_s,
+        "limits": {name: getattr(bounds, name) for name in told},
+    }
+    return Desk(Sessions(bounds, vocabulary), batches, welcome, tokens, Counters())
+
+
+def serve(settings: Settings, service: Service, counters: Counters, ready: Callable[[int], None]) -> None:
+    """Until SIGINT or SIGTERM."""
+    if settings.metrics is not None:
+        counters.serve(*host_and_port(settings.metrics))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, service.stop)
+        await service.run(ready)
+
+    asyncio.run(run())
+
+
+def _door(settings: Settings) -> Door:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return Door(settings.listen)
+    return Door(settings.listen, read(settings.tls_cert), read(settings.tls_key))

@@ -1,0 +1,140 @@
+"""Models without weights: the next token is a hash of the path of tokens, and a place of KV holds that hash."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.executors.agreement import Agreement, logits_of
+from specbench_kit.models.executors.base import Executor, Forward, Row, executors
+
+CERTAIN = 1000.0
+"""Logit of the target's token, whose distribution has no other at any temperature."""
+_WORD = (1 << 64) - 1
+
+
+class _Purpose(IntEnum):
+    """What a path is hashed for."""
+
+    ANSWER = 1
+    RANK = 2
+    CHANCE = 3
+    WHOSE = 4
+    OTHERS = 5
+
+
+class _State(NamedTuple):
+    """The hash of a path, that of its part up to the present block, and its length."""
+
+    path: int
+    block: int
+    length: int
+
+
+@executors.register("synthetic")
+class SyntheticExecutor(Executor):
+    """Hashes the context; a draft model ranks the target's token as often as its `agreement` says."""
+
+    bitwise = True
+
+    def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
+        super().__init__(model, slots, capacity, vocabulary)
+        self._agreement: Agreement | None = model.agreement
+        self._size = vocabulary or int(model.config.vocab_size)
+        self._model = model
+        self._kv = [[_BEGINNING] * capacity for _ in range(slots)]
+
+    @classmethod
+    def supports(cls, model: Any) -> bool:
+        return bool(model.config.model_type == "synthetic")
+
+    def beside(self, slots: int, capacity: int) -> "SyntheticExecutor":
+        return SyntheticExecutor(self._model, slots, capacity, self.vocabulary)
+
+    def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
+        if layers:
+            raise SkitError("a synthetic target has no hidden states: choose a method whose drafter reads none")
+        return Forward([self._logits(self._write(row)) for row in rows])
+
+    def move(self, slot: int, sources: Sequence[int], to: int) -> None:
+        kv = self._kv[slot]
+        kv[to : to + len(sources)] = [kv[source] for source in sources]
+
+    def kv_bytes(self, slots: int, capacity: int) -> int:
+        return 24 * slots * capacity
+
+    def _write(self, row: Row) -> list[_State]:
+        """The states after the kept tokens."""
+        kv, block = self._kv[row.slot], self._agreement.block if self._agreement else 1
+        places = range(row.start, row.start + len(row.tokens))
+        if row.parents is None:
+            above: Sequence[int] = range(row.start - 1, places.stop - 1)
+        else:
+            above = [row.prefix + parent for parent in row.parents[len(row.parents) - len(row.tokens) :]]
+        for place, before, token in zip(places, above, row.tokens, strict=True):
+            state = kv[before] if before >= 0 else _BEGINNING
+            path, length = _mixed(state.path + token + 1), state.length + 1
+            kv[place] = _State(path, state.block if length % block else path, length)
+        return kv[places.stop - row.keep : places.stop]
+
+    def _logits(self, states: Sequence[_State]) -> Tensor:
+        """[states, vocabulary]."""
+        if self._agreement is None:
+            found = torch.zeros(len(states), self._size)
+            found[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
+            return found
+        ranked = [self._ranked(state, self._agreement) for state in states]
+        found = torch.tensor([rest for _, _, rest in ranked])[:, None].repeat(1, self._size)
+        for line, (tokens, logits, _) in zip(found, ranked, strict=True):
+            line[tokens] = torch.tensor(logits)
+        return found
+
+    def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
+        """The draft's likeliest tokens with their logits, and the logit of each of the others."""
+        shared = _uniform(state.path, _Purpose.WHOSE) < agreement.shared
+        chance = agreement.chance(_uniform(state.block if shared else state.path, _Purpose.CHANCE))
+        told = agreement.told(chance)
+        logits, rest = logits_of(agreement.shares(told), self._size - len(agreement.ranks))
+        answer, rank = self._answer(state), self._rank(state, agreement.shares(chance))
+        first = _hashed(state.path, _Purpose.OTHERS) % (self._size - 1)
+        tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits))]
+        if rank < len(tokens):
+            tokens[rank] = answer
+        else:  # the last of all that are not ranked, so that wider trees do not hold it by chance
+            tokens, logits = [*tokens, answer], [*logits, rest - 1e-3]
+        return tokens, logits, rest
+
+    def _answer(self, state: _State) -> int:
+        return _hashed(state.path, _Purpose.ANSWER) % self._size
+
+    def _rank(self, state: _State, shares: Sequence[float]) -> int:
+        """Where the target's token stands among the draft's, from 0 on; behind all of them if it is none."""
+        left = _uniform(state.path, _Purpose.RANK)
+        for rank, share in enumerate(shares):
+            left -= share
+            if left < 0:
+                return rank
+        return len(shares)
+
+
+def _mixed(number: int) -> int:
+    """The mixing function of SplitMix64 (Steele, Lea and Flood 2014), a step on."""
+    number = (number + 0x9E3779B97F4A7C15) & _WORD
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
+    return number ^ (number >> 31)
+
+
+_BEGINNING = _State(_mixed(0), _mixed(0), 0)
+
+
+def _hashed(path: int, purpose: _Purpose) -> int:
+    return _mixed(path ^ _mixed(purpose))
+
+
+def _uniform(path: int, purpose: _Purpose) -> float:
+    """From 0 to below 1."""
+    return (_hashed(path, purpose) >> 11) * 2.0**-53

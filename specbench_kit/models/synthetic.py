@@ -1,0 +1,49 @@
+"""A pair whose models agree as often as is asked for, to be loaded like any other."""
+
+import torch
+from transformers import GenerationConfig, PretrainedConfig
+
+from specbench_kit.errors import SkitError
+from specbench_kit.models.catalogue import SYNTHETIC, ModelSource
+from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.specs import from_options
+
+CONTEXT = 1 << 20
+
+
+class SyntheticConfig(PretrainedConfig):
+    """Of a model without weights."""
+
+    model_type = SYNTHETIC
+
+
+class SyntheticModel:
+    """What is loaded in place of a transformers model; it never ends an answer by itself.
+
+    Without an `agreement` it is the target, whose tokens follow from the context alone.
+    """
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, name: str, agreement: Agreement | None, vocabulary: int) -> None:
+        self.agreement = agreement
+        self.config = SyntheticConfig(vocab_size=vocabulary, hidden_size=1, max_position_embeddings=CONTEXT)
+        self.config._commit_hash = name
+        self.generation_config = GenerationConfig(eos_token_id=[])
+
+    def num_parameters(self) -> int:
+        """None."""
+        return 0
+
+    def forward(self) -> None:
+        """Nothing to other executors than its own."""
+
+
+def load_synthetic(source: ModelSource, vocabulary: int) -> SyntheticModel:
+    """The target `synthetic`, or the draft `synthetic:ranks=0.8+0.1,...`."""
+    name, _, tail = source.location.partition(":")
+    is_target = source.label == f"{SYNTHETIC}/target"
+    if is_target and tail:
+        raise SkitError(f"the target is {SYNTHETIC} without options: give {source.location} as the draft")
+    agreement = None if is_target else from_options(name, Agreement, tail)
+    return SyntheticModel(source.location, agreement, vocabulary)

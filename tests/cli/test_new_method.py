@@ -1,0 +1,37 @@
+"""`skit new method`: from a template to a comparison."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from command_line import error_line, skit_here
+
+from specbench_kit.methods.base import methods
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    done = skit_here("new", "method", "my-rule", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pip install --editable" in done.stdout
+    return tmp_path / "skit-my-rule"
+
+
+def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "_entries", dict(methods.all()))
+    monkeypatch.syspath_prepend(str(package))
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    module, _, kind = project["entry-points"]["specbench_kit.methods"]["my-rule"].partition(":")
+    assert methods.register("my-rule")(getattr(import_module(module), kind)) is methods.all()["my-rule"]
+    own = import_module(f"test_{module}")
+    own.test_skit_my_rule(tmp_path)
+    own.test_what_makes_no_sense_is_refused()
+
+
+def test_names_that_cannot_be_are_refused(package: Path) -> None:
+    out = package.parent
+    assert error_line(skit_here("new", "method", "my-rule", "--out", out)).endswith("choose another --out")
+    assert error_line(skit_here("new", "method", "wisp", "--out", out)).startswith("there is a method 'wisp' already")
+    assert error_line(skit_here("new", "method", "My_Rule")).startswith("'My_Rule' cannot be a method's name")
+    assert error_line(skit_here("new", "dataset", "x")) == "kind must be method, not 'dataset'"

@@ -1,0 +1,26 @@
+"""The digest by which a predictor knows a deployment again."""
+
+from dataclasses import replace
+
+import pytest
+
+from specbench_kit.deployments.description import digest
+from specbench_kit.deployments.loading import bundled
+from specbench_kit.predictors.artefact import load
+from specbench_kit.predictors.library import BUNDLED
+
+
+@pytest.mark.parametrize("name", ["specedge", "wan", "wisp"])
+def test_the_bundled_predictor_was_tuned_for_the_deployment_as_it_is(name: str) -> None:
+    (folder,) = (path.parent for path in BUNDLED.glob("*/predictor.json"))
+    tuned = [point.digest for point in load(folder).points if point.deployment == name]
+    assert tuned == [digest(bundled()[name].build())] * 4
+
+
+def test_whatever_time_depends_on_changes_it_and_a_description_does_not() -> None:
+    deployment = bundled()["specedge"].build()
+    slower = replace(deployment, link=replace(deployment.link, rtt_s=deployment.link.rtt_s + 1e-6))
+    beside = replace(deployment, placement="server")
+    deciding = replace(deployment, predictor_s=1e-6)
+    assert len({digest(one) for one in (deployment, slower, beside, deciding)}) == 4
+    assert digest(replace(deployment, description="other", name="other")) == digest(deployment)

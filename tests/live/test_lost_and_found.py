@@ -1,0 +1,91 @@
+"""Servers and streams that end in the middle of an answer, and doors that are locked."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from threading import Event, Thread
+
+import grpc
+import pytest
+from command_line import skit_here
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, make_server, serving
+from tiny_models import make_requests, outputs, random_prompts
+
+from specbench_kit.deployments.base import Link
+from specbench_kit.deployments.description import finite
+from specbench_kit.errors import SkitError
+from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.server.service import Door
+from specbench_kit.live.server.settings import Settings
+from specbench_kit.live.wire import SERVICE
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.reports.writing.cautions import setting_cautions
+
+REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 40)
+CHAIN = parse_method("fixed-k:k=3")
+
+
+def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> None:
+    found: dict[str, list[int]] = {}
+    with serving() as (_, address):
+        connection = Connection(address, CALLER, Link(rtt_s=0.02))
+        device = Thread(target=lambda: found.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
+        device.start()
+        Event().wait(0.15)
+    with serving(make_server(door=Door(address))):
+        device.join(60)
+    assert connection.reconnections == 1
+    assert found == outputs(decode_here(CHAIN, REQUESTS))
+
+
+def test_a_server_is_known_to_health_checks_and_reflection() -> None:
+    with serving() as (_, address), grpc.insecure_channel(address) as channel:
+        asked = health_pb2.HealthCheckRequest(service=SERVICE)
+        assert health_pb2_grpc.HealthStub(channel).Check(asked).status == health_pb2.HealthCheckResponse.SERVING
+        request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = stub.ServerReflectionInfo(iter([request]))
+        assert b"remaining_ms" in answer.file_descriptor_response.file_descriptor_proto[0]
+
+
+def test_beyond_loopback_a_server_needs_a_certificate() -> None:
+    with pytest.raises(SkitError, match="without TLS the server listens on loopback alone"):
+        Settings(listen="0.0.0.0:7070")
+    assert Settings(listen="0.0.0.0:7070", insecure=True).listen == "0.0.0.0:7070"
+
+
+def test_no_server_is_one_line() -> None:
+    done = skit_here("bench", "--server", "127.0.0.1:1", "--method", "fixed-k", "--limit", 1)
+    assert done.returncode == 2
+    assert "error: no server answers at 127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Path) -> None:
+    made = [certificate(tmp_path, name) for name in ("one", "other")]
+    with serving(make_server(door=Door("127.0.0.1:0", *made[0]))) as (_, address):
+        assert Connection(address, Caller("same", VOCABULARY, roots=made[0][0])).welcome.model == "tiny"
+        for stranger in (CALLER, Caller("same", VOCABULARY, roots=made[1][0])):
+            with pytest.raises(LostError):
+                Connection(address, stranger)
+
+
+def certificate(folder: Path, name: str) -> tuple[bytes, bytes]:
+    """One that is signed by itself, and its key."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    command = ["openssl", "req", "-x509", *kind, *subject, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate.read_bytes(), key.read_bytes()
+
+
+def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
+    with serving() as (_, address):
+        records = decode_remotely(CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1])
+    links_s = [one.link_s for record in records.values() for one in record.rounds]
+    assert min(links_s) >= 0.03
+    (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
+    assert line.startswith("SHAPED LINK: messages were held back on this machine as a link with rtt_s=0.03 would")

@@ -1,0 +1,32 @@
+"""What a device gets over the wire is what it would get with the target beside it."""
+
+import pytest
+from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, serving
+from tiny_models import make_requests, outputs, random_prompts
+
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.connection import Connection
+from specbench_kit.methods.spec import parse_method
+
+REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 24)
+SAMPLED = Sampler(0.8, top_k=20)
+
+
+@pytest.mark.parametrize("spec", ["autoregressive", "fixed-k:k=4", "specedge:depth=3,budget=8,beams=4", "opt-tree"])
+@pytest.mark.parametrize("sampler", [Sampler(), SAMPLED])
+def test_every_round_is_as_with_the_target_beside_the_draft_model(spec: str, sampler: Sampler) -> None:
+    method = parse_method(spec)
+    with serving() as (_, address):
+        there = decode_remotely(method, Connection(address, CALLER), REQUESTS, sampler=sampler)
+    here = decode_here(method, REQUESTS, sampler=sampler)
+    assert outputs(there) == outputs(here)
+    for name, record in there.items():
+        assert [one.accepted for one in record.rounds] == [one.accepted for one in here[name].rounds]
+        assert all(one.link_s > 0 and one.verify_s > 0 for one in record.rounds)
+
+
+def test_a_batch_of_devices_in_fewer_slots_than_sessions() -> None:
+    with serving(slots=2) as (service, address):
+        there = decode_remotely(parse_method("fixed-k:k=3"), Connection(address, CALLER), REQUESTS, batch_size=3)
+        assert service.desk.batches.evictions > 0
+    assert outputs(there) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))

@@ -1,0 +1,98 @@
+"""A verification server of a small model in a thread of its own, and devices that call it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
+
+from specbench_kit.assembly import remote_engine
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.live.connection import Caller, Connection
+from specbench_kit.live.server.batches import Batches
+from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.run import make_desk
+from specbench_kit.live.server.service import Door, Service
+from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.methods.base import Method
+from specbench_kit.models.runner import Runner
+from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.schedulers.estimator import Estimator
+
+CAPACITY = 160
+VOCABULARY = 64
+TARGET = tiny_llama()
+DRAFT = disturbed(TARGET, 0.02)
+STATED = {"model": "tiny", "model_hash": "0", "tokenizer": "same", "dtype": "float32", "scheduler": "fcfs"}
+LATENCY = InteractionModel(1e-5, 0.0, 0.0, 1e-3)
+CALLER = Caller("same", VOCABULARY)
+
+
+def make_server(
+    slots: int = 4, bounds: Bounds | None = None, door: Door | None = None, tokens: tuple[str, ...] = ()
+) -> Service:
+    """A server that does not listen yet."""
+    runner = make_runner(TARGET, slots, CAPACITY)
+    batches = Batches(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
+    desk = make_desk(runner, batches, bounds or Bounds(context=CAPACITY), STATED, tokens)
+    return Service(desk, door or Door("127.0.0.1:0"))
+
+
+@contextmanager
+def serving(service: Service | None = None, **options: Any) -> Iterator[tuple[Service, str]]:
+    """Let it serve; yields it and its address."""
+    service = service or make_server(**options)
+    ports: SimpleQueue[int] = SimpleQueue()
+    thread = Thread(target=lambda: asyncio.run(service.run(ports.put)), daemon=True)
+    thread.start()
+    try:
+        yield service, f"127.0.0.1:{ports.get(timeout=30)}"
+    finally:
+        service.stop()
+        thread.join(30)
+
+
+def draft_runner(slots: int = 4) -> Runner:
+    """The device's model."""
+    return make_runner(DRAFT, slots, CAPACITY)
+
+
+def decode_remotely(
+    method: Method,
+    connection: Connection,
+    requests: list[Request],
+    *,
+    sampler: Sampler = GREEDY,
+    batch_size: int = 1,
+    draft_top_n: int = 0,
+) -> dict[str, RequestRecord]:
+    """Every request's record by id."""
+    engine = remote_engine(
+        method,
+        {"draft": draft_runner(batch_size)},
+        lambda clock: WireVerifier(connection, sampler, 0, clock),
+        sampler=sampler,
+        seed=0,
+        eos_ids=frozenset(),
+        batch_size=batch_size,
+        capacity=CAPACITY,
+        draft_top_n=draft_top_n,
+    )
+    for request in requests:
+        engine.submit(request)
+    records: dict[str, RequestRecord] = {}
+    while not engine.idle:
+        records |= {record.request_id: record for record in engine.step()}
+    return records
+
+
+def decode_here(method: Method, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:
+    """The same with both models in this process."""
+    slots = options.get("batch_size", 1)
+    return decode(method, (make_runner(TARGET, slots, CAPACITY), draft_runner(slots)), requests, **options)

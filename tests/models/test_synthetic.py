@@ -1,0 +1,143 @@
+"""The synthetic pair agrees as often, and as surely, as it is told to, whatever drafts with it."""
+
+import itertools
+from collections.abc import Sequence
+from math import sqrt
+from statistics import mean, stdev
+
+import pytest
+from command_line import error_line, skit_here
+from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts
+
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.models.pair import load_pair
+from specbench_kit.models.runner import Append, Runner
+from specbench_kit.models.synthetic import SyntheticModel
+
+VOCABULARY = 200
+TOKENS = 1200
+PROMPTS = make_requests(random_prompts([5, 9], VOCABULARY), TOKENS)
+
+
+def runners(agreement: Agreement) -> tuple[Runner, Runner]:
+    models = SyntheticModel("target", None, VOCABULARY), SyntheticModel("draft", agreement, VOCABULARY)
+    target, draft = (make_runner(model, 2, TOKENS + 200) for model in models)
+    return target, draft
+
+
+def off_by(expected: float, agreement: Agreement, spec: str, **options: int) -> float:
+    """How many standard errors the tokens per round, but for those that an answer's end cuts, lie from what is due."""
+    found = decode(parse_method(spec), runners(agreement), PROMPTS, **options).values()
+    committed = [one.committed for record in found for one in record.rounds[:-1]]
+    return abs(mean(committed) - expected) / (stdev(committed) / sqrt(len(committed)))
+
+
+@pytest.mark.parametrize(
+    "agreement",
+    [
+        Agreement((0.8, 0.1), spread=0.0),
+        Agreement((0.8, 0.1), spread=1.0),
+        Agreement((0.8, 0.1), spread=1.0, calibration=3.0),
+    ],
+)
+def test_a_fixed_chain_yields_what_independent_tokens_yield(agreement: Agreement) -> None:
+    expected = (1 - 0.8**5) / (1 - 0.8)  # 3.3616
+    assert off_by(expected, agreement, "fixed-k:k=4", batch_size=2) < 3
+
+
+def test_a_static_tree_yields_what_its_ranks_yield() -> None:
+    ranks = (0.5, 0.3, 0.1)
+    below = 0.8  # two children each
+    expected = 1 + below + below**2 + below**2 * 0.5
+    assert off_by(expected, Agreement(ranks, spread=0.7), "specinfer:branching=2-2-1", batch_size=2) < 3
+
+
+def test_what_is_not_ranked_is_never_found_by_width() -> None:
+    assert off_by(1.6, Agreement((0.4, 0.2)), "specinfer:branching=20", batch_size=2) < 3
+
+
+def test_a_pipeline_waits_as_its_hit_rate_says() -> None:
+    """One step per token, and as many more as there are stages behind the first after a miss."""
+    hit_rate, stages = 0.9, 4
+    agreement = Agreement((0.7, 0.2), spread=0.0)
+    requests = make_requests(random_prompts([5], VOCABULARY), 600)
+    found = decode(parse_method(f"specpipe:stages={stages},width=16,children=2"), runners(agreement), requests)
+    record = found["000"]
+    steps = sum(one.steps for one in record.rounds) / len(record.output_ids)
+    assert steps == pytest.approx(1 + (1 - hit_rate) * (stages - 1), rel=0.08)
+
+
+@pytest.mark.parametrize("spec", ["fixed-k", "specedge", "specpipe", "threshold", "eagle2-tree"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_every_way_of_drafting_is_lossless(spec: str, temperature: float) -> None:
+    def answers(method: Method) -> dict[str, list[int]]:
+        pair = runners(Agreement((0.6, 0.2, 0.1), correlation=0.5))
+        return outputs(decode(method, pair, short, sampler=Sampler(temperature), batch_size=2))
+
+    short = make_requests(random_prompts([3, 7], VOCABULARY), 40)
+    assert answers(parse_method(spec)) == answers(AUTOREGRESSIVE)
+
+
+def told_and_taken(agreement: Agreement) -> list[tuple[float, bool]]:
+    """The draft's confidence at every place of a text of the target's, and whether it was right."""
+    target, draft = runners(agreement)
+    record = decode(AUTOREGRESSIVE, (target, draft), PROMPTS[:1])["000"]
+    text = [*record.prompt_ids, *record.output_ids]
+    found = draft.forward([Append(draft.acquire(), text, keep=len(text))])
+    best = found.logits.softmax(-1).max(-1)
+    pairs = list(zip(best.values.tolist(), (best.indices[:-1].tolist()), text[1:], strict=False))
+    return [(told, token == true) for told, token, true in pairs[len(record.prompt_ids) :]]
+
+
+def share_right(pairs: Sequence[tuple[float, bool]]) -> float:
+    return sum(right for _, right in pairs) / len(pairs)
+
+
+def test_confidence_is_calibrated_and_tells_places_apart() -> None:
+    pairs = sorted(told_and_taken(Agreement((0.7, 0.1), spread=1.0)))
+    half = len(pairs) // 2
+    for part in (pairs[:half], pairs[half:]):
+        assert share_right(part) == pytest.approx(sum(told for told, _ in part) / len(part), abs=0.04)
+    assert share_right(pairs[half:]) > share_right(pairs[:half]) + 0.2
+
+
+def test_calibration_exaggerates() -> None:
+    pairs = told_and_taken(Agreement((0.7, 0.1), spread=0.0, calibration=2.0))
+    assert pairs[0][0] == pytest.approx(49 / 58, abs=1e-3)  # odds of 7 : 3, squared
+    assert share_right(pairs) == pytest.approx(0.7, abs=0.04)
+
+
+def test_correlation_holds_within_blocks() -> None:
+    def neighbours(correlation: float) -> float:
+        told = [one for one, _ in told_and_taken(Agreement((0.6,), spread=1.0, correlation=correlation, block=50))]
+        middle = mean(told)
+        spread = sum((one - middle) ** 2 for one in told)
+        return sum((a - middle) * (b - middle) for a, b in itertools.pairwise(told)) / spread
+
+    assert neighbours(0.0) == pytest.approx(0.0, abs=0.06)
+    assert neighbours(0.8) == pytest.approx(0.8, abs=0.12)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": (0.5, 0.6)}, "ranks must be falling chances"),
+        ({"spread": 2.0}, "spread must lie in 0..1"),
+        ({"calibration": 0.0}, "calibration must be above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, float], words: str) -> None:
+    with pytest.raises(SkitError, match=words):
+        Agreement(**options)  # type: ignore[arg-type]
+
+
+def test_a_pair_that_is_half_synthetic_is_refused() -> None:
+    assert "a synthetic model agrees with no other" in error_line(
+        skit_here("bench", "--method", "fixed-k", "--target", "synthetic")
+    )
+    with pytest.raises(SkitError, match="without options"):
+        load_pair("synthetic:ranks=0.5", "synthetic")

@@ -1,0 +1,27 @@
+"""Lengths as distributions."""
+
+import numpy as np
+import pytest
+
+from specbench_kit.errors import SkitError
+from specbench_kit.serving.lengths import LogNormal, longest, parse_lengths
+
+
+def test_a_log_normal_has_the_mean_and_spread_that_it_is_given() -> None:
+    drawn = LogNormal(90, 0.62).drawn((np.arange(20_000) + 0.5) / 20_000)
+    assert drawn.mean() == pytest.approx(90, rel=0.005)
+    assert drawn.std() / drawn.mean() == pytest.approx(0.62, rel=0.01)
+    assert drawn.min() >= 1
+
+
+def test_lengths_are_read_from_text() -> None:
+    assert parse_lengths("250") == parse_lengths(250) == 250
+    found = parse_lengths("lognormal:mean=90,cv=0.62")
+    assert found == LogNormal(90, 0.62)
+    assert longest(found) == pytest.approx(90 / np.sqrt(1.3844) * np.exp(3.0902 * np.sqrt(np.log(1.3844))), abs=1)
+
+
+@pytest.mark.parametrize("text", ["long", "5:6", "lognormal:mean=0,cv=1", "lognormal:mean=9,cv=0"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(SkitError, match=r"length is a number|mean must be at least 1"):
+        parse_lengths(text)
