@@ -78,6 +78,14 @@ class Served:
     deployment: Annotated[
         tuple[str, ...], Option(f"A name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
     ] = ("wisp",)
+    fleet: Annotated[
+        str | None,
+        Option(
+            "Devices of several kinds: deployments with shares, whose drafters and links they have, and odds: "
+            "'wisp=0.5;raspberry-pi=0.5@iid:alpha=0.6,length=4'.",
+            DEPLOYMENT,
+        ),
+    ] = None
     replaced: Annotated[
         tuple[str, ...],
         Option(
