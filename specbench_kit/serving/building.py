@@ -1,7 +1,7 @@
 """From settings to scenarios: deployments, acceptance, arrivals and memory, each made once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Builder:
             arrivals=self.arrivals(),
             prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
             output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
-            memory=self.memory(series)[0],
+            memory=replace(self.memory(series)[0], lru=settings.eviction == "lru"),
             scheduler=point.scheduler,
             estimator=self._estimator(point),
             max_batch=settings.max_batch,

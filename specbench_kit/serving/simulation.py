@@ -54,8 +54,8 @@ class Simulation:
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
         self._execution = _execution(scenario, self._devices)
-        self._residents = Residents(scenario.memory.tokens, scenario.devices)
-        self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache
+        self._residents = Residents(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
+        self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not scenario.memory.lru
         self._held: deque[Waiting] = deque()
         """Rounds whose KV does not fit beside that of the sessions in memory, which come and go before them."""
         self._waiting: dict[int, Waiting] = {}

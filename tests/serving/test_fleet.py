@@ -10,6 +10,7 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.fleet import Fleet, Kind, parse_fleet
+from specbench_kit.serving.memory import KvCapacity, Residents
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.simulation import simulate
 
@@ -43,10 +44,33 @@ def test_a_kind_has_its_own_odds_link_and_price() -> None:
     assert rounds["submitted"][of_far].max() == 2
     assert rounds["submitted"][~of_far].max() == 4
     gone = np.isfinite(rounds["answered_s"])
-    assert (rounds["answered_s"] - rounds["ended_s"])[of_far & gone].min() == pytest.approx(0.25)
+    chosen = of_far & gone
+    assert (rounds["answered_s"][chosen] - rounds["ended_s"][chosen]).min() == pytest.approx(0.25)
     parts = [found["kinds"][name]["throughput"] for name in ("near", "far")]
     assert sum(parts) == pytest.approx(found["overall"]["throughput"])
     assert found["cost"]["rented_price"] == pytest.approx(far.sum() * 2.0 * 35 / 3600)
+
+
+def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
+    """Room for two sessions of 40: the newest goes, or with lru the one that came later and was used before."""
+    gone = []
+    for lru in (False, True):
+        residents = Residents(100, 3, lru=lru)
+        for client in (0, 1, 0) if not lru else (1, 0, 1):
+            residents.pin(np.array([client]), np.array([40]), ())
+        gone.append(residents.pin(np.array([2]), np.array([60]), ()))
+    assert gone == [[1], [0]]
+
+
+def test_with_lru_nobody_waits_to_be_let_in() -> None:
+    """Six sessions of up to 104 tokens in 250: two are let in and the others wait, or all take turns and come cold."""
+    keeps, turns = (
+        simulate(scenario("wisp-cache", 6, memory=KvCapacity(250, lru=lru), duration_s=15.0)) for lru in (False, True)
+    )
+    assert turns.evictions > keeps.evictions
+    assert turns.peak_kv_tokens <= 250
+    begun = [len(set(one.rounds["client"][one.rounds["batch"] >= 0])) for one in (keeps, turns)]
+    assert begun[1] == 6
 
 
 @pytest.mark.parametrize(
