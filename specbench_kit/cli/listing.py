@@ -16,8 +16,8 @@ def list_entries(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, datasets, models, executors, predictors, profiles, deployments or formats; all that list "
-            "fast if left out"
+            help="methods, datasets, models, executors, predictors, profiles, deployments, experiments or formats; "
+            "all that list fast if left out"
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
@@ -129,6 +129,15 @@ def _presets() -> list[Entry]:
     ]
 
 
+def _experiments() -> list[Entry]:
+    from specbench_kit.papers.experiment import experiments
+
+    return [
+        {"name": name, "summary": f"skit {one.command}: {one.summary}", "source": one.source}
+        for name, one in experiments().items()
+    ]
+
+
 def _with_options(name: str, entry: Any) -> Entry:
     return {
         "name": name,
@@ -151,6 +160,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "systems": _systems,
     "schedulers": _schedulers,
     "presets": _presets,
+    "experiments": _experiments,
     "formats": _formats,
 }
 

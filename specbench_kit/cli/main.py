@@ -18,6 +18,7 @@ from specbench_kit.cli import (
     profile_verifier,
     record,
     report,
+    reproduce,
     rerun,
     simulate,
     sweep,
@@ -41,6 +42,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit train-predictor                         a rejection predictor for a pair, and what it is worth
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
+  skit reproduce wisp/table-2                  published numbers beside ours
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -83,6 +85,7 @@ app.command("tune")(configurable(tune.tune))
 app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
+app.command("reproduce")(configurable(reproduce.reproduce))
 app.command("list")(configurable(listing.list_entries))
 app.command("doctor")(configurable(doctor.doctor))
 
