@@ -1,7 +1,7 @@
 """Experiments on one server's engine: a synthetic pair decoded by any method, in the time of a deployment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -52,6 +52,8 @@ class Decoded:
     """Series by label, and what all of them are asked."""
 
     series: Mapping[str, Series]
+    ratios: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By label, `of` and `over`: figures of series, as in "specedge/throughput"."""
     requests: int = 8
     prompt_tokens: int = 128
     output_tokens: int = 256
@@ -72,7 +74,10 @@ class Decoded:
             found = summarise_run(records, plain[key], describe(one.place()), batch_size=self.batch_size)["overall"]
             rows.append({"series": label, **{name: {"mean": value} for name, value in _numbers(found)}})
         told(len(self.series), len(self.series))
-        return rows
+        figures = {row["series"]: row for row in rows}
+        return rows + [
+            {"series": label, "ratio": {"mean": _ratio(figures, **one)}} for label, one in self.ratios.items()
+        ]
 
     def decode(self, one: Series) -> list[RequestRecord]:
         """All requests by one series."""
@@ -109,6 +114,11 @@ def bench(options: Mapping[str, Any], told: Told) -> Rows:
         label: Series(**{**one, "replaced": tuple(one.get("replaced", ()))}) for label, one in options["series"].items()
     }
     return Decoded(**{**options, "series": series}).rows(told)
+
+
+def _ratio(figures: Mapping[str, Any], of: str, over: str, factor: float = 1.0) -> float:
+    above, below = (figures[label][name]["mean"] for label, name in (one.split("/") for one in (of, over)))
+    return float(factor * above / below)
 
 
 def _numbers(found: Mapping[str, Any]) -> list[tuple[str, float]]:

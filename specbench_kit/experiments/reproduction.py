@@ -5,7 +5,7 @@ from math import exp, log
 from typing import Any
 
 from specbench_kit.errors import SkitError
-from specbench_kit.experiments import decoding, serving
+from specbench_kit.experiments import decoding, laws, serving
 from specbench_kit.experiments.moving import moved
 from specbench_kit.papers.beside import beside
 from specbench_kit.papers.experiment import Experiment
@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
     "simulate": serving.simulate,
     "capacity": serving.capacity,
     "bench": decoding.bench,
+    "law": laws.law,
 }
 
 
