@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark engine-test soak reference wheel docs clean
+.PHONY: bench test lint types mutants benchmark engine-test soak reference reference-serving wheel docs clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -56,6 +56,26 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/measured $(TO_REFERENCE)/measured
 	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
+
+CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
+SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \
+	--scheduler wisp-promise --scheduler wisp-paper --scheduler wisp-paper:late_lane=true \
+	--scheduler wisp-paper:late_lane=true,amortise=6 --label fcfs --label edf --label edf-by-promise \
+	--label wisp-promise --label paper --label paper-late-lane --label paper-late-lane-amortised
+FITTED := --deployment wisp --acceptance iid:alpha=0.8,length=4 --prompt-tokens 500 --output-tokens 100 \
+	--duration 100 --warm-up 20 --devices 130,160,190 --seeds 4
+HELD_OUT := --deployment wisp-14b-roofline --acceptance iid:alpha=0.7,length=5 --prompt-tokens 1000 \
+	--output-tokens 150 --arrivals closed:think_s=3,ramp_s=30,exponential=true --duration 100 --warm-up 40 \
+	--devices 150,200 --max-batch 128 --seeds 3
+SIMULATE := $(BIN)/skit simulate $(SCHEDULERS) $(CLASSES) --out build/reference
+reference-serving: $(INSTALLED)
+	rm -rf build/reference/schedulers build/reference/schedulers-held-out
+	$(SIMULATE)/schedulers $(FITTED)
+	$(SIMULATE)/schedulers-held-out $(HELD_OUT)
+	cp build/reference/schedulers/*/report.html build/reference/schedulers/*/simulate.csv results/reference/schedulers
+	cp build/reference/schedulers-held-out/*/report.html build/reference/schedulers-held-out/*/simulate.csv \
+		results/reference/schedulers-held-out
+	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
 
 # With the native executor for this kind of processor; without a compiler, one that leaves it out.
 wheel: $(INSTALLED)
