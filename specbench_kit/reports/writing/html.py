@@ -29,7 +29,8 @@ def page(markdown: str, drawings: Mapping[str, str]) -> str:
     """The page; `drawings` are SVG texts by the path that the Markdown names, less its suffix."""
     lines = markdown.splitlines()
     title = next((_text(line[2:]) for line in lines if line.startswith("# ")), "Report")
-    return document(title, "\n".join(_blocks(lines, drawings)), CSS, scripted=True)
+    body = "\n".join(_blocks(lines, drawings))
+    return document(title, f"<main>\n{body}\n</main>", CSS, scripted=True)
 
 
 def document(title: str, body: str, css: str, *, scripted: bool = False) -> str:
