@@ -23,7 +23,7 @@ MARKS_NOTE = f"under against, {wording.EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
 UNIT = " tok/s"
 """Of throughput, which stands at its head alone, so that rows fit."""
 WINNER = "*"
-WINNER_NOTE = f"{WINNER} the fastest that can be deployed and is lossless; rows go from fast to slow"
+WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
 
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
