@@ -19,7 +19,8 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load as load_deployment
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.option import declared_in, from_keywords, part
-from specbench_kit.serving.options import Recorded
+from specbench_kit.serving.events import parse_window
+from specbench_kit.serving.options import Kept, Recorded
 from specbench_kit.serving.run import Run
 from specbench_kit.serving.settings import Settings as ServingSettings
 from specbench_kit.sweeps.run import run_sweep
@@ -102,10 +103,13 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
     """Simulate many devices that share one verifier, as `skit simulate` does.
 
     `options` are the fields of `serving.options.Simulated`, such as `devices`, `acceptance` and `deployment`; where no
-    acceptance is given, a trace is recorded first, of what the fields of `serving.options.Recorded` say.
+    acceptance is given, a trace is recorded first, of what the fields of `serving.options.Recorded` say. `events` and
+    `timeline` are those of `serving.options.Kept`.
     """
     of_trace = {field.name for field, _, _ in declared_in(Recorded)}
     recorded = from_keywords(Recorded, {name: options.pop(name) for name in of_trace & options.keys()})
+    kept = from_keywords(Kept, {name: options.pop(name) for name in ("events", "timeline") if name in options})
+    window = parse_window(kept.timeline) if kept.timeline else None
     recording = RecordSettings(
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
@@ -117,7 +121,7 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
     loaded = None
     if settings.records:
         loaded = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
-    outcome = Run(settings=settings, dataset=loaded, report=progress or _silent).simulate()
+    outcome = Run(settings=settings, dataset=loaded, report=progress or _silent).simulate(kept.events, window)
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 

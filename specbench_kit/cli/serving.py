@@ -2,14 +2,11 @@
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.declared import Given, part
-from specbench_kit.option import RUN
-from specbench_kit.serving.options import Recorded, Rule
+from specbench_kit.serving.options import Kept, Published, Recorded, Rule
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,11 +15,6 @@ if TYPE_CHECKING:
     from specbench_kit.papers.experiment import Experiment
     from specbench_kit.serving.run import Chosen, Outcome, Run
     from specbench_kit.serving.settings import Settings
-
-PresetOption = Annotated[
-    str | None,
-    typer.Option(help="A published experiment from `skit list presets`; other options change it.", rich_help_panel=RUN),
-]
 
 
 def find_preset(name: str | None) -> "Chosen | None":
@@ -54,14 +46,14 @@ def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings
     return Settings(**chosen, recording=recording, argv=argv)
 
 
-def run_command(command: str, given: Given, preset: str | None, as_json: bool) -> None:
+def run_command(command: str, given: Given, as_json: bool) -> None:
     """Run a command with its options, or the command of a preset."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.serving.run import Run
 
-    chosen = find_preset(preset)
+    chosen = find_preset(Published(**part(Published, given)).preset)
     settings = make_settings(given, chosen.preset if chosen else None)
     settings.points()
     console = Console(stderr=as_json)
@@ -91,8 +83,8 @@ def _start(command: str, run: "Run", options: Given) -> "Outcome":
 
     if command == "capacity":
         return run.capacity(Rule(**{**part(Rule, options), "objective": run.settings.objective}))
-    window = parse_window(options["timeline"]) if options.get("timeline") else None
-    return run.simulate(bool(options.get("events")), window)
+    kept = Kept(**part(Kept, options))
+    return run.simulate(kept.events, parse_window(kept.timeline) if kept.timeline else None)
 
 
 def _load(settings: "Settings", asked: Recorded, console: "Console") -> "LoadedDataset":

@@ -15,7 +15,7 @@ from specbench_kit.common_options import (
     TorchDevice,
 )
 from specbench_kit.errors import SkitError
-from specbench_kit.option import DEPLOYMENT, RUN, Option
+from specbench_kit.option import DEPLOYMENT, OUTPUT, RUN, Option
 
 LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
 Objective = Literal["speed", "tpot"]
@@ -183,6 +183,25 @@ class Recorded(Prompts):
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     max_new_tokens: MaxNewTokens = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What is kept of a simulation besides its numbers."""
+
+    events: Annotated[bool, Option("Keep every round, response and batch as Parquet.", OUTPUT)] = False
+    timeline: Annotated[
+        str | None, Option("FROM:TO, simulated seconds of each system to keep for Perfetto.", OUTPUT)
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """An experiment to begin with."""
+
+    preset: Annotated[
+        str | None, Option("A published experiment from `skit list presets`; other options change it.", RUN)
+    ] = None
 
 
 @dataclass(frozen=True)
