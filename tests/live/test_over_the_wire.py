@@ -8,7 +8,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.connection import Connection
 from specbench_kit.methods.spec import parse_method
 
-REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 24)
+REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 14)
 SAMPLED = Sampler(0.8, top_k=20)
 
 
