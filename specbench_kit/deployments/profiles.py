@@ -5,6 +5,7 @@ from pathlib import Path
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.devices import known_device
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import describe
 
@@ -15,6 +16,12 @@ def find_profile(name: str, folder: Path, place: str) -> Profile:
         return loading.load(str(folder / name) if cards.names_a_file(name) else name)
     except SkitError as error:
         raise SkitError(f"{place}: {error}") from error
+
+
+def power_of(profile: Profile) -> float:
+    """Watts of a profile's device, of all its cards together; 0 where its card states none."""
+    card = profile.device_card or known_device(profile.device)
+    return card.power_w * profile.tensor_parallel if card else 0.0
 
 
 def origin(profile: Profile) -> str:

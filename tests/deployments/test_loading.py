@@ -151,6 +151,9 @@ def test_a_file_of_ones_own_with_a_profile_beside_it(own: Path) -> None:
         "down_bytes_per_s": None,
         "seed": 3,
         "state_bytes": 0.0,
+        "draft_bytes": 0.0,
+        "loss": 0.0,
+        "retry_s": 0.0,
     }
 
 
