@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
+from specbench_kit.serving.over_time import over_time
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.steadiness import STEADY_WITHIN, drift, warm_up_s
@@ -43,6 +44,7 @@ def figures(scenario: Scenario, result: Result, objective: Objective = "speed", 
         "violations": _attribution(rounds, result, window),
         "server": _server(scenario, result),
         "steady": _steady(scenario, result),
+        "over_time": over_time(result),
         "cost": _cost(scenario, result),
     }
 
