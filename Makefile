@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark reference reference-serving wheel clean
+.PHONY: bench test lint types mutants benchmark engine-test soak reference reference-serving wheel docs clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -36,8 +36,18 @@ mutants: $(INSTALLED)
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
+# Against a real engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
+ENGINE ?= vllm
+ADDRESS ?= 127.0.0.1:8000
+engine-test: $(INSTALLED)
+	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
+
+# Not for CI: many devices at one server for minutes, on this machine alone.
+soak: $(INSTALLED)
+	$(BIN)/python scripts/soak.py
+
 REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
-TO_REFERENCE := --format md,html,csv,svg --out results/reference
+TO_REFERENCE := --format md,html,csv,svg,latex,pdf --out results/reference
 reference: $(INSTALLED)
 	rm -rf build/reference results/reference/measured results/reference/specedge results/reference/specpipe
 	$(REFERENCE)/measured
@@ -71,6 +81,11 @@ reference-serving: $(INSTALLED)
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls -l dist/*.whl
+
+# The site, in build/site; a warning is an error.
+docs: $(INSTALLED)
+	@$(call PIP_INSTALL,--editable '.[dev$(COMMA)docs]')
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -30,6 +30,7 @@ from benchmarks import (
     specedge,
     speedup,
     start_up,
+    wire,
 )
 from benchmarks.common import Figure, Outcome, Setting, Skipped
 from specbench_kit.runs import provenance
@@ -52,6 +53,7 @@ MODULES = (
     serving_log,
     specedge,
     calibration,
+    wire,
 )
 BENCHMARKS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 

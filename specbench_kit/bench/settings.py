@@ -8,9 +8,11 @@ from typing import Annotated, Literal, get_args
 from specbench_kit.common_options import (
     BatchSize,
     DataDir,
+    DeviceMap,
     Draft,
     Dtype,
     Limit,
+    MaxMemory,
     MaxNewTokens,
     Out,
     Resume,
@@ -114,6 +116,8 @@ class Settings:
             RUN,
         ),
     ] = False
+    device_map: DeviceMap = ""
+    max_memory: MaxMemory = ""
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
@@ -121,7 +125,11 @@ class Settings:
     ] = 0
     server: Annotated[
         str | None,
-        Option("HOST:PORT of a `skit serve` that has the target and verifies; --target is then not loaded.", SERVER),
+        Option(
+            "HOST:PORT of a `skit serve` that has the target and verifies, or ENGINE://HOST:PORT of sglang, vllm, "
+            "llama-cpp or any server of completions; --target is then not loaded.",
+            SERVER,
+        ),
     ] = None
     server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
     server_ca: Annotated[

@@ -24,9 +24,11 @@ def say(console: "Console", line: str, style: str = "") -> None:
     console.print(Text(one_line(line), style=style), soft_wrap=True)
 
 
-def tell_report(console: "Console", folder: Path, summary: dict[str, Any], as_json: bool) -> None:
+def tell_report(
+    console: "Console", folder: Path, summary: dict[str, Any], as_json: bool, name: str = "report.md"
+) -> None:
     """Say where the report lies, and end stdout with the summary where that is asked for."""
-    say(console, f"report: {folder / 'report.md'}")
+    say(console, f"report: {folder / name}")
     if as_json:
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
 

@@ -13,12 +13,14 @@ from specbench_kit.cli import (
     doctor,
     interchange,
     listing,
+    load,
     measure_ranks,
     new,
     profile_drafter,
     profile_verifier,
     record,
     report,
+    reproduce,
     rerun,
     serve,
     simulate,
@@ -44,6 +46,9 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit profile-verifier --gpu a100             how long a device takes to verify
   skit simulate, skit capacity                 many devices, one verifier
   skit new method my-rule                      a policy of your own, with its test, to start from
+  skit serve, skit bench --server              a target here, drafts that come over a wire
+  skit load, skit validate                     many devices at a real server, the simulator beside them
+  skit reproduce wisp/table-2                  published numbers beside ours
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -72,6 +77,8 @@ def _start(
 app.command("bench")(configurable(bench.bench))
 app.command("rerun")(configurable(rerun.rerun))
 app.command("serve")(configurable(serve.serve))
+app.command("load")(configurable(load.load))
+app.command("validate")(configurable(load.validate))
 app.command("report")(configurable(report.report))
 app.command("compare")(configurable(compare.compare))
 app.command("import")(configurable(interchange.import_run))
@@ -87,6 +94,7 @@ app.command("tune")(configurable(tune.tune))
 app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
+app.command("reproduce")(configurable(reproduce.reproduce))
 app.command("list")(configurable(listing.list_entries))
 app.command("new")(configurable(new.new))
 app.command("doctor")(configurable(doctor.doctor))

@@ -29,6 +29,8 @@ class Caller:
     tokenizer: str
     vocabulary: int
     token: str = ""
+    model_hash: str = ""
+    """Of the target that its drafts were recorded with, where there is no tokenizer."""
     roots: bytes | None = None
     """Certificates that the server's has to be signed by; without them nothing is encrypted."""
 
@@ -53,7 +55,14 @@ class Connection:
 
     def receive(self, wait_s: float = PATIENCE_S) -> tuple[float, Any]:
         """The next frame and when it arrived; a `LostError` where the stream ended before."""
-        return self._stream.receive(wait_s)
+        found = self._stream.poll(wait_s)
+        if found is None:
+            raise LostError("no answer")
+        return found
+
+    def poll(self, wait_s: float) -> tuple[float, Any] | None:
+        """The same, or nothing where nothing came in so long."""
+        return self._stream.poll(wait_s)
 
     @property
     def has_news(self) -> bool:
@@ -92,8 +101,8 @@ class Connection:
         self._stream = _Stream(self._channel, self._link)
         caller = self._caller
         hello = {"protocol": PROTOCOL, "tokenizer": caller.tokenizer, "vocabulary": caller.vocabulary}
-        self._stream.send(Up(hello={**hello, "token": caller.token}))
-        _, welcome = self._stream.receive(WELCOME_S)
+        self._stream.send(Up(hello={**hello, "token": caller.token, "model_hash": caller.model_hash}))
+        _, welcome = self.receive(WELCOME_S)
         return welcome.welcome
 
 
@@ -105,7 +114,7 @@ class _Nothing:
     def send(self, up: Any) -> None:
         raise LostError("not connected")
 
-    def receive(self, wait_s: float) -> tuple[float, Any]:
+    def poll(self, wait_s: float) -> tuple[float, Any] | None:
         raise LostError("not connected")
 
     def end(self) -> None:
@@ -134,11 +143,11 @@ class _Stream(_Nothing):
         else:
             self._up.put(up, up.ByteSize())
 
-    def receive(self, wait_s: float) -> tuple[float, Any]:
+    def poll(self, wait_s: float) -> tuple[float, Any] | None:
         try:
-            moment_s, found = self._in.get(timeout=wait_s)
+            moment_s, found = self._in.get(timeout=wait_s) if wait_s > 0 else self._in.get_nowait()
         except Empty:
-            raise LostError("no answer") from None
+            return None
         if isinstance(found, Exception):
             self._in.put((moment_s, found))
             raise _why(found)

@@ -11,9 +11,16 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.engine_verifier import EngineVerifier
+from specbench_kit.live.engines.base import Engine, engines
 from specbench_kit.live.pair import Drafts, Stated
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
+
+PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
+"""By which two tokenizers are held against each other."""
+CONTEXT = 2048
+"""Of an engine that does not say how much its model reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,26 @@ class Skit:
         self.connection.close()
 
 
+@dataclass
+class Foreign:
+    """An engine of others. What it does not say of itself is taken from the draft model's tokenizer."""
+
+    way: Way
+    engine: Engine
+    stated: Stated
+
+    def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
+        if not (sampler.greedy or self.engine.samples):
+            raise SkitError(f"{self.way.address} scores greedy drafts alone: ask it by completions://")
+        return EngineVerifier(self.engine, sampler, seed)
+
+    def describe(self) -> dict[str, Any]:
+        return {"server": {"kind": self.way.address.partition("://")[0]}}
+
+    def close(self) -> None:
+        self.engine.close()
+
+
 def shaped(link: Link) -> dict[str, Any]:
     """A shaped link in a run; a bandwidth of null is the real one's."""
     return finite(link)
@@ -85,13 +112,36 @@ def shaped(link: Link) -> dict[str, Any]:
 
 def reach(way: Way, drafts: Drafts) -> Server:
     """Connect to a server; one line says why that cannot be."""
+    scheme, is_engine, address = way.address.partition("://")
+    if is_engine:
+        return _engine(way, engines.get(scheme)(f"http://{address}"), drafts)
     token = _read(way.token_file).decode().strip() if way.token_file else ""
     roots = _read(way.roots) if way.roots else None
-    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots)
+    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots=roots)
     try:
         return Skit(way, Connection(way.address, caller, way.link))
     except LostError as lost:
         raise SkitError(f"no server answers at {way.address}: {lost}; start one with skit serve") from lost
+
+
+def _engine(way: Way, engine: Engine, drafts: Drafts) -> Foreign:
+    if (way.token_file, way.roots, way.link) != (None, None, None):
+        raise SkitError("--server-token, --server-ca and --link are for a skit serve: leave them out for an engine")
+    name, context = engine.model()
+    own = drafts.tokenizer.encode(PROBE, add_special_tokens=False)
+    if (theirs := engine.tokenize(PROBE)) not in (None, own):
+        raise SkitError(f"{name} at {way.address} has another tokenizer than the draft model: {theirs} for {own}")
+    eos = drafts.tokenizer.eos_token_id
+    stated = Stated(
+        name=name,
+        hash="unknown",
+        dtype="unknown",
+        vocabulary=drafts.vocabulary,
+        context=context or CONTEXT,
+        eos_ids=() if eos is None else (eos,),
+        bitwise=False,
+    )
+    return Foreign(way, engine, stated)
 
 
 def _read(path: Path) -> bytes:

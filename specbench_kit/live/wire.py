@@ -17,8 +17,9 @@ METHOD = f"/{SERVICE}/Decode"
 _SCALARS = {"u32": 13, "u64": 4, "i64": 3, "f32": 2, "f64": 1, "bool": 8, "str": 9, "bytes": 12}
 _REPEATED, _ONE = 3, 1
 _MESSAGES = {
-    "Hello": "protocol:u32 tokenizer:str vocabulary:u32 token:str",
-    "Limits": "sessions:u32 nodes:u32 context:u32 frame_bytes:u32 credit:u32 candidates:u32",
+    # A device that drafts from a record names the target that this is of, in place of a tokenizer.
+    "Hello": "protocol:u32 tokenizer:str vocabulary:u32 token:str model_hash:str",
+    "Limits": "sessions:u32 nodes:u32 context:u32 frame_bytes:u32 credit:u32 candidates:u32 batch:u32 slots:u32",
     "Welcome": "protocol:u32 server:str model:str model_hash:str tokenizer:str vocabulary:u32 eos_ids:u32* bitwise:bool"
     " parameters:u64 dtype:str scheduler:str device:str limits:Limits heartbeat_s:f64",
     "Sampling": "temperature:f64 top_p:f64 top_k:u32 seed:i64 request:str",
@@ -30,7 +31,7 @@ _MESSAGES = {
     "Draft": "session:str round:u32 base:u32 tokens:u32* parents:u32* counts:u32* ids:u32* probabilities:f32*"
     " round_ms:f64 remaining_ms:f64 drafted_us:u64",
     "Verdict": "session:str round:u32 status:u32 path:u32* extra:u32 queue_us:u64 verify_us:u64 batch:u32 cached:u32"
-    " computed:u32 credit:u32 suffix:u32*",
+    " computed:u32 credit:u32 suffix:u32* number:u64 expected_us:u64 left:u32",
     "Refused": "session:str round:u32 status:u32 reason:str retry_ms:u32",
     "Cancel": "session:str round:u32",
     "Close": "session:str",

@@ -38,16 +38,25 @@ class Job:
         return [] if self.degraded else list(range(1, len(self.draft.tree)))
 
 
+class Batch(NamedTuple):
+    """Its number, requests, seconds as it took and as the scheduler expected it, and how many rounds it left behind."""
+
+    number: int
+    size: int
+    verify_s: float
+    expected_s: float
+    left: int
+
+
 class Done(NamedTuple):
-    """A round with its verdict, or with what went wrong; seconds from arrival to start, and of the verification."""
+    """A round with its verdict, or with what went wrong; seconds from arrival to start."""
 
     job: Job
     verdict: Verdict | None
     error: str
     queue_s: float
-    verify_s: float
-    batch: int
     cached: int
+    batch: "Batch"
 
 
 Deliver = Callable[[list[Done]], None]
@@ -59,7 +68,8 @@ class Batches(Thread):
     def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
         super().__init__(name="verification", daemon=True)
         self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
-        self._queue = scheduler.queue(estimator, Limits(min(most, self._slots)))
+        self.limits = Limits(min(most, self._slots))
+        self._queue = scheduler.queue(estimator, self.limits)
         self._verifiers: dict[Sampler, ModelVerifier] = {}
         self._in_kv: OrderedDict[str, Held] = OrderedDict()
         self._waiting: dict[Waiting, Job] = {}
@@ -69,7 +79,7 @@ class Batches(Thread):
         self._changed = Condition()
         self._stopping = False
         self.deliver: Deliver = lambda _: None
-        self.evictions = 0
+        self.evictions = self._verified = 0
         self.waiting = 0
         """Rounds in line."""
 
@@ -101,7 +111,8 @@ class Batches(Thread):
                 decision = self._queue.next_batch(reading_s())
                 again_s = decision.again_s
                 if decision.batch:
-                    self._verify([self._pop(waiting) for waiting in decision.batch])
+                    expected_s = self._estimator.of_batch(decision.batch)
+                    self._verify([self._pop(waiting) for waiting in decision.batch], expected_s)
                     again_s = 0.0 if self._waiting else inf
 
     def _wait(self, until_s: float) -> bool:
@@ -143,7 +154,7 @@ class Batches(Thread):
             self.waiting -= 1
         return job
 
-    def _verify(self, jobs: Sequence[Job]) -> None:
+    def _verify(self, jobs: Sequence[Job], expected_s: float) -> None:
         started_s = reading_s()
         live = [job for job in jobs if not job.held.closed]
         cached = {job: self._bring_in(job.held, live) for job in live}
@@ -151,13 +162,14 @@ class Batches(Thread):
             found: list[tuple[Verdict | None, str]] = [(verdict, "") for verdict in self._forward(live)]
         except SkitError:
             found = [self._alone(job) for job in live]
-        verify_s = reading_s() - started_s
+        for job, (verdict, _) in zip(live, found, strict=True):
+            self._commit(job, verdict)
+        self._verified += 1
+        batch = Batch(self._verified, len(live), reading_s() - started_s, expected_s, len(self._waiting))
         done = [
-            Done(job, verdict, error, max(0.0, started_s - job.arrived_s), verify_s, len(live), cached[job])
+            Done(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
             for job, (verdict, error) in zip(live, found, strict=True)
         ]
-        for one in done:
-            self._commit(one)
         self.deliver(done)
 
     def _forward(self, jobs: Sequence[Job]) -> list[Verdict]:
@@ -181,15 +193,15 @@ class Batches(Thread):
             self._evict(job.held.name, job.held)
             return None, str(error)
 
-    def _commit(self, done: Done) -> None:
-        if done.verdict is None:
+    def _commit(self, job: Job, verdict: Verdict | None) -> None:
+        if verdict is None:
             return
-        held = done.job.held
-        held.text.commit(done.verdict.tokens)
-        self._verifier(held.sampler).commit(done.verdict)
+        held = job.held
+        held.text.commit(verdict.tokens)
+        self._verifier(held.sampler).commit(verdict)
         held.cached = len(held.text.tokens) - 1
         held.rounds += 1
-        held.committed += len(done.verdict.tokens)
+        held.committed += len(verdict.tokens)
 
     def _verifier(self, sampler: Sampler) -> ModelVerifier:
         if sampler not in self._verifiers:

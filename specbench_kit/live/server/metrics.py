@@ -35,7 +35,7 @@ class Counters:
         if not done:
             return
         self.batch.observe(len(done))
-        self.verify_s.observe(done[0].verify_s)
+        self.verify_s.observe(done[0].batch.verify_s)
         self.rounds.inc(len(done))
         self.degraded.inc(sum(one.job.degraded for one in done))
         tokens = sum(len(one.verdict.tokens) for one in done if one.verdict)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,13 +25,15 @@ from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.version import __version__
 
 Fields = dict[str, Any]
+SWITCH_S = 0.0005
+"""After which one thread lets another go on: an answer must not wait for the preparation of the next batch."""
 
 
 def make(settings: Settings) -> tuple[Service, Counters, Fields]:
     """A server that does not listen yet, and what there is to say of it."""
     scheduler, tokens, door = parse_scheduler(settings.scheduler), settings.tokens(), _door(settings)
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
-    context = min(settings.context, pair.target.context)
+    context = min(settings.session_tokens, pair.target.context)
     runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
     about = pair.target.describe(hash_model)
     latency, origin = expectation(settings.profile, about["hash"], runner)
@@ -62,7 +65,11 @@ def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, 
         "bitwise": runner.executor.bitwise,
         "device": str(runner.device),
         "heartbeat_s": bounds.heartbeat_s,
-        "limits": {name: getattr(bounds, name) for name in told},
+        "limits": {
+            **{name: getattr(bounds, name) for name in told},
+            "batch": batches.limits.requests,
+            "slots": runner.executor.slots,
+        },
     }
     return Desk(Sessions(bounds, vocabulary), batches, welcome, tokens, Counters())
 
@@ -71,6 +78,8 @@ def serve(settings: Settings, service: Service, counters: Counters, ready: Calla
     """Until SIGINT or SIGTERM."""
     if settings.metrics is not None:
         counters.serve(*host_and_port(settings.metrics))
+
+    sys.setswitchinterval(SWITCH_S)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()

@@ -137,6 +137,7 @@ class Service:
     async def _serve(self, stream: Stream, context: Any) -> None:
         """Read and write side by side until either ends."""
         tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write)]
+        stream.heard_s = reading_s()
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
@@ -146,19 +147,16 @@ class Service:
             task.result()
 
     async def _read(self, stream: Stream, context: Any) -> None:
-        while True:
-            try:
-                frame = await asyncio.wait_for(context.read(), self.desk.bounds.idle_s)
-            except TimeoutError:
-                raise Refusal(Status.IDLE, "nothing was said for long") from None
-            if frame is grpc.aio.EOF:
-                return
+        while (frame := await context.read()) is not grpc.aio.EOF:
             if frame is None:
                 raise Refusal(Status.MALFORMED_FRAME, "a frame that cannot be read")
+            stream.heard_s = reading_s()
             stream.take(frame)
 
     async def _write(self, stream: Stream, context: Any) -> None:
         while (answer := await stream.out.get()) is not None:
+            if isinstance(answer, Refusal):
+                raise answer
             await context.write(answer)
 
     def _deliver(self, done: list[Done]) -> None:
@@ -178,6 +176,9 @@ class Service:
             desk.counters.waiting.set(desk.batches.waiting)
             desk.counters.evictions.set(desk.batches.evictions)
             now_s = reading_s()
+            for stream in self._streams:
+                if now_s - stream.heard_s > desk.bounds.idle_s:
+                    stream.answered(Refusal(Status.IDLE, "nothing was said for long"))
             rates = desk.counters.tally.per_second(now_s - asked_s)
             asked_s = now_s
             self.report(Doing(len(self._streams), len(desk.sessions), desk.batches.waiting, *rates))

@@ -27,7 +27,7 @@ class Settings:
     scheduler: Annotated[str, Option("Who is verified next: a name from `skit list schedulers`.", RUN)] = "fcfs"
     slots: Annotated[int, Option("Sessions whose KV is held; others come back cold.", DECODING)] = 16
     most: Annotated[int, Option("Requests of a batch.", DECODING, flag="max-batch")] = 64
-    context: Annotated[int, Option("Tokens of a session.", DECODING)] = 1024
+    session_tokens: Annotated[int, Option("The longest session, prompt and draft included.", DECODING)] = 1024
     sessions: Annotated[int, Option("Sessions held.", DECODING)] = 4096
     listen: Annotated[str, Option("HOST:PORT; port 0 is any free one.", DOOR)] = "127.0.0.1:7070"
     metrics: Annotated[str | None, Option("HOST:PORT of a page for Prometheus.", DOOR)] = None
@@ -38,8 +38,8 @@ class Settings:
     insecure: Annotated[bool, Option("Listen beyond loopback without TLS.", DOOR)] = False
 
     def __post_init__(self) -> None:
-        for name in ("slots", "most", "context", "sessions"):
-            flag = "max-batch" if name == "most" else name
+        for name in ("slots", "most", "session_tokens", "sessions"):
+            flag = "max-batch" if name == "most" else name.replace("_", "-")
             _require(getattr(self, name) >= 1, f"--{flag} must be at least 1, not {getattr(self, name)}")
         _require((self.tls_cert is None) == (self.tls_key is None), "--tls-cert and --tls-key go together")
         host, _ = host_and_port(self.listen)

@@ -34,7 +34,7 @@ class Desk:
             raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
         if self.tokens and not any(compare_digest(hello.token.encode(), one.encode()) for one in self.tokens):
             raise Refusal(Status.WRONG_TOKEN, "this server asks for a token that it knows")
-        if hello.tokenizer != self.welcome["tokenizer"]:
+        if hello.tokenizer != self.welcome["tokenizer"] and hello.model_hash != self.welcome["model_hash"]:
             raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
         return Down(welcome=self.welcome)
 
@@ -75,7 +75,6 @@ class Desk:
 
     def done(self, found: list[Done]) -> None:
         """A batch was verified."""
-        self.counters.count(found)
         for one in found:
             held = one.job.held
             held.in_flight = False
@@ -87,6 +86,7 @@ class Desk:
                 answer = held.last = _verdict(one, self.bounds.credit)
             if held.stream is not None:
                 held.stream.answered(answer)
+        self.counters.count(found)
 
     def _begin(self, frame: Any, held: Held) -> Any | None:
         text = held.text
@@ -121,6 +121,7 @@ class Stream:
     def __init__(self, desk: Desk) -> None:
         self.desk, self.held = desk, dict[str, Held]()
         self.out: asyncio.Queue[Any] = asyncio.Queue()
+        self.heard_s = 0.0
         self._takes: dict[str, Callable[[Any, Stream], Any | None]] = {
             "open": desk.open,
             "draft": desk.draft,
@@ -128,7 +129,7 @@ class Stream:
         }
 
     def answered(self, answer: Any) -> None:
-        """An answer is there; None is the end of all of them."""
+        """An answer is there; None is the end of all of them, a `Refusal` the end with a reason."""
         self.out.put_nowait(answer)
 
     def take(self, frame: Any) -> None:
@@ -169,8 +170,11 @@ def _verdict(one: Done, credit: int) -> Any:
             "path": verdict.path,
             "extra": verdict.extra,
             "queue_us": round(one.queue_s * 1e6),
-            "verify_us": round(one.verify_s * 1e6),
-            "batch": one.batch,
+            "verify_us": round(one.batch.verify_s * 1e6),
+            "expected_us": round(one.batch.expected_s * 1e6),
+            "batch": one.batch.size,
+            "number": one.batch.number,
+            "left": one.batch.left,
             "cached": one.cached,
             "computed": verdict.weight,
             "credit": credit,

@@ -1,0 +1,1 @@
+"""Servers of others, as verifiers: one adapter a file."""

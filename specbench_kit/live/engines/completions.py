@@ -1,0 +1,47 @@
+"""Any server with OpenAI's completions that tells token ids: one token asked for after every prefix of the draft."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from specbench_kit.live.engines.base import Asked, Engine, engines, strange
+
+
+@engines.register("completions")
+class Completions(Engine):
+    """k+1 requests for one token each: they share the server's prefix cache, and its own sampler chooses.
+
+    Greedy ones go as one batch; sampled ones each with the seed of its place in the output.
+    """
+
+    def __init__(self, base: str) -> None:
+        super().__init__(base)
+        self._at_once = ThreadPoolExecutor(16, "completions")
+
+    def answers(self, asked: Asked) -> list[int]:
+        if asked.sampler.greedy:
+            return self._tokens({"prompt": asked.prefixes, "temperature": 0.0})
+        sampler = asked.sampler
+        sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
+        bodies = [
+            {"prompt": [prefix], "seed": seed, **sampling}
+            for prefix, seed in zip(asked.prefixes, asked.seeds, strict=True)
+        ]
+        return [token for (token,) in self._at_once.map(self._tokens, bodies)]
+
+    def _tokens(self, body: dict[str, Any]) -> list[int]:
+        more = {"max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
+        found = self.post("/v1/completions", {**body, **more})
+        try:
+            choices = sorted(found["choices"], key=lambda choice: int(choice["index"]))
+            tokens = [int(choice["token_ids"][0]) for choice in choices]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise strange(self._base, f"it has to tell token ids ({error!r})") from error
+        if len(tokens) != len(body["prompt"]):
+            raise strange(self._base, f"{len(tokens)} answers to {len(body['prompt'])} prompts")
+        return tokens
+
+    @property
+    def _model(self) -> str:
+        if not hasattr(self, "_name"):
+            self._name = self.model()[0]
+        return self._name

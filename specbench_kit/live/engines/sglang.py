@@ -1,0 +1,33 @@
+"""SGLang: one request that scores the draft alone."""
+
+from specbench_kit.live.engines.base import Asked, Engine, engines, strange
+
+
+@engines.register("sglang")
+class Sglang(Engine):
+    """By log-probabilities of the input from the last committed token on; its prefix cache serves what is before."""
+
+    samples = False
+
+    def answers(self, asked: Asked) -> list[int]:
+        count = len(asked.chain)
+        body = {
+            "input_ids": [*asked.text, *asked.chain],
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
+            "return_logprob": True,
+            "logprob_start_len": len(asked.text) - 1,
+            "top_logprobs_num": 1,
+        }
+        found = self.post("/generate", body)
+        try:
+            told = found["meta_info"]
+            rows = told["input_top_logprobs"][-count:] if count else []
+            last = told["output_top_logprobs"][0] if "output_ids" not in found else [[0.0, found["output_ids"][0]]]
+            answers = [int(row[0][1]) for row in [*rows, last]]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise strange(self._base, repr(error)) from error
+        return answers
+
+    def model(self) -> tuple[str, int | None]:
+        found = self.get("/get_model_info")
+        return str(found["model_path"]), None

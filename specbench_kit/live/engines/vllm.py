@@ -1,0 +1,33 @@
+"""vLLM: one request that scores the whole draft."""
+
+from typing import Any
+
+from specbench_kit.live.engines.base import Asked, Engine, engines, likeliest, strange
+
+
+@engines.register("vllm")
+class Vllm(Engine):
+    """By `prompt_logprobs` of its token-in, token-out route: the context is computed anew for every draft.
+
+    Its prefix cache stays out of this, as it does by itself where prompts are scored. Newer versions have the route
+    with VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
+    """
+
+    samples = False
+
+    def answers(self, asked: Asked) -> list[int]:
+        count = len(asked.chain)
+        sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
+        if count:
+            sampling["prompt_logprobs"] = 1
+        body = {"token_ids": [*asked.text, *asked.chain], "sampling_params": sampling, "stream": False}
+        found = self.post("/inference/v1/generate", body)
+        try:
+            rows = found["prompt_logprobs"][-count:] if count else []
+            answers = [*map(likeliest, rows), int(found["choices"][0]["token_ids"][0])]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise strange(self._base, repr(error)) from error
+        return answers
+
+    def tokenize(self, text: str) -> list[int] | None:
+        return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])

@@ -1,0 +1,200 @@
+"""`skit load` and `skit validate`: a server under many devices, and the simulator beside it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specbench_kit.decoding.json_fields import parse
+from specbench_kit.decoding.latency import TableModel
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.description import describe, finite
+from specbench_kit.deployments.restoring import restore
+from specbench_kit.errors import SkitError
+from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.load.drive import LATE_S, Drive
+from specbench_kit.live.load.settings import Settings
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.profilers import loading
+from specbench_kit.reports.live import report
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.events import write_events
+from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.result import Result
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.sources import of_trace
+from specbench_kit.serving.systems.base import System
+from specbench_kit.traces.replay import ready, recorded
+from specbench_kit.traces.trace import RequestTrace, TraceFile
+
+Fields = dict[str, Any]
+Report = Callable[[str, int, int], None]
+TRACE = "trace.parquet"
+VALIDATION = "validation"
+RAMP_S = 5.0
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A folder, and what stands in its summary."""
+
+    folder: Path
+    run: Fields
+    summary: Fields
+    text: str
+
+
+def load(settings: Settings, told: Report) -> Outcome:
+    """Every number of devices, one after the other, at the server; a new folder with a report."""
+    trace = TraceFile(settings.trace)
+    connection = _connect(settings, trace)
+    welcome = connection.welcome
+    deployment = _deployment(settings, trace, welcome.model_hash)
+    config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
+    scenarios = {devices: _scenario(config, devices, trace, deployment) for devices in settings.devices}
+    folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
+    run = _describe(settings, config, trace, deployment, welcome)
+    folder.mkdir(parents=True)
+    shutil.copyfile(settings.trace, folder / TRACE)
+    texts, rows = _texts(trace), list[Fields]()
+    for done, (devices, scenario) in enumerate(scenarios.items()):
+        told(f"{devices} devices", done, len(scenarios))
+        driven = Drive(scenario, settings.seed, connection, texts).run()
+        rows.append({**_row(scenario, devices, driven.result), "late_s": list(driven.late_s)})
+        if settings.events:
+            write_events(folder / "events", f"devices-{devices}", driven.result)
+        connection.reconnect()
+    told("done", len(scenarios), len(scenarios))
+    connection.close()
+    summary: Fields = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
+    text = report.of_load(run, summary)
+    _write(folder, run, summary, text)
+    return Outcome(folder, run, summary, text)
+
+
+def validate(folder: Path, told: Report) -> Outcome:
+    """The same scenarios in the simulator, beside what was measured: into the run's folder."""
+    run, summary = _read(folder / "run.json"), _read(folder / "summary.json")
+    if run.get("command") != "load":
+        raise SkitError(f"{folder} is no run of skit load")
+    trace, deployment, config = TraceFile(folder / TRACE), restore(run["deployment"]), run["config"]
+    rows = []
+    for done, measured in enumerate(summary["rows"]):
+        devices = measured["devices"]
+        told(f"{devices} devices", done, len(summary["rows"]))
+        scenario = _scenario(config, devices, trace, deployment)
+        simulated = _row(scenario, devices, simulate(scenario, config["seed"]))
+        rows.append({"devices": devices, "measured": measured, "simulated": simulated})
+    told("done", len(rows), len(rows))
+    found = {"rows": [{**row, "apart": report.apart(row["measured"], row["simulated"])} for row in rows]}
+    text = report.of_validation(run, found)
+    write_text(folder / f"{VALIDATION}.json", to_json(found))
+    write_text(folder / f"{VALIDATION}.md", text)
+    return Outcome(folder, run, found, text)
+
+
+def _connect(settings: Settings, trace: TraceFile) -> Connection:
+    """The trace says which target it is of."""
+    wanted = str(trace.said("models", "target", "hash"))
+    token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
+    roots = settings.server_ca.read_bytes() if settings.server_ca else None
+    try:
+        return Connection(settings.server, Caller("", 0, token, wanted, roots))
+    except LostError as lost:
+        raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost
+
+
+def _deployment(settings: Settings, trace: TraceFile, target: str) -> Deployment:
+    """Devices as fast as the trace's machine, the link that was given, and a server as fast as its profile says."""
+    here, link = recorded(trace.header), settings.link or Link()
+    found = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
+    if found is None:
+        raise SkitError(
+            "no profile of the server's target on this machine: run skit profile-verifier, or give --profile"
+        )
+    draft = Endpoint("device", TableModel((settings.draft_s or trace.header.draft_s,)), origin=here.drafter.origin)
+    verifier = Endpoint(found.device, found.latency(), origin=f"profile {found.name}")
+    return replace(
+        here,
+        name="load",
+        drafter=draft,
+        verifier=verifier,
+        link=link,
+        placement="edge",
+        cached_prompts=False,
+        description="Devices that draft for a real server; only their own time and the link are modelled.",
+    )
+
+
+def _scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
+    method = ready(parse_method(config["method"]), trace, deployment)
+    return Scenario(
+        deployment,
+        System("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
+        of_trace(trace, method, deployment),
+        devices,
+        slo=parse_slo(config["slo"][0]),
+        arrivals=ClosedLoop(ramp_s=min(RAMP_S, config["warmup_s"] / 2)),
+        scheduler=config["scheduler"],
+        max_batch=config["max_batch"],
+        learned=method.learned,
+        duration_s=config["duration_s"],
+        warmup_s=config["warmup_s"],
+    )
+
+
+def _texts(trace: TraceFile) -> list[RequestTrace]:
+    """Those that have rounds, as the source counts them."""
+    return [text for text in trace if text.output_ids]
+
+
+def _row(scenario: Scenario, devices: int, result: Result) -> Fields:
+    found = figures(scenario, result)
+    rounds = result.rounds
+    counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
+    round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
+    return {"devices": devices, "round_s": dict(_spread(round_s)), "figures": found}
+
+
+def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
+    for name, share in PERCENTILES.items():
+        yield name, float(np.quantile(values, share)) if len(values) else None
+
+
+def _describe(settings: Settings, config: Fields, trace: TraceFile, deployment: Deployment, welcome: Any) -> Fields:
+    """The content of `run.json`."""
+    return {
+        "command": "load",
+        "time_kind": "measured",
+        "dataset": trace.header.run.get("dataset"),
+        "models": trace.header.run.get("models") or {},
+        "config": config,
+        "server": {"kind": welcome.server, "device": welcome.device, "scheduler": welcome.scheduler},
+        "deployment": describe(deployment),
+        **({"shaped_link": finite(settings.link)} if settings.link else {}),
+        **provenance.collect(settings.argv),
+    }
+
+
+def _read(path: Path) -> Fields:
+    try:
+        found = parse(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SkitError(f"cannot read {path}: {error}; name the folder of a finished run of skit load") from error
+    if not isinstance(found, dict):
+        raise SkitError(f"{path} holds no object: name the folder of a run of skit load")
+    return found
+
+
+def _write(folder: Path, run: Fields, summary: Fields, text: str) -> None:
+    write_text(folder / "run.json", to_json(run))
+    write_text(folder / "summary.json", to_json(summary))
+    write_text(folder / "report.md", text)

@@ -1,0 +1,1 @@
+"""A server under load, and the simulator beside it."""

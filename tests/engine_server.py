@@ -1,0 +1,103 @@
+"""A small HTTP server around a model that speaks the wire formats of other engines."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import torch
+from live_server import TARGET
+from tiny_models import plain_logits
+
+from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
+
+Body = dict[str, Any]
+
+
+def best(tokens: list[int]) -> list[tuple[int, float]]:
+    """The likeliest token after each token, with its log-probability."""
+    values, found = plain_logits(TARGET, tokens).log_softmax(-1).max(-1)
+    return list(zip(found.tolist(), values.tolist(), strict=True))
+
+
+def vllm(body: Body) -> Body:
+    tokens, sampling = body["token_ids"], body["sampling_params"]
+    after = best(tokens)
+    rows = [None, *({str(token): {"logprob": score, "rank": 1}} for token, score in after[:-1])]
+    return {
+        "choices": [{"index": 0, "token_ids": [after[-1][0]], "finish_reason": "length"}],
+        "prompt_logprobs": rows if "prompt_logprobs" in sampling else None,
+    }
+
+
+def sglang(body: Body) -> Body:
+    after, start = best(body["input_ids"]), body["logprob_start_len"]
+    rows = [None, *([[score, token, None]] for token, score in after[start:-1])]
+    return {"text": "", "output_ids": [after[-1][0]], "meta_info": {"input_top_logprobs": rows}}
+
+
+def one_token(tokens: list[int], body: Body) -> int:
+    """By the server's own sampler."""
+    sampler = Sampler(body["temperature"], body.get("top_p", 1.0), max(0, body.get("top_k", 0)))
+    logits = plain_logits(TARGET, tokens)[-1:]
+    if sampler.greedy:
+        return int(logits.argmax())
+    return draw(sampler.probabilities(logits), [RequestRandom(body["seed"], "").uniform("target")])[0]
+
+
+def completions(body: Body) -> Body:
+    found = [one_token(tokens, body) for tokens in body["prompt"]]
+    return {"choices": [{"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(found)]}
+
+
+def llama_cpp(body: Body) -> list[Body]:
+    return [{"index": i, "tokens": [one_token(tokens, body)]} for i, tokens in enumerate(body["prompt"])]
+
+
+ROUTES = {
+    "/inference/v1/generate": vllm,
+    "/generate": sglang,
+    "/v1/completions": completions,
+    "/completion": llama_cpp,
+}
+MODELS = {
+    "/v1/models": {"data": [{"id": "tiny", "max_model_len": 160}]},
+    "/get_model_info": {"model_path": "tiny"},
+    "/props": {"default_generation_settings": {"n_ctx": 160}},
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.answer(MODELS.get(self.path))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with torch.inference_mode():
+            self.answer(ROUTES[self.path](body) if self.path in ROUTES else None)
+
+    def answer(self, content: Any) -> None:
+        payload = json.dumps(content).encode()
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, *arguments: Any) -> None:
+        return
+
+
+@contextmanager
+def engine_server() -> Iterator[str]:
+    """Yields its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

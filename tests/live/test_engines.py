@@ -1,0 +1,71 @@
+"""Adapters to other engines, over the wire formats of these, around a real model."""
+
+import pytest
+from engine_server import engine_server
+from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner
+from tiny_models import GREEDY, make_requests, outputs, random_prompts
+
+from specbench_kit.assembly import remote_engine
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
+from specbench_kit.live.engine_verifier import EngineVerifier
+from specbench_kit.live.engines.base import Asked, engines
+from specbench_kit.methods.spec import parse_method
+
+REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 10)
+SAMPLED = Sampler(0.8, top_k=20)
+
+
+def decode_with(engine: str, spec: str, sampler: Sampler = GREEDY) -> dict[str, RequestRecord]:
+    method = parse_method(spec)
+    with engine_server() as base:
+        adapter = engines.get(engine)(base)
+        assert adapter.model()[0] == "tiny"
+        loop = remote_engine(
+            method,
+            {"draft": draft_runner(2)},
+            lambda _: EngineVerifier(adapter, sampler, 0),
+            sampler=sampler,
+            seed=0,
+            eos_ids=frozenset(),
+            batch_size=2,
+            capacity=CAPACITY,
+        )
+        for request in REQUESTS:
+            loop.submit(request)
+        records: dict[str, RequestRecord] = {}
+        while not loop.idle:
+            records |= {record.request_id: record for record in loop.step()}
+    return records
+
+
+@pytest.mark.parametrize("engine", list(engines.all()))
+def test_greedy_chains_come_out_as_with_the_target_here(engine: str) -> None:
+    found = decode_with(engine, "fixed-k:k=3")
+    assert outputs(found) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))
+    assert sum(one.accepted for record in found.values() for one in record.rounds) > 0
+
+
+@pytest.mark.parametrize("engine", [name for name, kind in engines.all().items() if kind.samples])
+def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -> None:
+    plain = decode_with(engine, "autoregressive", SAMPLED)
+    found = decode_with(engine, "prompt-lookup", SAMPLED)
+    assert outputs(found) == outputs(plain)
+
+
+def test_trees_and_tokens_drawn_at_random_are_refused_in_one_line() -> None:
+    with pytest.raises(SkitError, match="verifies chains alone"):
+        decode_with("sglang", "specinfer:branching=2-1")
+    with pytest.raises(SkitError, match="probabilities that drafts drawn at random need"):
+        decode_with("completions", "fixed-k", SAMPLED)
+
+
+def test_an_engine_that_is_not_there_is_one_line() -> None:
+    asked = Asked([1], [2], GREEDY, [0, 0])
+    with engine_server() as base, pytest.raises(SkitError, match="/x/inference/v1/generate answered 404"):
+        engines.get("vllm")(f"{base}/x").answers(asked)
+    with pytest.raises(SkitError, match="gave no answer"):
+        engines.get("vllm")(base).answers(asked)
+    with pytest.raises(SkitError, match="is no address"):
+        engines.get("vllm")("http://127.0.0.1:none")
