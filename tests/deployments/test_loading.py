@@ -88,6 +88,7 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
         assert described[role]["latency"]["form"] in ("interactions", "context", "work")
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
+        assert (", roofline" in described[role]["origin"]) == ("stands for " in described[role]["origin"])
 
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
