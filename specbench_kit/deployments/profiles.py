@@ -33,6 +33,9 @@ def origin(profile: Profile) -> str:
         parts.append(profile.reference)
     if profile.not_given:
         parts.append(f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}")
-    if judge(profile).kind == "impossible":
+    verdict = judge(profile)
+    if verdict.kind == "impossible":
         parts.append("IMPOSSIBLE: faster than its device can be")
+    if verdict.slow:
+        parts.append(f"SLOW: {max(verdict.slow.values()):.0f} times the least that its device needs for some batches")
     return "; ".join(parts)
