@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark reference wheel clean
+.PHONY: bench test lint types mutants benchmark reference reproduce wheel clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -46,6 +46,10 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/measured $(TO_REFERENCE)/measured
 	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
+
+# The experiments of the papers, published numbers beside ours; about a quarter of an hour on two cores.
+reproduce: $(INSTALLED)
+	$(BIN)/skit reproduce all --to results/reference/papers
 
 # With the native executor for this kind of processor; without a compiler, one that leaves it out.
 wheel: $(INSTALLED)

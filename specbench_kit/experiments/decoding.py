@@ -52,7 +52,7 @@ class Decoded:
     """Series by label, and what all of them are asked."""
 
     series: Mapping[str, Series]
-    ratios: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By label, `of` and `over`: figures of series, as in "specedge/throughput"."""
     requests: int = 8
     prompt_tokens: int = 128
