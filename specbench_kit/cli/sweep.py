@@ -33,8 +33,8 @@ class Sweep:
     replaced: Annotated[
         tuple[str, ...],
         Option(
-            "KEY=VALUE,VALUE,... of the deployment (link.rtt_s) or of a method (fixed-k.k); may be given several "
-            "times. If left out, what the deployment proposes.",
+            "KEY=VALUE,VALUE,... of the deployment (link.rtt_s), of a method (fixed-k.k) or of a synthetic draft "
+            "(draft.ranks); may be given several times. If left out, what the deployment proposes.",
             DEPLOYMENT,
             flag="set",
         ),
@@ -78,7 +78,8 @@ def sweep(given: Given, as_json: options.JsonOption = False) -> None:
     settings = asked.settings()
     settings.points()
     console = Console(stderr=as_json)
-    outcome = _run(settings, None if asked.trace else _load(settings, asked, console))
+    recorded = asked.trace is None and not settings.synthetic
+    outcome = _run(settings, _load(settings, asked, console) if recorded else None)
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
 
