@@ -40,7 +40,8 @@ class Endpoint:
     """A device that runs one of the models. `origin` says where its latency model is from.
 
     A verifier's price counts for the whole run, a drafter's for the time in which it works. `stages` are those of a
-    pipeline that the verifier is cut into, each of which takes its share of `latency`.
+    pipeline that the verifier is cut into, each of which takes its share of `latency`. `power_w` is what it draws at
+    work, 0 where nobody says.
     """
 
     device: str
@@ -49,6 +50,7 @@ class Endpoint:
     stages: int = 1
     origin: str = ""
     hand_over: HandOver = HandOver()
+    power_w: float = 0.0
 
     def pass_s(self, rows: Sequence[Row]) -> float:
         """Seconds of one forward, through all stages one after the other."""
@@ -65,6 +67,8 @@ class Link:
 
     Bandwidths in bytes per second; jitter is uniform, drawn from the seed. `state_bytes` is the size of one token's
     hidden state in one layer, for drafters that read the target's; 0 stands for that of the target that runs.
+    `draft_bytes` go up beside the id of each drafted token. A share `loss` of messages is lost, and sent again after
+    `retry_s`, until one arrives.
     """
 
     rtt_s: float = 0.0
@@ -73,12 +77,17 @@ class Link:
     down_bytes_per_s: float = float("inf")
     seed: int = 0
     state_bytes: float = 0.0
+    draft_bytes: float = 0.0
+    loss: float = 0.0
+    retry_s: float = 0.0
 
     def message_s(self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0) -> float:
         """Seconds of one message of token ids, and of what goes with them."""
         seconds = self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
         if self.jitter_s:
             seconds = max(0.0, seconds + self.jitter_s * (2 * random.random() - 1))
+        while self.loss and random.random() < self.loss:
+            seconds += self.retry_s
         return seconds
 
 

@@ -66,6 +66,7 @@ def _endpoint(endpoint: Endpoint) -> Fields:
     return {
         "device": endpoint.device,
         "price_per_hour": endpoint.price_per_hour,
+        "power_w": endpoint.power_w,
         "stages": endpoint.stages,
         "origin": endpoint.origin,
         "latency": {"form": _FORMS[type(latency)], **asdict(latency)},

@@ -199,7 +199,8 @@ class Timelines:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
-        return self._cross(client, prompt + draft, self._link.up_bytes_per_s, typical=not prompt)
+        beside, up = draft * self._link.draft_bytes, self._link.up_bytes_per_s
+        return self._cross(client, prompt + draft, up, more_bytes=beside, typical=not prompt)
 
     def _answer(self, client: Client, verdict: Verdict) -> float:
         """Seconds of the message down, with the hidden states of what the target newly keeps where they are read."""

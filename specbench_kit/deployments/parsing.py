@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import PLACEMENTS, Deployment, Endpoint, HandOver, Link
-from specbench_kit.deployments.profiles import find_profile, origin
+from specbench_kit.deployments.profiles import find_profile, origin, power_of
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import COEFFICIENTS, MODELS
@@ -18,11 +18,14 @@ OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
 TEXTS = ("name", "description", "source")
 _SECTIONS = ("drafter", "verifier", "link", "sweep", "colocated")
-_OF_BOTH = ("device", "profile", "coefficients", "price_per_hour")
+_OF_BOTH = ("device", "profile", "coefficients", "price_per_hour", "power_w")
 _DRAFTER = (*_OF_BOTH, "placement", "predictor_s")
 _VERIFIER = (*_OF_BOTH, "stages", "hand_over")
 _COLOCATED = ("device", "profile", "coefficients")
-_LINK = tuple(one.name for one in fields(Link))
+_LINK = (*(one.name for one in fields(Link)), "payload", "vocabulary", "top")
+PAYLOADS = ("ids", "topk", "full", "hidden")
+"""What goes up for a drafted token: its id alone, the likeliest candidates, all probabilities, or a hidden state."""
+PAIR_BYTES, PROBABILITY_BYTES = 8, 2
 _HAND_OVER = tuple(one.name for one in fields(HandOver))
 
 
@@ -55,9 +58,11 @@ def _endpoint(table: Fields, known: tuple[str, ...], folder: Path, place: str) -
     price, stages = table.get("price_per_hour", 0.0), table.get("stages", 1)
     cards.require_numbers({"price_per_hour": price}, place)
     _require_whole("stages", stages, 1, place)
-    latency, known_from = _latency(table, folder, place)
+    latency, known_from, power_w = _latency(table, folder, place)
+    cards.require_numbers({"power_w": table.get("power_w", power_w)}, place)
     hand_over = _hand_over(_section(table, "hand_over", place), f"{place}, hand_over")
-    return Endpoint(table["device"], latency, float(price), stages, known_from, hand_over)
+    power_w = float(table.get("power_w", power_w))
+    return Endpoint(table["device"], latency, float(price), stages, known_from, hand_over, power_w)
 
 
 def _hand_over(table: Fields, place: str) -> HandOver:
@@ -69,15 +74,15 @@ def _hand_over(table: Fields, place: str) -> HandOver:
     return HandOver(per_pass=table.get("per_pass", 1), **values)
 
 
-def _latency(table: Fields, folder: Path, place: str) -> tuple[LatencyModel, str]:
-    """From the profile that is named, or the coefficients that are there instead; and where it is from."""
+def _latency(table: Fields, folder: Path, place: str) -> tuple[LatencyModel, str, float]:
+    """From the profile that is named, or the coefficients that are there instead; where it is from, and the power."""
     if ("profile" in table) == ("coefficients" in table):
         raise SkitError(f"{place} needs a profile or a table of coefficients, and not both")
     if "coefficients" in table:
-        return _coefficients(_section(table, "coefficients", place), f"{place}, coefficients"), OWN
+        return _coefficients(_section(table, "coefficients", place), f"{place}, coefficients"), OWN, 0.0
     _require_texts(table, ("profile",), place)
     profile = find_profile(table["profile"], folder, f"{place}: profile")
-    return profile.latency(), origin(profile)
+    return profile.latency(), origin(profile), power_of(profile)
 
 
 def _coefficients(table: Fields, place: str) -> LatencyModel:
@@ -106,11 +111,28 @@ def _drafting(table: Fields, place: str) -> dict[str, Any]:
 def _link(table: Fields, place: str) -> Link:
     cards.require_keys(table, (), _LINK, place)
     _require_whole("seed", table.get("seed", 0), 0, place)
-    times, bandwidths = ("rtt_s", "jitter_s"), ("up_bytes_per_s", "down_bytes_per_s")
+    if table.get("loss", 0) and not (0 < table["loss"] < 1 and table.get("retry_s")):
+        raise SkitError(f"{place}: loss is a share from 0 to below 1, and needs retry_s, until it is noticed")
+    table = _with_payload(table, place)
+    times, bandwidths = ("rtt_s", "jitter_s", "draft_bytes", "loss", "retry_s"), ("up_bytes_per_s", "down_bytes_per_s")
     for names, least in (((*times, "state_bytes"), 0.0), (bandwidths, 1.0)):
         cards.require_numbers({name: table[name] for name in names if name in table}, place, least)
     values: dict[str, Any] = {name: float(value) for name, value in table.items() if name != "seed"}
     return Link(seed=table.get("seed", 0), **values)
+
+
+def _with_payload(table: Fields, place: str) -> Fields:
+    """A payload by its name, as bytes beside each drafted token's id."""
+    kind, rest = table.get("payload"), {k: v for k, v in table.items() if k not in ("payload", "vocabulary", "top")}
+    if kind is None:
+        return rest
+    if kind not in PAYLOADS or "draft_bytes" in table:
+        raise SkitError(f"{place}: payload must be {' or '.join(PAYLOADS)}, and stands in place of draft_bytes")
+    needed = {"topk": "top", "full": "vocabulary", "hidden": "state_bytes"}.get(kind)
+    if needed and not table.get(needed):
+        raise SkitError(f"{place}: the payload '{kind}' needs {needed}")
+    each = {"top": PAIR_BYTES, "vocabulary": PROBABILITY_BYTES, "state_bytes": 1}
+    return {**rest, "draft_bytes": float(table[needed] * each[needed]) if needed else 0.0}
 
 
 def _check_sweep(table: Fields, place: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.devices import known_device
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import describe
 
@@ -17,6 +18,12 @@ def find_profile(name: str, folder: Path, place: str) -> Profile:
         raise SkitError(f"{place}: {error}") from error
 
 
+def power_of(profile: Profile) -> float:
+    """Watts of a profile's device, of all its cards together; 0 where its card states none."""
+    card = profile.device_card or known_device(profile.device)
+    return card.power_w * profile.tensor_parallel if card else 0.0
+
+
 def origin(profile: Profile) -> str:
     """Where a profile's numbers come from, and whether they can be."""
     parts = [f"profile {profile.name}, {profile.source}"]
@@ -26,6 +33,9 @@ def origin(profile: Profile) -> str:
         parts.append(profile.reference)
     if profile.not_given:
         parts.append(f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}")
-    if judge(profile).kind == "impossible":
+    verdict = judge(profile)
+    if verdict.kind == "impossible":
         parts.append("IMPOSSIBLE: faster than its device can be")
+    if verdict.slow:
+        parts.append(f"SLOW: {max(verdict.slow.values()):.0f} times the least that its device needs for some batches")
     return "; ".join(parts)

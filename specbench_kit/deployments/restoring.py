@@ -28,7 +28,8 @@ def _endpoint(described: Fields) -> Endpoint:
     plain = ("device", "price_per_hour", "stages", "origin")
     hand_over = HandOver(**_unlimited(described["hand_over"]))
     latency = _latency(described["latency"])
-    return Endpoint(latency=latency, hand_over=hand_over, **{name: described[name] for name in plain})
+    power_w = described.get("power_w", 0.0)
+    return Endpoint(latency=latency, power_w=power_w, hand_over=hand_over, **{name: described[name] for name in plain})
 
 
 def _latency(described: Fields) -> LatencyModel:

@@ -19,7 +19,8 @@ _FILE = Path(__file__).with_name("devices.toml")
 class Device:
     """Dense peaks in FLOP/s by dtype, bandwidth in bytes/s, memory in bytes; a CPU's are those of `cores` cores.
 
-    `reported` are the names by which a driver reports exactly this device.
+    `power_w` is what its maker says it draws at most, 0 where that is not known. `reported` are the names by which a
+    driver reports exactly this device.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Device:
     reported: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     note: str = ""
+    power_w: float = 0.0
     cores: int = field(default=1)
 
     @property
@@ -111,5 +113,6 @@ def device(content: Mapping[str, Any], place: str) -> Device:
         raise SkitError(f"{place}: peak_flops must be a table of FLOP/s by dtype")
     cards.require_keys(content["peak_flops"], (), BYTES, f"{place}, peak_flops")
     cards.require_numbers(content["peak_flops"], place, least=1)
+    cards.require_numbers({"power_w": content.get("power_w", 0.0)}, place)
     lists = {key: tuple(content.get(key, ())) for key in ("reported", "aliases")}
     return Device(**{**content, **lists})

@@ -15,6 +15,8 @@ from specbench_kit.profilers.workload import Configuration
 
 TOLERANCE = 0.05
 """By which a prediction may fall short of the limit."""
+SLOW = 5.0
+"""Times the limit that predictions for a GPU may be; single steps of today's software stay below that."""
 DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
 """New tokens per request in the steps that a context-form profile is fitted to."""
 
@@ -114,7 +116,7 @@ class Verdict:
     `impossible`: in some regime the predictions fall short of the limit by more than the tolerance on average.
     `doubtful`: only single ones do, as a straight line through a bent law can. `regimes` are mean prediction over
     mean limit, `short` the share of configurations that fall short, `coefficients` those below their own bounds,
-    with these.
+    with these. `slow` are the regimes, large batches among them, where predictions are many times the limit.
     """
 
     kind: Literal["possible", "doubtful", "impossible", "unchecked"]
@@ -122,6 +124,7 @@ class Verdict:
     regimes: Mapping[str, float] = field(default_factory=dict)
     short: float = 0.0
     coefficients: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    slow: Mapping[str, float] = field(default_factory=dict)
 
 
 def roofline_of(profile: Profile) -> Roofline | str:
@@ -152,19 +155,23 @@ def judge(profile: Profile) -> Verdict:
     bounds = roofline.bounds(profile.form)
     given = {**bounds, **profile.coefficients}
     predicted: dict[str, list[tuple[float, float]]] = {}
-    for one in domain(profile):
+    for one in (*domain(profile), *workload.batches()):
         found = zip(given.values(), features(profile.form, one.rows), strict=True)
         seconds = sum(coefficient * feature for coefficient, feature in found)
         predicted.setdefault(one.regime, []).append((seconds, roofline.floor_s(one.rows)))
     regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
+    slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
+    del predicted["batched"], regimes["batched"]
     ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
     short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)
     if not short:
-        return Verdict("possible", regimes=regimes)
+        return Verdict("possible", regimes=regimes, slow=slow)
     low = {
         name: (value, bounds[name])
         for name, value in profile.coefficients.items()
         if value < (1 - TOLERANCE) * bounds[name]
     }
     impossible = min(regimes.values()) < 1 - TOLERANCE
-    return Verdict("impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low)
+    return Verdict(
+        "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
+    )

@@ -60,6 +60,7 @@ def summarise(profile: Profile, result: Result) -> Fields:
             "regimes": dict(verdict.regimes),
             "short": verdict.short,
             "coefficients": sorted(verdict.coefficients),
+            "slow": dict(verdict.slow),
         },
         "steps": steps(result.fit) if profile.form == "context" else [],
     }

@@ -9,7 +9,7 @@ from typing import Literal
 from specbench_kit.decoding.latency import Row
 
 Part = Literal["train", "test"]
-Regime = Literal["compute-bound", "memory-bound", "mixed", "step"]
+Regime = Literal["compute-bound", "memory-bound", "mixed", "step", "batched"]
 
 FACTORS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16, 1 / 32)
 """By which lengths may be multiplied; the largest is taken that a machine can hold and finish."""
@@ -78,6 +78,16 @@ def steps(new: tuple[int, ...], seed: int = 0) -> tuple[Configuration, ...]:
     return (
         *(_step(f"step-{n}-after-{context}-x{batch}", "train", n, context, batch) for n, context, batch in grid),
         *(_step(f"test-step-{number:02}", "test", *one) for number, one in enumerate(drawn)),
+    )
+
+
+@cache
+def batches() -> tuple[Configuration, ...]:
+    """Steps of many requests, as servers run them: beyond what is measured, since so much KV seldom fits beside it."""
+    return tuple(
+        Configuration(f"batched-after-{context}-x{batch}", "test", "batched", ((1, context),) * batch)
+        for context in (256, 1024)
+        for batch in (16, 64, 128)
     )
 
 

@@ -21,6 +21,8 @@ class Purpose(IntEnum):
     DOWN = 4
     PROMPT = 5
     OUTPUT = 6
+    LOST_UP = 7
+    LOST_DOWN = 8
 
 
 class Chances:

@@ -41,12 +41,24 @@ class Fleet:
             for name in ("rtt_s", "jitter_s", "up_bytes_per_s", "down_bytes_per_s")
         )
         self.has_jitter = any(link.jitter_s for link in links)
+        self.draft_bytes, self._loss, self._retry_s = (
+            np.array([getattr(link, name) for link in links])[self.kind] for name in ("draft_bytes", "loss", "retry_s")
+        )
+        self.has_loss = any(link.loss for link in links)
         self.acceptance = np.array([kind.source.typical.acceptance for kind in kinds])[self.kind]
+        self.power_w = np.array([kind.deployment.drafter.power_w for kind in kinds])[self.kind]
         self.price_per_hour = np.array([kind.deployment.drafter.price_per_hour for kind in kinds])[self.kind]
 
     def link(self, devices: Integers, *, up: bool) -> tuple[Floats, Floats, Floats]:
         """Round trip, jitter and bytes per second of messages in one direction."""
         return self._rtt_s[devices], self._jitter_s[devices], (self._up if up else self._down)[devices]
+
+    def lost_s(self, devices: Integers, chance: Floats) -> Floats:
+        """What a message loses to copies of it that do not arrive: as many as a random number from 0 to 1 says."""
+        with np.errstate(divide="ignore"):
+            lost = np.floor(np.log1p(-chance) / np.log(self._loss[devices]))
+        seconds: Floats = lost * self._retry_s[devices]
+        return seconds
 
     def begin(self, devices: Integers, chance: Floats) -> Begun:
         """A response for each, from the source of its kind."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
+from specbench_kit.serving.over_time import over_time
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.steadiness import STEADY_WITHIN, drift, warm_up_s
@@ -43,6 +44,7 @@ def figures(scenario: Scenario, result: Result, objective: Objective = "speed", 
         "violations": _attribution(rounds, result, window),
         "server": _server(scenario, result),
         "steady": _steady(scenario, result),
+        "over_time": over_time(result),
         "cost": _cost(scenario, result),
     }
 
@@ -220,13 +222,28 @@ def _cost(scenario: Scenario, result: Result) -> Fields:
     rented = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
     whole = hours * (of_server.price_per_hour + rented)
     tokens = float(rounds["committed"].sum())
+    energy_j = _energy_j(scenario, result, rounds)
     return {
+        "energy_j": energy_j,
+        "joules_per_token": energy_j / tokens if energy_j and tokens else None,
         "edge_busy_s": edge_busy_s,
         "price": price,
         "tokens_per_price": tokens / price if price else None,
         "rented_price": whole,
         "tokens_per_rented_price": tokens / whole if whole else None,
     }
+
+
+def _energy_j(scenario: Scenario, result: Result, rounds: dict[str, Column]) -> float | None:
+    """At the power that the cards state, of server and devices while they work; None where one of them states none."""
+    power_w, server_w = Fleet(scenario.kinds, scenario.devices).power_w, scenario.deployment.verifier.power_w
+    on_edge = scenario.system.drafting == "edge"
+    if not server_w or (on_edge and not power_w.all()):
+        return None
+    batches = _after(result.batches, "started_s", scenario.warmup_s)
+    busy_s = float((np.minimum(batches["ended_s"], result.end_s) - batches["started_s"]).sum())
+    drafting_j = float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if on_edge else 0.0
+    return server_w * busy_s + drafting_j
 
 
 def _after(table: dict[str, Column], time: str, warmup_s: float) -> dict[str, Column]:

@@ -139,7 +139,7 @@ class Scripts:
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
         crosses = ends | (columns["begins"][at] > 0) | self._on_edge
-        down_s = self._message_s(Purpose.DOWN, devices, accepted + 1)
+        down_s = self._message_s(Purpose.DOWN, devices, (accepted + 1) * TOKEN_BYTES)
         columns["committed"][at], columns["ends"][at] = committed, ends
         columns["down_s"][at] = np.where(crosses, down_s, 0.0)
 
@@ -167,7 +167,8 @@ class Scripts:
         draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
         if self._on_edge:
             draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
-        up_s = self._message_s(Purpose.UP, devices, sent)
+        beside = self.fleet.draft_bytes[devices] * rounds.submitted if self._on_edge else np.zeros(len(devices))
+        up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + beside)
         up_s = np.where(begins | self._on_edge, up_s, 0.0)
         expected, speed = np.ones(len(devices)), self.speed[devices]
         if self._speculates:
@@ -228,12 +229,15 @@ class Scripts:
     ) -> Integers | int | None:
         return given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormal) else given
 
-    def _message_s(self, purpose: Purpose, devices: Integers, tokens: Integers) -> Floats:
+    def _message_s(self, purpose: Purpose, devices: Integers, size: Integers | Floats) -> Floats:
         rtt_s, jitter_s, bytes_per_s = self.fleet.link(devices, up=purpose is Purpose.UP)
-        seconds: Floats = rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+        seconds: Floats = rtt_s / 2 + size / bytes_per_s
         if self.fleet.has_jitter:
             chance = self._chances.of(purpose, devices, self._made[devices])
             seconds = np.maximum(0.0, seconds + jitter_s * (2 * chance - 1))
+        if self.fleet.has_loss:
+            lost = Purpose.LOST_UP if purpose is Purpose.UP else Purpose.LOST_DOWN
+            seconds = seconds + self.fleet.lost_s(devices, self._chances.of(lost, devices, self._made[devices]))
         return seconds
 
     def _place(self, devices: Integers, numbers: Integers) -> Integers:

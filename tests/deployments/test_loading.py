@@ -88,6 +88,7 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
         assert described[role]["latency"]["form"] in ("interactions", "context", "work")
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
+        assert (", roofline" in described[role]["origin"]) == ("stands for " in described[role]["origin"])
 
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
@@ -151,6 +152,9 @@ def test_a_file_of_ones_own_with_a_profile_beside_it(own: Path) -> None:
         "down_bytes_per_s": None,
         "seed": 3,
         "state_bytes": 0.0,
+        "draft_bytes": 0.0,
+        "loss": 0.0,
+        "retry_s": 0.0,
     }
 
 

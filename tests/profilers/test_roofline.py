@@ -1,6 +1,6 @@
 """Physical limits, and the verdict on profiles that undercut them."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -11,7 +11,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.software import FUSED, find_software
-from specbench_kit.profilers.workload import verification
+from specbench_kit.profilers.workload import batches, verification
 
 A100 = Roofline(find_device("a100-80"), bundled_architectures()["qwen3-32b"], "bfloat16")
 
@@ -38,6 +38,17 @@ def test_both_published_sets_of_wisp_are_impossible(name: str, low: set[str]) ->
     assert verdict.kind == "impossible"
     assert set(verdict.coefficients) == low
     assert verdict.regimes["compute-bound"] < 0.95
+
+
+def test_reading_at_a_multiple_of_its_price_is_slow_in_batches_alone() -> None:
+    """Table 12 pays 36 times the bandwidth's price for a cached token, which single requests hardly show."""
+    found = judge(load("wisp-table-12")).slow
+    assert set(found) == {"batched"}
+    predicted = load("wisp-table-12").latency()
+    ratios = [(predicted.seconds(one.rows), A100.floor_s(one.rows)) for one in batches()]
+    assert found["batched"] == pytest.approx(sum(s for s, _ in ratios) / sum(f for _, f in ratios))
+    derived = replace(load("wisp-table-12"), form="work", coefficients=asdict(A100.estimate(find_software(FUSED))))
+    assert not judge(derived).slow
 
 
 def test_a_profile_without_device_or_model_is_not_judged() -> None:

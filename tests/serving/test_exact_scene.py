@@ -103,6 +103,15 @@ def test_the_server_is_busy_until_the_end_and_not_beyond(found: dict[str, Any]) 
     assert found["steady"] == {"drift": -1.0, "steady": False, "warm_up_left_s": 0.0}  # all was answered before 6 s
 
 
+def test_how_it_goes_over_time(found: dict[str, Any]) -> None:
+    """Sixty spans of a sixth of a second: the server is busy from 4.5 to 4.85 s, and a batch of two begins at 4.5 s."""
+    over_time = found["over_time"]
+    assert sum(over_time["load"]) * 10 / 60 == pytest.approx(8 * 0.35 + 0.15)  # three of them in the warm-up
+    assert over_time["load"][27:29] == pytest.approx([1.0, 1.0])
+    assert {over_time["batch_size"][place] for place in (26, 27)} == {2, None}
+    assert sum(over_time["tokens_per_s"]) * 10 / 60 == pytest.approx(5 * 6)
+
+
 def test_devices_are_paid_while_they_draft(found: dict[str, Any]) -> None:
     # Sent after the warm-up: at 2.15 s (0.2 s), three whole responses (0.5 s each), at 9.75 s (0.3 s).
     cost = found["cost"]

@@ -1,12 +1,14 @@
 """Devices of several kinds on one server."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scenes import DEPLOYMENT, scenario
 
 from specbench_kit.deployments.base import Link
+from specbench_kit.deployments.loading import find
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.fleet import Fleet, Kind, parse_fleet
@@ -71,6 +73,67 @@ def test_with_lru_nobody_waits_to_be_let_in() -> None:
     assert turns.peak_kv_tokens <= 250
     begun = [len(set(one.rounds["client"][one.rounds["batch"] >= 0])) for one in (keeps, turns)]
     assert begun[1] == 6
+
+
+def test_what_goes_up_beside_a_token_takes_its_time_on_the_link() -> None:
+    """Two drafted tokens with 300 bytes each beside the id, at 100,000 bytes a second, are 6 ms more."""
+    plain, heavy = (
+        replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0, draft_bytes=size)) for size in (0.0, 300.0)
+    )
+    up_s = []
+    for deployment in (plain, heavy):
+        scene = scenario("wisp-cache", 1, deployment=deployment, source=iid(0.5, 2), duration_s=8.0)
+        rounds = simulate(scene).rounds
+        up_s.append((rounds["arrived_s"] - rounds["sent_s"])[rounds["submitted"] == 2][1])
+    assert up_s[1] - up_s[0] == pytest.approx(0.006)
+
+
+def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
+    """Of a quarter, each message loses a third of a copy on average; without loss nothing changes."""
+    lossy = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.25, retry_s=0.3))
+    kinds = (Kind("lossy", 0.5, lossy, SOURCE), Kind("sure", 0.5, DEPLOYMENT, SOURCE))
+    fleet, chance = Fleet(kinds, 4000), np.random.default_rng(0).random(4000)
+    lost_s = fleet.lost_s(np.arange(4000), chance)
+    assert not lost_s[fleet.kind == 1].any()
+    assert lost_s[fleet.kind == 0].mean() == pytest.approx(0.3 / 3, rel=0.1)
+    slow, sure = (simulate(scenario(devices=4, deployment=one, duration_s=15.0)) for one in (lossy, DEPLOYMENT))
+    assert slow.rounds["committed"].sum() < sure.rounds["committed"].sum()
+
+
+def test_energy_is_that_of_what_works() -> None:
+    """100 W while the server verifies, 10 W while a device drafts; without a stated power there is none."""
+    powered = replace(
+        DEPLOYMENT,
+        verifier=replace(DEPLOYMENT.verifier, power_w=100.0),
+        drafter=replace(DEPLOYMENT.drafter, power_w=10.0),
+    )
+    scene = scenario(devices=3, deployment=powered, duration_s=12.0)
+    found = figures(scene, simulate(scene))
+    busy_s = found["server"]["utilisation"] * 7.0
+    assert found["cost"]["energy_j"] == pytest.approx(100 * busy_s + 10 * found["cost"]["edge_busy_s"])
+    bare = scenario(devices=3, duration_s=12.0)
+    assert figures(bare, simulate(bare))["cost"]["energy_j"] is None
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        ({"payload": "ids"}, 0.0),
+        ({"payload": "topk", "top": 20}, 160.0),
+        ({"payload": "full", "vocabulary": 151936}, 303872.0),
+        ({"payload": "hidden", "state_bytes": 8192}, 8192.0),
+        ({"payload": "full"}, "the payload 'full' needs vocabulary"),
+        ({"payload": "all"}, "payload must be ids or topk or full or hidden"),
+        ({"loss": 0.1}, "loss is a share from 0 to below 1, and needs retry_s"),
+    ],
+)
+def test_a_payload_is_named_and_a_loss_is_noticed(link: dict[str, Any], found: float | str) -> None:
+    asked = find("wan").replace({f"link.{name}": value for name, value in link.items()})
+    if isinstance(found, str):
+        with pytest.raises(SkitError, match=found):
+            asked.build()
+    else:
+        assert asked.build().link.draft_bytes == found
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.reports.serving.axes import PUBLISHED, bars, curves, frame, height, legend
 from specbench_kit.reports.serving.lines import NAMES, Chart, chart
+from specbench_kit.reports.serving.time_plots import over_time
 from specbench_kit.reports.serving.wording import unit_of
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BLACK
@@ -33,6 +34,7 @@ def pictures(run: Fields, summary: Fields) -> Iterator[Picture]:
         yield _attribution(lines)
     if any(len(_classes(line.rows[-1])) > 1 for line in lines.lines):
         yield _attainment(lines)
+    yield from over_time(lines, height(lines))
 
 
 def _violations(lines: Chart, summary: Fields) -> Picture:

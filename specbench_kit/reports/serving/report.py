@@ -44,6 +44,7 @@ SERVER = {
     "evictions": ("server.evictions", count),
     "peak KV tokens": ("server.peak_kv_tokens", count),
     "warm-up that was counted": ("steady.warm_up_left_s", seconds),
+    "J / token, at full power while at work": ("cost.joules_per_token", significant),
     "tokens per $, devices while they draft": ("cost.tokens_per_price", count),
     "tokens per $, devices all the time": ("cost.tokens_per_rented_price", count),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.reports.writing.formatting import data, seconds, significant
+from specbench_kit.reports.writing.formatting import data, seconds, share, significant
 from specbench_kit.reports.writing.markup import code, table
 from specbench_kit.reports.writing.profiles import UNITS
 
@@ -71,6 +71,10 @@ def link(fields: Fields) -> str:
         f"{significant(8 * rate / 1e6)} Mbit/s {way}" if (rate := fields[f"{way}_bytes_per_s"]) else f"unlimited {way}"
         for way in ("up", "down")
     ]
+    if beside := fields.get("draft_bytes"):
+        parts.append(f"{data(beside)} up beside the id of each drafted token")
+    if lost := fields.get("loss"):
+        parts.append(f"{share(lost)} of messages lost and sent again after {seconds(fields['retry_s'])}")
     return ", ".join(parts)
 
 

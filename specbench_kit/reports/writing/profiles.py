@@ -130,6 +130,9 @@ def _about_measurement(run: Fields, profile: Fields) -> list[str]:
 
 def _about_limit(run: Fields, profile: Fields) -> list[str]:
     lines = [] if profile["verdict"]["kind"] in ("possible", "unchecked") else [f"{verdict_of(profile)}."]
+    if slow := profile["verdict"].get("slow"):
+        named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
+        lines.append(f"SLOW: batches are predicted to take many times what the device needs at least: {named}.")
     memory, weights = run.get("device_memory_bytes"), profile.get("weight_bytes") or 0
     if memory and weights > memory:
         lines.append(f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB.")
