@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark engine-test soak reference wheel clean
+.PHONY: bench test lint types mutants benchmark engine-test soak reference reference-serving wheel docs clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -47,17 +47,7 @@ soak: $(INSTALLED)
 	$(BIN)/python scripts/soak.py
 
 REFERENCE := $(BIN)/skit bench --method all --dataset gsm8k --limit 20 --out build/reference
-TO_# Against a real engine that serves the bundled target: make engine-test ENGINE=vllm ADDRESS=127.0.0.1:8000
-ENGINE ?= vllm
-ADDRESS ?= 127.0.0.1:8000
-engine-test: $(INSTALLED)
-	$(BIN)/skit bench --server $(ENGINE)://$(ADDRESS) --method fixed-k --dataset gsm8k --limit 6 --out build/engine-test
-
-# Not for CI: many devices at one server for minutes, on this machine alone.
-soak: $(INSTALLED)
-	$(BIN)/python scripts/soak.py
-
-REFERENCE := --format md,html,csv,svg --out results/reference
+TO_REFERENCE := --format md,html,csv,svg,latex,pdf --out results/reference
 reference: $(INSTALLED)
 	rm -rf build/reference results/reference/measured results/reference/specedge results/reference/specpipe
 	$(REFERENCE)/measured
@@ -67,10 +57,35 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
 
+CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
+SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \
+	--scheduler wisp-promise --scheduler wisp-paper --scheduler wisp-paper:late_lane=true \
+	--scheduler wisp-paper:late_lane=true,amortise=6 --label fcfs --label edf --label edf-by-promise \
+	--label wisp-promise --label paper --label paper-late-lane --label paper-late-lane-amortised
+FITTED := --deployment wisp --acceptance iid:alpha=0.8,length=4 --prompt-tokens 500 --output-tokens 100 \
+	--duration 100 --warm-up 20 --devices 130,160,190 --seeds 4
+HELD_OUT := --deployment wisp-14b-roofline --acceptance iid:alpha=0.7,length=5 --prompt-tokens 1000 \
+	--output-tokens 150 --arrivals closed:think_s=3,ramp_s=30,exponential=true --duration 100 --warm-up 40 \
+	--devices 150,200 --max-batch 128 --seeds 3
+SIMULATE := $(BIN)/skit simulate $(SCHEDULERS) $(CLASSES) --out build/reference
+reference-serving: $(INSTALLED)
+	rm -rf build/reference/schedulers build/reference/schedulers-held-out
+	$(SIMULATE)/schedulers $(FITTED)
+	$(SIMULATE)/schedulers-held-out $(HELD_OUT)
+	cp build/reference/schedulers/*/report.html build/reference/schedulers/*/simulate.csv results/reference/schedulers
+	cp build/reference/schedulers-held-out/*/report.html build/reference/schedulers-held-out/*/simulate.csv \
+		results/reference/schedulers-held-out
+	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
+
 # With the native executor for this kind of processor; without a compiler, one that leaves it out.
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls -l dist/*.whl
+
+# The site, in build/site; a warning is an error.
+docs: $(INSTALLED)
+	@$(call PIP_INSTALL,--editable '.[dev$(COMMA)docs]')
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -20,6 +20,10 @@ Target = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'syn
 Draft = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...'.", MODELS)]
 TorchDevice = Annotated[str, Option("auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
 Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
+DeviceMap = Annotated[
+    str, Option("Spread weights over all devices, as transformers does: auto, balanced or sequential.", MODELS)
+]
+MaxMemory = Annotated[str, Option("What --device-map may use of each device, as in 0=20GiB,cpu=60GiB.", MODELS)]
 MaxNewTokens = Annotated[int, Option("Longest output.", DECODING)]
 BatchSize = Annotated[int, Option("Requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed of prompts drawn and tokens sampled.", DECODING)]

@@ -2,9 +2,9 @@
 
 from tiny_predictors import PAIR
 
-from specbench_kit.assembly import environment
 from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.placing import environment
 
 DEPLOYMENT = Deployment(
     "test",

@@ -29,9 +29,9 @@ class Answers:
         if not self._golds:
             return {}
         rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
-        found = {"rule": "; ".join(rules), "method": self.count(records)}
-        found["target"] = self.count(baseline) if baseline else None
-        return {"exact_match": {**found, "draft": self._draft}}
+        target = self.count(baseline) if baseline else None
+        sides = {"method": self.count(records), "target": target, "draft": self._draft}
+        return {"exact_match": {"rule": "; ".join(rules), **sides}}
 
     def count(self, records: Sequence[RequestRecord]) -> Mapping[str, int]:
         """Requests that were judged, and those whose answer is right."""

@@ -7,7 +7,6 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
-from specbench_kit.assembly import environment
 from specbench_kit.bench.settings import Settings
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.errors import SkitError
@@ -15,6 +14,7 @@ from specbench_kit.machine.limits import disturbances
 from specbench_kit.machine.probe import Probe
 from specbench_kit.methods.base import Latencies
 from specbench_kit.models.pair import Pair
+from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile

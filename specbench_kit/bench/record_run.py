@@ -20,6 +20,7 @@ from specbench_kit.machine.watch import Timed, Watch
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.writing import machine as machine_wording
@@ -56,7 +57,9 @@ def record(
     `report(done, planned)` is called after each request. The header names the `licence`; without `text`, token ids are
     not written.
     """
-    pair = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+    where = {"device": settings.device, "dtype": settings.dtype}
+    placement = Placement(settings.device_map, settings.max_memory)
+    pair = load_pair(settings.target, settings.draft, **where, placement=placement)
     longest = max(most_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
     target, _ = pair.runners(settings.batch_size + 1, longest)
     draft = _draft_runner(pair, slot_length(longest, settings.max_new_tokens, max_draft))

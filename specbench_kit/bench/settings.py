@@ -8,9 +8,11 @@ from typing import Annotated, Literal, get_args
 from specbench_kit.common_options import (
     BatchSize,
     DataDir,
+    DeviceMap,
     Draft,
     Dtype,
     Limit,
+    MaxMemory,
     MaxNewTokens,
     Out,
     Resume,
@@ -114,6 +116,8 @@ class Settings:
             RUN,
         ),
     ] = False
+    device_map: DeviceMap = ""
+    max_memory: MaxMemory = ""
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,

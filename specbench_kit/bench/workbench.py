@@ -27,6 +27,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.head_library import HEAD, find, lacks
 from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.measurement import Report
 from specbench_kit.runs import provenance
@@ -169,4 +170,5 @@ def _load(settings: Settings) -> tuple[Server | None, Pair]:
         return server, drafts.beside(server.stated)
     draft = settings.draft if DRAFT in needed else None
     others = [name for name in needed if name != DRAFT]
-    return None, load_pair(settings.target, draft, others=others, **place)
+    placement = Placement(settings.device_map, settings.max_memory)
+    return None, load_pair(settings.target, draft, others=others, **place, placement=placement)

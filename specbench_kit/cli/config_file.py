@@ -25,11 +25,11 @@ def configurable(command: Command) -> Command:
 
     @wraps(command)
     def run(
-        *, context: typer.Context, config: Path | None = None, save_config: Path | None = None, **values: Any
+        *, command_line: typer.Context, config: Path | None = None, save_config: Path | None = None, **values: Any
     ) -> None:
         del config  # read when it was met, before all other options
         if save_config is not None:
-            _save(save_config, context)
+            _save(save_config, command_line)
         command(**values)
 
     read = typer.Option(
@@ -42,7 +42,7 @@ def configurable(command: Command) -> Command:
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, asked])
         for name, asked in (("config", read), ("save_config", written))
     ]
-    told = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    told = Parameter("command_line", Parameter.KEYWORD_ONLY, annotation=typer.Context)
     with_signature(run, [told, *signature(command).parameters.values(), *more])
     return run
 

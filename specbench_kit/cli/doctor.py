@@ -26,6 +26,8 @@ MARKS: dict[State, tuple[str, str]] = {
 }
 EXTRAS = {
     "llama_cpp": ("llama-cpp", "llama.cpp beside the kit in `make benchmark`"),
+    "mlflow": ("mlflow", "runs in MLflow's tracking, `skit export --format mlflow`"),
+    "wandb": ("wandb", "runs for Weights & Biases, `skit export --format wandb`"),
     "ray": ("ray", "simulations shared out over a cluster, `--backend ray`"),
 }
 """By module the optional dependency that holds it, and what it brings."""

@@ -23,7 +23,7 @@ class Listing:
         str | None,
         Option(
             "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
-            "presets or formats; all that list fast if left out",
+            "presets, experiments or formats; all that list fast if left out",
             argument=True,
         ),
     ] = None
@@ -151,6 +151,15 @@ def _presets() -> list[Entry]:
     ]
 
 
+def _experiments() -> list[Entry]:
+    from specbench_kit.papers.experiment import experiments
+
+    return [
+        {"name": name, "summary": f"skit {one.command}: {one.summary}", "source": one.source}
+        for name, one in experiments().items()
+    ]
+
+
 def _with_options(name: str, entry: Any) -> Entry:
     return {
         "name": name,
@@ -174,6 +183,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "schedulers": _schedulers,
     "presets": _presets,
     "software": _software,
+    "experiments": _experiments,
     "formats": _formats,
 }
 

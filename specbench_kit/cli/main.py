@@ -20,6 +20,7 @@ from specbench_kit.cli import (
     profile_verifier,
     record,
     report,
+    reproduce,
     rerun,
     serve,
     simulate,
@@ -47,6 +48,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit new method my-rule                      a policy of your own, with its test, to start from
   skit serve, skit bench --server              a target here, drafts that come over a wire
   skit load, skit validate                     many devices at a real server, the simulator beside them
+  skit reproduce wisp/table-2                  published numbers beside ours
   skit list                                    methods, datasets, deployments and the rest
   skit doctor                                  what is installed here, and what each missing part would bring
 
@@ -92,6 +94,7 @@ app.command("tune")(configurable(tune.tune))
 app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
 app.command("simulate")(configurable(simulate.simulate))
 app.command("capacity")(configurable(capacity.capacity))
+app.command("reproduce")(configurable(reproduce.reproduce))
 app.command("list")(configurable(listing.list_entries))
 app.command("new")(configurable(new.new))
 app.command("doctor")(configurable(doctor.doctor))

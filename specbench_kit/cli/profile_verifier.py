@@ -9,7 +9,7 @@ from specbench_kit.profilers.settings import Verifier
 
 @options_of(Verifier)
 def profile_verifier(given: Given, as_json: options.JsonOption = False) -> None:
-    """Profile a verifier: time WISP's 173 configurations, fit its latency model, check it against physics."""
+    """Profile a verifier: time WISP's 173 configurations, fit what they take, check it against physics."""
     from specbench_kit.cli.profiling import profile
 
     profile(Verifier(**given, argv=("skit", *sys.argv[1:])), as_json)

@@ -32,6 +32,8 @@ class Recording:
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
+    device_map: common.DeviceMap = ""
+    max_memory: common.MaxMemory = ""
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
     seed: common.Seed = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.errors import SkitError
 from specbench_kit.option import Option
 
 if TYPE_CHECKING:
@@ -73,8 +74,12 @@ class Comparing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting(Comparing):
-    """Where a report goes."""
+    """Which runs are reported on, and where that goes."""
 
+    run: Annotated[tuple[Path, ...], Option("Run directories, or folders that hold some.", argument=True)] = ()
+    index: Annotated[
+        Path | None, Option("A folder of runs, to write a page into that lists them all, instead of a report.")
+    ] = None
     out: Annotated[
         Path | None, Option("Folder of the report; the run's own, or a new one beside several runs, if left out.")
     ] = None
@@ -88,6 +93,9 @@ def report(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     asked = Reporting(**given)
+    if asked.index is not None or not asked.run:
+        _index(asked, as_json)
+        return
     wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)
     comparison = asked.load()
@@ -95,6 +103,20 @@ def report(given: Given, as_json: options.JsonOption = False) -> None:
     write(console, comparison, asked.out or _folder(comparison), wanted, look)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
+
+
+def _index(asked: Reporting, as_json: bool) -> None:
+    from rich.console import Console
+
+    from specbench_kit.cli.common import say
+    from specbench_kit.reports.index import write_index
+
+    if asked.index is None or asked.run:
+        raise SkitError("name run directories to report on, or with --index alone a folder to list")
+    page = write_index(asked.index)
+    say(Console(stderr=as_json), f"index: {page}")
+    if as_json:
+        print(json.dumps({"index": str(page)}))
 
 
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:

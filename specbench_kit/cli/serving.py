@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.serving.presets.base import Preset
+    from specbench_kit.papers.experiment import Experiment
     from specbench_kit.serving.run import Chosen, Outcome, Run
     from specbench_kit.serving.settings import Settings
 
@@ -35,7 +35,7 @@ def find_preset(name: str | None) -> "Chosen | None":
     return Chosen(name, presets.get(name))
 
 
-def make_settings(given: Given, preset: "Preset | None" = None) -> "Settings":
+def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings":
     """Options that were given, over those of the preset, over the defaults."""
     from specbench_kit.bench.settings import RECORDED_TOGETHER
     from specbench_kit.bench.settings import Settings as RecordSettings

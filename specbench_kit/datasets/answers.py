@@ -43,7 +43,8 @@ def _number(text: str) -> str:
 def _letter(text: str) -> str:
     marked = MARKED.findall(text)
     found = LETTER.findall(marked[-1])[:1] if marked else []
-    return (found or LETTER.findall(text)[-1:] or [""])[0]
+    letters: list[str] = found or LETTER.findall(text)[-1:] or [""]
+    return letters[0]
 
 
 def _phrase(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from specbench_kit.decoding.records import MAY_BE_UNKNOWN, RequestRecord
 from specbench_kit.errors import SkitError
 from specbench_kit.registry import Registry
+from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -72,6 +73,10 @@ class Format(ABC):
     def write(self, run: "RunDirectory") -> str:
         """The text of the file for a run."""
         raise SkitError(f"runs cannot be exported to {self.tool}")
+
+    def save(self, run: "RunDirectory", out: Path) -> None:
+        """Write a run to `out`: a file, or whatever else the tool keeps runs in."""
+        write_text(out, self.write(run))
 
 
 formats: Registry[type[Format]] = Registry("format", "specbench_kit.interchange")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from specbench_kit.errors import SkitError
 from specbench_kit.interchange.base import Format, Found, FoundTrace, formats
 from specbench_kit.option import MODELS, RUN, Option
-from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from specbench_kit.bench.conclusion import Conclusion
@@ -84,7 +83,7 @@ def export_run(path: Path, name: str, out: Path) -> None:
     form, run = formats.get(name)(), RunDirectory.find(path)
     if not run.records():
         raise SkitError(f"{run.path / 'requests.jsonl'} holds no finished request: there is nothing to export")
-    write_text(out, form.write(run))
+    form.save(run, out)
 
 
 def _describe(name: str, found: Found, plain: Found | None, path: Path, names: Names, argv: tuple[str, ...]) -> Fields:

@@ -35,6 +35,7 @@ class AdaSpec(Method):
     )
     needs = LATENCIES
     asks = Offer.PROBABILITIES
+    batch_aware = True
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:

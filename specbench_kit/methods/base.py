@@ -130,6 +130,9 @@ class Method(ABC):
     learned: ClassVar[bool] = False
     """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
 
+    batch_aware: ClassVar[bool] = False
+    """Whether it drafts as far as the whole batch pays for it, by what its forwards take."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.called = vars(cls).get("called", cls.__name__)
@@ -176,6 +179,12 @@ class Method(ABC):
     def decision_s(self) -> float:
         """Of a learned method made ready: what judging a token took in the decoding loop, 0 where it is not known."""
         return 0.0
+
+    @property
+    def longest_draft(self) -> int | None:
+        """Tokens that a draft has at most, where an option says so."""
+        longest: int | None = getattr(self, "max_draft", None)
+        return longest if self.uses_drafter else 0
 
     @property
     def pipeline(self) -> Pipeline | None:

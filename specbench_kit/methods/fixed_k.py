@@ -24,6 +24,10 @@ class FixedK(Method):
     def __post_init__(self) -> None:
         require(self.k >= 1, f"{self.called}: k must be at least 1, not {self.k}")
 
+    @property
+    def longest_draft(self) -> int:
+        return self.k
+
     def policy(self) -> Policy:
         return _FixedKPolicy(self.k)
 

@@ -97,6 +97,8 @@ def rows_of(
 
 def _alone(entry: Entry, group: Group, units: Units) -> Metrics:
     row = plain(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
+    if entry.is_sampled and not entry.is_baseline:
+        row["sampling_consistent"] = entry.may_win
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
         row |= per_makespan(group, entry.makespan_s)

@@ -16,11 +16,13 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings
 from specbench_kit.models.head_library import HEAD, find
 from specbench_kit.models.heads.files import load_head
+from specbench_kit.models.placement import Placement, require_memory
 from specbench_kit.models.rope import hold_scale, scaled_from
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import load_synthetic
 from specbench_kit.models.tokenizers import require_room, unshared
 
+ONE_DEVICE = Placement()
 SLACK = 64
 """Tokens of a slot beyond prompt and output, for drafts that run over the end."""
 
@@ -127,6 +129,7 @@ def load_pair(
     others: Sequence[str] = (),
     device: str = "auto",
     dtype: str = "auto",
+    placement: Placement = ONE_DEVICE,
 ) -> Pair:
     """Load all models; a missing model or two tokenizers that differ are errors of one line."""
     place = resolve_device(device)
@@ -141,7 +144,7 @@ def load_pair(
         )
     tokenizer, *tokenizers = map(_load_tokenizer, sources)
     differing = [unshared(tokenizer, one, (target, name)) for one, name in zip(tokenizers, drafts, strict=True)]
-    loaded = [LoadedModel(_load_model(source, place, kind), source) for source in sources]
+    loaded = [LoadedModel(_load_model(source, place, kind, placement), source) for source in sources]
     for one in loaded:
         require_room(tokenizer, one.source.label, int(one.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
@@ -191,17 +194,22 @@ def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     return LoadedModel(load_head(Path(source.location), target.model), source)
 
 
-def _load_model(source: ModelSource, device: torch.device, dtype: torch.dtype) -> Any:
+def _load_model(
+    source: ModelSource, device: torch.device, dtype: torch.dtype, placement: Placement = ONE_DEVICE
+) -> Any:
     if source.synthetic:
         return load_synthetic(source, int(read_config(locate(BUNDLED, "target")).vocab_size))
     logging.disable_progress_bar()
+    config = read_config(source)
+    placed = placement.options(config, source.label, device)
     # None is transformers' own choice, in place of kernels from the hub that the configuration may name
     chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
-    options = {"config": read_config(source), "dtype": dtype, "output_loading_info": True, **chosen}
+    options = {"config": config, "dtype": dtype, "output_loading_info": True, **chosen, **placed}
     model, report = from_pretrained(AutoModelForCausalLM, source, **options)
     if report["missing_keys"]:  # transformers would leave them random
         raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # the fused attention has no soft cap
     hold_scale(model)
-    return model.to(device).eval().requires_grad_(False)
+    require_memory(model, source.label)
+    return (model if placed else model.to(device)).eval().requires_grad_(False)

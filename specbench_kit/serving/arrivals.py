@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,7 +38,9 @@ class Asks(NamedTuple):
 
 
 class Arrivals(Protocol):
-    """How the responses of all devices come about."""
+    """How the responses of all devices come about; `is_open`: at a rate of their own, whatever was answered."""
+
+    is_open: ClassVar[bool] = True
 
     def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
         """The responses with these numbers, from 0 on, of some devices out of `of`.
@@ -46,9 +48,12 @@ class Arrivals(Protocol):
         `before_s` is when the one before was asked for, 0 before the first; `chance` a random number for each.
         """
 
+    def at_rate(self, rate_per_s: float) -> "Arrivals":
+        """The same at so many requests per second; a closed loop has no rate of its own and stays as it is."""
+
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoop(Arrivals):
     """The next response is asked for `think_s` after the last, or after times of that mean where `exponential`.
 
     Devices start at random within the first `ramp_s` seconds.
@@ -57,6 +62,7 @@ class ClosedLoop:
     think_s: float = 0.0
     ramp_s: float = 5.0
     exponential: bool = False
+    is_open: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.think_s < 0 or self.ramp_s < 0:
@@ -68,9 +74,12 @@ class ClosedLoop:
         unknown = np.zeros_like(devices)
         return Asks(np.where(first, chance * self.ramp_s, -inf), np.where(first, -inf, thinks_s), unknown, unknown)
 
+    def at_rate(self, rate_per_s: float) -> "ClosedLoop":
+        return self
+
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(Arrivals):
     """Random arrivals, `rate_per_s` over all devices; one that finds its device busy waits there."""
 
     rate_per_s: float
@@ -84,9 +93,12 @@ class Poisson:
         at_s = before_s - np.log1p(-chance) * of / self.rate_per_s
         return Asks(at_s, np.full(len(devices), -inf), unknown, unknown)
 
+    def at_rate(self, rate_per_s: float) -> "Poisson":
+        return Poisson(rate_per_s)
+
 
 @dataclass(frozen=True)
-class Replayed:
+class Replayed(Arrivals):
     """Recorded arrivals, dealt to the devices in turn; with a device for each, none waits for another."""
 
     asked: tuple[Asked, ...]
@@ -105,6 +117,12 @@ class Replayed:
             for name in ("prompt_tokens", "output_tokens")
         )
         return at_s, prompts, outputs
+
+    def at_rate(self, rate_per_s: float) -> "Replayed":
+        lasted_s = self.asked[-1].at_s
+        if not lasted_s:
+            raise SkitError("arrivals that all come at once have no rate that could be changed")
+        return self.scaled(rate_per_s * lasted_s / len(self.asked))
 
     def scaled(self, factor: float) -> "Replayed":
         """The same requests at so many times the rate."""

@@ -1,7 +1,7 @@
 """From settings to scenarios: deployments, acceptance, arrivals and memory, each made once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.fleet import Kind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
 from specbench_kit.serving.scenario import Scenario
@@ -40,6 +41,7 @@ class Builder:
     def scenario(self, point: Point) -> Scenario:
         """What is simulated at a point."""
         settings, series = self.settings, point.series
+        method = parse_method(series.method)
         return Scenario(
             self.deployment(series),
             series.serves,
@@ -49,13 +51,16 @@ class Builder:
             arrivals=self.arrivals(),
             prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
             output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
-            memory=self.memory(series)[0],
+            memory=replace(self.memory(series)[0], lru=settings.eviction == "lru"),
             scheduler=point.scheduler,
             estimator=self._estimator(point),
             max_batch=settings.max_batch,
-            learned=parse_method(series.method).learned,
+            learned=method.learned,
+            batch_aware=method.batch_aware,
+            longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
+            fleet=self._fleet(series),
         )
 
     def deployment(self, series: Series) -> Deployment:
@@ -73,6 +78,15 @@ class Builder:
                 assert self.trace is not None
                 self._sources[key] = of_trace(self.trace, method, deployment)
         return self._sources[key]
+
+    def _fleet(self, series: Series) -> tuple[Kind, ...]:
+        """The kinds of devices that the settings name; those without odds of their own have the series'."""
+        kinds = []
+        for name, share, odds in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
+            deployment = find(name).build()
+            source = acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
+            kinds.append(Kind(name, share, deployment, source))
+        return tuple(kinds)
 
     def arrivals(self) -> Arrivals:
         """The closed loop, random ones, or those of a file."""

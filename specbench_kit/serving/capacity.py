@@ -1,8 +1,8 @@
 """How many devices a server can take with a violation rate of epsilon at most (WISP, Eq. 20)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import sqrt
+from dataclasses import asdict, dataclass
+from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from specbench_kit.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.building import Builder
+from specbench_kit.serving.loads import DEVICES, load_of, loaded, unit
 from specbench_kit.serving.metrics import violations
 from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import in_turn
@@ -19,12 +20,15 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.seeds import estimate
 from specbench_kit.serving.settings import Point, Settings
 from specbench_kit.serving.simulation import Simulation
+from specbench_kit.serving.steadiness import drifts
 from specbench_kit.serving.sweep import guards
 
 Fields = dict[str, Any]
 
-LOOKS = (0.125, 0.25, 0.5, 1.0)
-"""Shares of the time after the warm-up at which a run may be stopped."""
+LOOKS = (0.125, 0.25, 0.5, 1.0, 2.0)
+"""Shares of the time after the warm-up at which a run may be stopped; the last is for one that drifts."""
+BEYOND = 1.5
+"""Times the highest load that was tried: there a search looks once more."""
 CONFIDENCE = 0.95
 FEWEST_TURNS = 5
 """Responses that every device has to have had on average before a run may be stopped early."""
@@ -35,12 +39,13 @@ HELD = AXES[1:]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One number of devices: the violation rate with its interval when the run was stopped, after so many seconds.
+    """One load: the violation rate with its interval when the run was stopped, after so many seconds.
 
-    `settled`: the interval lay on one side of epsilon; where it did not up to the end, the rate itself decides.
+    `settled`: the interval lay on one side of epsilon; where it did not up to the end, the rate itself decides. A run
+    that still drifts then is not `steady`, and no load is held to be served by it.
     """
 
-    devices: int
+    load: float
     rate: float
     low: float
     high: float
@@ -48,59 +53,78 @@ class Trial:
     simulated_s: float
     settled: bool
     holds: bool
+    steady: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One seed's capacity and the way to it; `bounded` where even the most devices were served."""
+    """One seed's capacity and the way to it; `bounded` where even the highest load was served."""
 
-    devices: int
+    load: float
     trials: tuple[Trial, ...]
     bounded: bool = False
 
+    @property
+    def monotone(self) -> bool:
+        """Whether every load that was tried is served up to the first that is not."""
+        served = [trial.holds for trial in sorted(self.trials, key=lambda one: one.load)]
+        return served == sorted(served, reverse=True)
+
 
 def search(scenario: Scenario, seed: int, rule: Rule) -> Found:
-    """Double until the rate is too high, then halve the gap."""
+    """Double until the rate is too high, halve the gap, and look beyond it: a rate may fall again with the load."""
     trials: dict[int, Trial] = {}
 
-    def holds(devices: int) -> bool:
-        trials[devices] = attempt(replace(scenario, devices=devices), seed, rule)
-        return trials[devices].holds
+    def holds(step: int) -> bool:
+        if step not in trials:
+            trials[step] = attempt(loaded(scenario, step), seed, rule, load_of(scenario, step))
+        return trials[step].holds
+
+    def found(step: int, *, bounded: bool = False) -> Found:
+        return Found(load_of(scenario, step), tuple(trials.values()), bounded)
 
     low, high = 0, min(FIRST_TRY, rule.most)
-    while holds(high):
-        low = high
-        if low == rule.most:
-            return Found(low, tuple(trials.values()), bounded=True)
-        high = min(2 * high, rule.most)
-    while high - low > max(1, rule.resolution * low):
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return Found(low, tuple(trials.values()))
+    while True:
+        while holds(high):
+            low = high
+            if low == rule.most:
+                return found(low, bounded=True)
+            high = min(2 * high, rule.most)
+        while high - low > max(1, rule.resolution * low):
+            middle = (low + high) // 2
+            low, high = (middle, high) if holds(middle) else (low, middle)
+        beyond = min(ceil(BEYOND * max(trials)), rule.most)
+        if not holds(beyond):
+            return found(low)
+        high = beyond
 
 
-def attempt(scenario: Scenario, seed: int, rule: Rule) -> Trial:
+def attempt(scenario: Scenario, seed: int, rule: Rule, load: float | None = None) -> Trial:
     """Let one simulation run for longer and longer until the rate's interval lies on one side of epsilon.
 
-    The interval has its confidence over all looks together.
+    The interval has its confidence over all looks together. A run that would be served and drifts goes on for twice
+    its time.
     """
     simulation = Simulation(scenario, seed)
     for share in LOOKS:
         seconds = scenario.warmup_s + share * (scenario.duration_s - scenario.warmup_s)
-        violated, _ = violations(scenario, simulation.run(seconds), rule.objective)
+        result = simulation.run(seconds)
+        violated, _ = violations(scenario, result, rule.objective)
         turns = len(violated) / scenario.devices
         enough = turns >= FEWEST_TURNS and len(violated) >= FEWEST_RESPONSES
         if not enough and share < 1:
             continue
         rate, low, high = interval(violated, int(turns))
-        settled = enough and (low > rule.epsilon or high <= rule.epsilon)
-        if settled or share == 1:
+        steady = rate > rule.epsilon or not drifts(scenario, result)
+        settled = enough and steady and (low > rule.epsilon or high <= rule.epsilon)
+        if settled or (share >= 1 and steady):
             break
     if not len(violated):
         raise SkitError(
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer"
         )
-    return Trial(scenario.devices, rate, low, high, len(violated), seconds, settled, holds=bool(rate <= rule.epsilon))
+    load, holds = scenario.devices if load is None else load, steady and bool(rate <= rule.epsilon)
+    return Trial(load, rate, low, high, len(violated), seconds, settled, holds, steady)
 
 
 def interval(violated: NDArray[np.bool_], turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
@@ -136,20 +160,25 @@ class Row:
     point: Point
     found: Sequence[Found]
     refused: str = ""
+    unit: str = DEVICES
 
     def describe(self) -> Fields:
         """As `summary.json` holds it."""
         values = {"series": self.point.series.label, **{name: getattr(self.point, name) for name in HELD}}
         if self.refused:
-            return {**values, "capacity": estimate([0.0]).describe(), "refused": self.refused, "seeds": []}
+            refused = {"capacity": estimate([0.0]).describe(), "unit": self.unit, "refused": self.refused, "seeds": []}
+            return values | refused
         trials = [trial for one in self.found for trial in one.trials]
         return {
             **values,
-            "capacity": estimate([float(one.devices) for one in self.found], 0.0).describe(),
+            "capacity": estimate([one.load for one in self.found], 0.0).describe(),
+            "unit": self.unit,
+            "monotone": all(one.monotone for one in self.found),
+            "steady": sum(trial.steady for trial in trials) / len(trials),
             "bounded": any(one.bounded for one in self.found),
             "settled": sum(trial.settled for trial in trials) / len(trials),
             "simulated_s": sum(trial.simulated_s for trial in trials),
-            "seeds": [{"devices": one.devices, "trials": [asdict(t) for t in one.trials]} for one in self.found],
+            "seeds": [{"load": one.load, "trials": [asdict(t) for t in one.trials]} for one in self.found],
         }
 
 
@@ -173,7 +202,8 @@ def find_all(settings: Settings, rule: Rule, builder: Builder, report: Callable[
     for done, ((point, _), one) in enumerate(zip(runs, searches, strict=True), 1):
         found[point].append(one)
         report(done, len(runs))
-    return [Row(point, found[point], refused.get(point, "")) for point in points]
+    units = {point: unit(scenario) for point, scenario in scenarios.items()}
+    return [Row(point, found[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points]
 
 
 def summarise(rows: Sequence[Row], rule: Rule) -> Fields:

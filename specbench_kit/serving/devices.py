@@ -1,5 +1,6 @@
 """All devices as arrays: when they ask, send, and have their answers."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +75,12 @@ class Devices:
         self.cached[request.client] = request.cached
         self.seen[request.client, 2:] = request.new, request.cached
 
+    def drafts(self, devices: Sequence[int]) -> list[tuple[int, int]]:
+        """Forwards of the draft model and tokens sent in the present rounds."""
+        planned = self._scripts.present(np.array(devices))
+        pairs = np.stack([planned["drafted"], planned["submitted"]], axis=1).astype(np.int64).tolist()
+        return [(steps, submitted) for steps, submitted in pairs]
+
     def has_begun(self, device: int) -> bool:
         """Whether its present response has an earlier round."""
         planned = self._scripts.present(np.array([device]))
@@ -89,7 +96,7 @@ class Devices:
             held = (planned["context"] + planned["committed"] - 1) * (planned["ends"] == 0)
             self.cached[devices] = held
         self.first_s[devices] = first_s
-        self._send(devices, self._scripts.present(devices), answered_s, self._free_s(found))
+        self._send(devices, self._scripts.present(devices), answered_s, self._free_s(devices, found))
         return found
 
     def unfinished(self, devices: Integers) -> dict[str, Column]:
@@ -129,13 +136,14 @@ class Devices:
         self.sent_s[devices] = sent_s = free_s + planned["draft_s"]
         self.arrives_s[devices] = sent_s + planned["up_s"]
 
-    def _free_s(self, found: Answered) -> Floats:
+    def _free_s(self, devices: Integers, found: Answered) -> Floats:
         """When devices have their answers and have finished the forward that they began in the meantime."""
         planned, answered_s, sent_s = found.planned, found.answered_s, found.sent_s
         if not (self._on_edge and planned["proactive"].any()):
             return answered_s
         contexts = (planned["context"] + planned["committed"]).astype(np.int64).tolist()
-        step_s = np.array([self._scripts.time.draft_s(1, 1, context) for context in contexts])
+        times = zip(self._scripts.times_of(devices), contexts, strict=False)
+        step_s = np.array([time.draft_s(1, 1, context) for time, context in times])
         begun = np.minimum(np.ceil((answered_s - sent_s) / step_s), planned["proactive"])
         free_s: Floats = np.maximum(answered_s, sent_s + begun * step_s)
         return free_s

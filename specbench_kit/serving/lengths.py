@@ -26,7 +26,8 @@ class LogNormal:
     def drawn(self, chance: Floats) -> Integers:
         """A length for each random number, of 1 token at least."""
         normal = np.array([self._normal.inv_cdf(min(max(one, 1e-9), 1 - 1e-9)) for one in chance])
-        return np.maximum(np.rint(np.exp(normal)), 1).astype(np.int64)
+        lengths: Integers = np.maximum(np.rint(np.exp(normal)), 1).astype(np.int64)
+        return lengths
 
     @cached_property
     def _normal(self) -> NormalDist:

@@ -20,10 +20,11 @@ RESERVED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
-    """Tokens of KV that a server holds, and the longest context of its model."""
+    """Tokens of KV that a server holds, the longest context of its model, and whether it evicts by last use (LRU)."""
 
     tokens: float = inf
     context: float = inf
+    lru: bool = False
 
 
 UNLIMITED = KvCapacity()
@@ -52,15 +53,16 @@ class Residents:
 
     Of the sessions that grow until memory is full, the one that was let in last makes room: of those that are
     drafting, or else of those that wait. So it is always the same few that are cold; evicting the least recently used
-    of sessions that come back in turn would evict each of them just before it is needed.
+    of sessions that come back in turn would evict each of them just before it is needed. With `lru` that is what
+    happens, as in servers that cache prefixes.
     """
 
-    def __init__(self, capacity: float, clients: int) -> None:
+    def __init__(self, capacity: float, clients: int, *, lru: bool = False) -> None:
         self.used = self.peak = self.evictions = 0
-        self._capacity = capacity
+        self._capacity, self._lru = capacity, lru
         self._tokens = np.zeros(clients, dtype=np.int64)
         self._since = np.zeros(clients, dtype=np.int64)
-        """Of those in memory: how many had been let in before."""
+        """Of those in memory: how many had been let in before; with `lru`, how many had been used."""
         self._let_in = 0
 
     def admit(self, client: int, tokens: int) -> bool:
@@ -90,7 +92,7 @@ class Residents:
 
     def _hold(self, clients: Integers, tokens: Integers) -> None:
         before = self._tokens[clients]
-        new = clients[before == 0]
+        new = clients if self._lru else clients[before == 0]
         if len(new):
             self._since[new] = self._let_in + np.arange(len(new))
             self._let_in += len(new)
@@ -100,9 +102,10 @@ class Residents:
     def _make_room(self, pinned: Integers, waiting: Collection[int]) -> list[int]:
         (held,) = self._tokens.nonzero()
         others = np.setdiff1d(held, pinned)
-        newest_first = others[np.argsort(self._since[others])[::-1]].tolist()
+        order = np.argsort(self._since[others], kind="stable")
+        first_to_go = others[order if self._lru else order[::-1]].tolist()
         gone = []
-        for client in sorted(newest_first, key=waiting.__contains__):
+        for client in sorted(first_to_go, key=waiting.__contains__):
             if self.used <= self._capacity:
                 break
             self.used -= int(self._tokens[client])

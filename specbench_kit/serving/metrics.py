@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import Column, Result
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.steadiness import STEADY_WITHIN, drift, warm_up_s
 
 """What a promised speed is held against: tokens over the whole response, or time per token after the first."""
 Fields = dict[str, Any]
@@ -16,8 +18,6 @@ Mask = NDArray[np.bool_]
 
 COMPUTE_DOMINANT = 1.5
 """A violation is put down to its own batch where that takes so many times the moving mean (WISP, Fig. 8)."""
-STEADY_WITHIN = 0.05
-"""By which the throughput of the second half may differ from the first."""
 
 
 def figures(scenario: Scenario, result: Result, objective: Objective = "speed", window: int = 50) -> Fields:
@@ -31,9 +31,15 @@ def figures(scenario: Scenario, result: Result, objective: Objective = "speed", 
         name: {"promised_speed": speed, **_group(responses, rounds, responses.slo == place, rounds.slo == place)}
         for place, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True))
     }
+    kinds = {
+        kind.name: _group(responses, rounds, responses.kind == place, rounds.kind == place)
+        for place, kind in enumerate(scenario.kinds)
+        if len(scenario.kinds) > 1
+    }
     return {
         "overall": _group(responses, rounds, *everyone),
         "classes": classes,
+        "kinds": kinds,
         "violations": _attribution(rounds, result, window),
         "server": _server(scenario, result),
         "steady": _steady(scenario, result),
@@ -59,6 +65,7 @@ class _Responses:
     def __init__(self, scenario: Scenario, result: Result, objective: Objective) -> None:
         table = result.responses
         self.slo, self.tokens = table["slo"], table["tokens"]
+        self.kind = _kinds(scenario, table)
         self.start_s, self.first_s, self.end_s = table["start_s"], table["first_s"], table["end_s"]
         speeds = np.asarray(scenario.slo.speeds)[self.slo.astype(int)]
         began_s, owed = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
@@ -74,7 +81,7 @@ class _Rounds:
 
     def __init__(self, scenario: Scenario, result: Result) -> None:
         table = _after(result.rounds, "arrived_s", scenario.warmup_s)
-        self.table, self.slo = table, table["slo"]
+        self.table, self.slo, self.kind = table, table["slo"], _kinds(scenario, table)
         self.verified = np.isfinite(table["ended_s"])
         self.judged = table["deadline_s"] <= result.end_s
         self.missed = table["ended_s"] > table["deadline_s"]
@@ -84,6 +91,12 @@ class _Rounds:
         self.queue_s = table["started_s"][self.verified] - table["arrived_s"][self.verified]
         self.verify_s = table["ended_s"][self.verified] - table["started_s"][self.verified]
         self.interference = self.verify_s / _alone_s(scenario, table, self.verified)
+
+
+def _kinds(scenario: Scenario, table: dict[str, Column]) -> NDArray[Any]:
+    """The kind of each row's device."""
+    kinds: NDArray[Any] = Fleet(scenario.kinds, scenario.devices).kind[table["client"].astype(int)]
+    return kinds
 
 
 def _group(responses: _Responses, rounds: _Rounds, of: Mask, rounds_of: Mask) -> Fields:
@@ -187,15 +200,10 @@ def _server(scenario: Scenario, result: Result) -> Fields:
 
 
 def _steady(scenario: Scenario, result: Result) -> Fields:
-    """Whether both halves of what counts commit equally many tokens per second."""
-    middle_s = (scenario.warmup_s + result.end_s) / 2
-    answered_s, committed = result.rounds["answered_s"], result.rounds["committed"]
-    halves = [
-        float(committed[(answered_s >= start_s) & (answered_s < start_s + middle_s - scenario.warmup_s)].sum())
-        for start_s in (scenario.warmup_s, middle_s)
-    ]
-    drift = halves[1] / halves[0] - 1 if halves[0] else None
-    return {"drift": drift, "steady": drift is not None and abs(drift) <= STEADY_WITHIN}
+    """Whether both halves of what counts commit equally many tokens per second, and the end of the warm-up."""
+    found = drift(scenario, result)
+    steady = found is not None and abs(found) <= STEADY_WITHIN
+    return {"drift": found, "steady": steady, "warm_up_left_s": max(0.0, warm_up_s(result) - scenario.warmup_s)}
 
 
 def _cost(scenario: Scenario, result: Result) -> Fields:
@@ -206,10 +214,11 @@ def _cost(scenario: Scenario, result: Result) -> Fields:
     rounds = _after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
     edge_busy_s = float(rounds["draft_s"].sum())
-    deployment = scenario.deployment
-    price = deployment.verifier.price_per_hour * hours + deployment.drafter.price_per_hour * edge_busy_s / 3600
-    rented = scenario.devices if scenario.system.drafting == "edge" else 0
-    whole = hours * (deployment.verifier.price_per_hour + rented * deployment.drafter.price_per_hour)
+    per_hour, of_server = Fleet(scenario.kinds, scenario.devices).price_per_hour, scenario.deployment.verifier
+    drafting = float((rounds["draft_s"] * per_hour[rounds["client"].astype(int)]).sum()) / 3600
+    price = of_server.price_per_hour * hours + drafting
+    rented = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
+    whole = hours * (of_server.price_per_hour + rented)
     tokens = float(rounds["committed"].sum())
     return {
         "edge_busy_s": edge_busy_s,

@@ -19,6 +19,7 @@ from specbench_kit.option import DEPLOYMENT, RUN, Option
 
 LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
 Objective = Literal["speed", "tpot"]
+Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
 Numbers = tuple[float, ...]
 OWN = "own"
@@ -78,6 +79,14 @@ class Served:
     deployment: Annotated[
         tuple[str, ...], Option(f"A name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
     ] = ("wisp",)
+    fleet: Annotated[
+        str | None,
+        Option(
+            "Devices of several kinds: deployments with shares, whose drafters and links they have, and odds: "
+            "'wisp=0.5;raspberry-pi=0.5@iid:alpha=0.6,length=4'.",
+            DEPLOYMENT,
+        ),
+    ] = None
     replaced: Annotated[
         tuple[str, ...],
         Option(
@@ -92,6 +101,12 @@ class Served:
             "Room for KV on the server: a number of tokens, unlimited, or auto for what its memory leaves.", DEPLOYMENT
         ),
     ] = "auto"
+    eviction: Annotated[
+        Eviction,
+        Option(
+            "Whose KV makes room: the newest session's, and new ones wait; or lru, the least recently used.", DEPLOYMENT
+        ),
+    ] = "newest"
     max_batch: Annotated[int, Option("Requests in a batch.", DEPLOYMENT)] = 64
     slo: Annotated[
         tuple[str, ...],

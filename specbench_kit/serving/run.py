@@ -9,6 +9,8 @@ from specbench_kit.bench.record_run import record
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.metrics.serving_rows import AXES
+from specbench_kit.papers.beside import beside
+from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving import capacity, sweep
@@ -16,7 +18,6 @@ from specbench_kit.serving.building import Builder
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import backend
-from specbench_kit.serving.presets.base import Preset, beside
 from specbench_kit.serving.presets.base import describe as describe_preset
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.settings import Point, Series, Settings
@@ -42,7 +43,7 @@ class Chosen:
     """A preset by its name."""
 
     name: str
-    preset: Preset
+    preset: Experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

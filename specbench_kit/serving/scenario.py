@@ -8,6 +8,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop
+from specbench_kit.serving.fleet import Kind
 from specbench_kit.serving.lengths import Lengths, longest
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.schedulers.base import Limits, Scheduler, parse_scheduler
@@ -23,8 +24,10 @@ class Scenario:
     """Checked when made.
 
     `prompt_tokens` and `output_tokens` count where arrivals say nothing; where neither does, the lengths are the
-    source's. `learned`: a predictor judges every drafted token. `scheduler` replaces the system's own. Until
-    `warmup_s` nothing counts.
+    source's. `learned`: a predictor judges every drafted token. A server that drafts goes as far as the whole batch
+    pays for it where `batch_aware`, else as far as each round says, and never beyond `longest_draft`. `scheduler`
+    replaces the system's own. Until `warmup_s` nothing counts. Devices are of the kinds in `fleet`; where there are
+    none, all have the deployment's drafter and link, and the source's rounds.
     """
 
     deployment: Deployment
@@ -40,8 +43,11 @@ class Scenario:
     estimator: EstimatorError = RIGHT
     max_batch: int = 64
     learned: bool = False
+    batch_aware: bool = True
+    longest_draft: int | None = None
     duration_s: float = 600.0
     warmup_s: float = 60.0
+    fleet: tuple[Kind, ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
@@ -58,13 +64,22 @@ class Scenario:
         for name, speed in zip(self.slo.names, self.slo.speeds, strict=True):
             self._check_slo(name, speed)
 
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Of devices."""
+        return self.fleet or (Kind(self.deployment.name, 1.0, self.deployment, self.source),)
+
+    @property
+    def _longest(self) -> int:
+        return max(kind.source.typical.longest for kind in self.kinds)
+
     def make_scheduler(self) -> Scheduler:
         """The system's own, or the one that replaces it."""
         return parse_scheduler(self.scheduler or self.system.scheduler)
 
     def limits(self) -> Limits:
         """The largest batch; what the server may draft for it has to fit too."""
-        drafted = self.max_batch * self.source.typical.longest if self.system.drafting == "server" else 0
+        drafted = self.max_batch * self._longest if self.system.drafting == "server" else 0
         return Limits(self.max_batch, self.memory.tokens - drafted)
 
     @property
@@ -74,7 +89,7 @@ class Scenario:
 
     @property
     def _longest_draft(self) -> int:
-        return 0 if self.system.drafting == "none" else self.source.typical.longest
+        return 0 if self.system.drafting == "none" else self._longest
 
     def check_lengths(self, prompt: int, output: int) -> None:
         """Refuse a response that the server cannot hold."""
@@ -91,20 +106,26 @@ class Scenario:
             )
 
     def _check_slo(self, name: str, speed: float) -> None:
-        """Refuse a speed at which a typical round leaves no time for even its own verification."""
-        typical, link = self.source.typical, self.deployment.link
-        on_edge = self.system.drafting == "edge"
-        draft_s = typical.steps * _step_s(self.deployment.drafter.latency) if on_edge else 0.0
-        sent = round(typical.submitted) if on_edge else 0
-        committed = typical.committed if self.system.drafting != "none" else 1.0
-        left_s = budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)
-        needed_s = self.deployment.verifier.pass_s(((1 + sent, longest(self.prompt_tokens or 1)),))
+        """Refuse a speed at which a typical round of no device leaves time for even its own verification."""
+        rounds = [self._typical_round(kind, speed) for kind in self.kinds]
+        committed, left_s, needed_s = max(rounds, key=lambda one: one[1] - one[2])
         if left_s < needed_s:
             raise SkitError(
                 f"no batch can meet the SLO '{name}' of {speed:g} tokens/s: a round brings {committed:.2f} tokens, and "
                 f"{max(left_s, 0) * 1e3:.0f} ms are left for a verification of {needed_s * 1e3:.0f} ms; "
                 "promise less, or use a faster drafter or link"
             )
+
+    def _typical_round(self, kind: Kind, speed: float) -> tuple[float, float, float]:
+        """Tokens that it brings, the seconds that are left for its verification, and those that it needs alone."""
+        typical, link = kind.source.typical, kind.deployment.link
+        on_edge = self.system.drafting == "edge"
+        draft_s = typical.steps * _step_s(kind.deployment.drafter.latency) if on_edge else 0.0
+        sent = round(typical.submitted) if on_edge else 0
+        committed = typical.committed if self.system.drafting != "none" else 1.0
+        left_s = budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)
+        needed_s = self.deployment.verifier.pass_s(((1 + sent, longest(self.prompt_tokens or 1)),))
+        return committed, left_s, needed_s
 
 
 def _step_s(latency: LatencyModel) -> float:

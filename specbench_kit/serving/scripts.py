@@ -1,5 +1,8 @@
 """What every device will do, as arrays, set up ahead as far as it does not depend on when the server answers."""
 
+from collections.abc import Iterable
+from itertools import repeat
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,6 +11,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Rounds
 from specbench_kit.serving.arrivals import Asks
 from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
+from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.lengths import Lengths, LogNormal
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.timing import DraftTime
@@ -56,13 +60,14 @@ class Scripts:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         count, system = scenario.devices, scenario.system
-        self._scenario, self._link = scenario, scenario.deployment.link
+        self._scenario, self.fleet = scenario, Fleet(scenario.kinds, count)
         self._on_edge, self._speculates = system.drafting == "edge", system.drafting != "none"
-        self._down_s = self._link.rtt_s / 2
+        self._down_s, *_ = self.fleet.link(np.arange(count), up=False)
+        self._down_s /= 2
         self._server_drafts = system.drafting == "server"
         """How much is drafted then depends on the batch, so that only the next round can be set up."""
-        self.time = DraftTime(scenario.deployment, scenario.learned)
-        self._chances = Chances(f"{seed}/{self._link.seed}", count)
+        self.times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
+        self._chances = Chances(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._server_drafts else AHEAD
         self._rows = np.zeros((self._depth * count, len(_FIELDS)))
         self._columns = Planned(self._rows)
@@ -75,7 +80,7 @@ class Scripts:
         self._prompt, self._context, self._remaining, self._draft_cached = _zeros(4, count)
         self._asked_s = np.zeros(count)
         self._sent = np.full(count, PRIOR_TOKENS)
-        self._accepted = self._sent * scenario.source.typical.acceptance
+        self._accepted = self._sent * self.fleet.acceptance
         self._set_up(np.arange(count))
 
     def present(self, devices: Integers) -> Planned:
@@ -134,7 +139,7 @@ class Scripts:
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
         crosses = ends | (columns["begins"][at] > 0) | self._on_edge
-        down_s = self._message_s(Purpose.DOWN, devices, accepted + 1, self._link.down_bytes_per_s)
+        down_s = self._message_s(Purpose.DOWN, devices, accepted + 1)
         columns["committed"][at], columns["ends"][at] = committed, ends
         columns["down_s"][at] = np.where(crosses, down_s, 0.0)
 
@@ -147,7 +152,7 @@ class Scripts:
         if begins.any():
             self._begin(devices[begins], at[begins])
         chance = self._chances.of(Purpose.ROUND, devices, numbers)
-        rounds, self._source_place[devices] = self._scenario.source.rounds(self._source_place[devices], chance)
+        rounds, self._source_place[devices] = self.fleet.rounds(devices, self._source_place[devices], chance)
         columns["drafted"][at], columns["submitted"][at], columns["accepted"][at], columns["proactive"][at] = rounds
         columns["prompt"][at], columns["context"][at] = self._prompt[devices], self._context[devices]
         columns["tokens"][at] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
@@ -162,12 +167,13 @@ class Scripts:
         draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
         if self._on_edge:
             draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
-        up_s = self._message_s(Purpose.UP, devices, sent, self._link.up_bytes_per_s)
+        up_s = self._message_s(Purpose.UP, devices, sent)
         up_s = np.where(begins | self._on_edge, up_s, 0.0)
         expected, speed = np.ones(len(devices)), self.speed[devices]
         if self._speculates:
             expected += rounds.submitted * self._accepted[devices] / self._sent[devices]
-        network_s, down_s = (up_s + self._down_s, self._down_s) if self._on_edge else (0.0, 0.0)
+        down_s = self._down_s[devices] if self._on_edge else 0.0
+        network_s = up_s + down_s if self._on_edge else 0.0
         columns["draft_s"][at], columns["up_s"][at], columns["expected"][at] = draft_s, up_s, expected
         columns["slack_s"][at] = expected / speed - draft_s - network_s  # as slo.budget_s
         columns["promise_s"][at] = (self._context[devices] - self._prompt[devices] + expected) / speed - down_s
@@ -175,9 +181,17 @@ class Scripts:
     def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
         cached = self._draft_cached[devices]
         rows = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
-        draft_s = np.array([self.time.draft_s(*row) for row in rows])
-        draft_s[begins] += [self.time.prefill_s(prompt) for prompt in self._prompt[devices[begins]].tolist()]
+        draft_s = np.array([time.draft_s(*row) for time, row in zip(self.times_of(devices), rows, strict=False)])
+        prompts = self._prompt[devices[begins]].tolist()
+        begun = zip(self.times_of(devices[begins]), prompts, strict=False)
+        draft_s[begins] += [time.prefill_s(prompt) for time, prompt in begun]
         return draft_s
+
+    def times_of(self, devices: Integers) -> Iterable[DraftTime]:
+        """What devices draft with, for each of them; without an end where all are of one kind."""
+        if len(self.times) == 1:
+            return repeat(self.times[0])
+        return map(self.times.__getitem__, self.fleet.kind[devices].tolist())
 
     def _begin(self, devices: Integers, at: Integers) -> None:
         """The first round of the next response."""
@@ -195,7 +209,7 @@ class Scripts:
         asked = scenario.arrivals.ask(
             devices, scenario.devices, numbers, before_s, chances.of(Purpose.ASK, devices, numbers)
         )
-        begun = scenario.source.begin(chances.of(Purpose.RESPONSE, devices, numbers))
+        begun = self.fleet.begin(devices, chances.of(Purpose.RESPONSE, devices, numbers))
         never = asked.at_s == np.inf
         prompt, output = (
             self._lengths(purpose, given, devices, numbers)
@@ -214,12 +228,12 @@ class Scripts:
     ) -> Integers | int | None:
         return given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormal) else given
 
-    def _message_s(self, purpose: Purpose, devices: Integers, tokens: Integers, bytes_per_s: float) -> Floats:
-        link, numbers = self._link, self._made[devices]
-        seconds = link.rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
-        if link.jitter_s:
-            chance = self._chances.of(purpose, devices, numbers)
-            seconds = np.maximum(0.0, seconds + link.jitter_s * (2 * chance - 1))
+    def _message_s(self, purpose: Purpose, devices: Integers, tokens: Integers) -> Floats:
+        rtt_s, jitter_s, bytes_per_s = self.fleet.link(devices, up=purpose is Purpose.UP)
+        seconds: Floats = rtt_s / 2 + tokens * TOKEN_BYTES / bytes_per_s
+        if self.fleet.has_jitter:
+            chance = self._chances.of(purpose, devices, self._made[devices])
+            seconds = np.maximum(0.0, seconds + jitter_s * (2 * chance - 1))
         return seconds
 
     def _place(self, devices: Integers, numbers: Integers) -> Integers:

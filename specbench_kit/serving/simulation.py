@@ -18,7 +18,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import CoLocated, Execution, Verification
+from specbench_kit.serving.timing import AsDrafted, CoLocated, Execution, Verification
 from specbench_kit.uncollected import uncollected
 
 
@@ -53,9 +53,9 @@ class Simulation:
         self._estimator = Estimator(scenario.deployment.verifier.latency, scenario.estimator, seed)
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
-        self._execution = _execution(scenario)
-        self._residents = Residents(scenario.memory.tokens, scenario.devices)
-        self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache
+        self._execution = _execution(scenario, self._devices)
+        self._residents = Residents(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
+        self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not scenario.memory.lru
         self._held: deque[Waiting] = deque()
         """Rounds whose KV does not fit beside that of the sessions in memory, which come and go before them."""
         self._waiting: dict[int, Waiting] = {}
@@ -224,9 +224,12 @@ class Simulation:
 _client = attrgetter("client")
 
 
-def _execution(scenario: Scenario) -> Execution:
+def _execution(scenario: Scenario, devices: Devices) -> Execution:
     deployment, typical = scenario.deployment, scenario.source.typical
     if scenario.system.drafting != "server":
         return Verification(deployment, None if scenario.system.drafting == "edge" else 0)
+    longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
+    if not scenario.batch_aware:
+        return AsDrafted(deployment, devices.drafts, longest, learned=scenario.learned)
     slowest_s = 1 / max(scenario.slo.speeds)
-    return CoLocated(deployment, typical.chance, typical.longest, slowest_s)
+    return CoLocated(deployment, typical.chance, longest, slowest_s)

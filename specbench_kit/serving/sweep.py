@@ -182,6 +182,7 @@ def _lines(row: Fields) -> Iterator[Fields]:
     groups = {"all": row["figures"]["overall"]}
     if len(row["figures"]["classes"]) > 1:
         groups |= row["figures"]["classes"]
+    groups |= {f"devices of {name}": group for name, group in row["figures"].get("kinds", {}).items()}
     for name, group in groups.items():
         place = {"series": row["series"], **{axis: row[axis] for axis in AXES}, "class": name}
         plain = [cell for metric in FLAT for cell in _cells(metric, group[metric])]

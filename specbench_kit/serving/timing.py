@@ -1,6 +1,6 @@
 """How long a device's own work takes, and how long a batch occupies the server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -10,6 +10,8 @@ from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.serving.schedulers.waiting import Waiting
 
 Parts = Mapping[int, int]
+Drafts = Callable[[Sequence[int]], list[tuple[int, int]]]
+"""Forwards of the draft model and tokens sent, of each of several clients."""
 REMEMBERED = 1 << 17
 """Drafts of one length after one context whose time is kept."""
 
@@ -87,6 +89,31 @@ class CoLocated:
                 break
             seconds, tokens, length = longer_s, more, length + 1
         return seconds, length
+
+
+class AsDrafted:
+    """Drafts for the whole batch, each request as far as its round says and to `longest` tokens at most.
+
+    Prompts are read by both models, and not drafted for.
+    """
+
+    def __init__(self, deployment: Deployment, drafts: Drafts, longest: int, *, learned: bool) -> None:
+        self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
+        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
+        self._drafts, self._longest = drafts, longest
+
+    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, int | None]:
+        """A draft forward after the other, each for those that go on, and one verification."""
+        rows = _rows(batch, parts)
+        if parts or any(not cached for _, cached in rows):
+            return self._verify_s(rows) + self._draft_s(rows), 0
+        drafts = [tuple(min(n, self._longest) for n in one) for one in self._drafts([one.client for one in batch])]
+        seconds = 0.0
+        for step in range(max(steps for steps, _ in drafts)):
+            going = [(1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step]
+            seconds += self._draft_s(going) + self._decision_s * len(going)
+        sent = [(new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)]
+        return seconds + self._verify_s(sent), max(submitted for _, submitted in drafts)
 
 
 def _rows(batch: Sequence[Waiting], parts: Parts) -> list[Row]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from torch import Tensor
 
-from specbench_kit.assembly import alone, alone_colocated, environment, round_policy, timed
+from specbench_kit.assembly import round_policy
 from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft, DraftSource
@@ -22,6 +22,7 @@ from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.drafting.base import Offer, Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
+from specbench_kit.placing import alone, alone_colocated, environment, timed
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader

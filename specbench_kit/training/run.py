@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.assembly import place_of
 from specbench_kit.bench.record_run import record
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.errors import SkitError
 from specbench_kit.machine.limits import disturbances
 from specbench_kit.models.catalogue import BUNDLED
+from specbench_kit.placing import place_of
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.points import Place
 from specbench_kit.runs import provenance

@@ -42,6 +42,7 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
         (["--method", "threshold:schedule=odd"], "threshold: schedule must be one of constant, heuristic, "),
         (["--method", "fixed-k", "--dataset", "gsm8"], "unknown dataset 'gsm8' (did you mean 'gsm8k'?); known: "),
         (["--method", "fixed-k", "--dataset", "no.jsonl"], "there is no prompt file 'no.jsonl'"),
+        (["--method", "fixed-k", "--dataset", "notes.txt"], "there is no prompt file 'notes.txt'"),
         (["--method", "fixed-k", "--data-dir", "nowhere"], "the data directory 'nowhere' is not a folder: correct it"),
         (["--method", "fixed-k", "--limit", "0"], "--limit must be at least 1, not 0"),
         (["--method", "fixed-k", "--temperature", "nan"], "--temperature must be a number from 0 up, not nan"),
@@ -78,8 +79,9 @@ def test_malformed_prompts_are_named_by_file_and_line(tiny: TinyPair, tmp_path: 
 
 def test_a_prompt_longer_than_the_context_fails_alone(tiny: TinyPair, tmp_path: Path) -> None:
     rows = [{"id": "a", "prompt": "Hm?"}, {"id": "long", "prompt": "?" * 600}, {"id": "b", "prompt": "And?"}]
-    done = skit(*bench(write_rows(tmp_path / "prompts.jsonl", *rows), *tiny.options))
-    assert done.returncode == 0, done.stderr
+    done = skit(*bench(write_rows(tmp_path / "prompts.jsonl", *rows), *tiny.options), "--strict")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("strict: requests failed: 1 of ")
     assert "Token indices" not in done.stderr
     (run,) = (tmp_path / "results").iterdir()
     records = {row["request_id"]: row for row in read_rows(run / "requests.jsonl")}

@@ -46,11 +46,11 @@ def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path,
 def test_every_seed_says_how_it_found_its_capacity(two_systems: tuple[Path, dict[str, Any], str]) -> None:
     summary = two_systems[1]
     for row in summary["rows"]:
-        by_seed = [one["devices"] for one in row["seeds"]]
+        by_seed = [one["load"] for one in row["seeds"]]
         assert row["capacity"]["mean"] == pytest.approx(sum(by_seed) / 2)
         for one in row["seeds"]:
-            tried = {trial["devices"]: trial["holds"] for trial in one["trials"]}
-            assert max((devices for devices, holds in tried.items() if holds), default=0) == one["devices"]
+            tried = {trial["load"]: trial["holds"] for trial in one["trials"]}
+            assert max((devices for devices, holds in tried.items() if holds), default=0) == one["load"]
             assert all(not trial["settled"] or not trial["low"] <= 0.05 < trial["high"] for trial in one["trials"])
 
 

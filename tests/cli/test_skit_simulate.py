@@ -138,8 +138,9 @@ def test_without_a_source_a_trace_is_recorded(tiny: TinyPair, tmp_path: Path) ->
     prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(4)))
     recording = ["--dataset", prompts, "--limit", 3, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
     options = ["--system", "sled", *recording, *SHORT, "--seeds", 1, "--out", tmp_path]
-    folder, _, _ = simulated(*options)
+    folder, _, said = simulated(*options)
     run = read_object(folder / "run.json")
+    assert "no --acceptance: 3 answers of " in said
     assert (folder / "trace.parquet").is_file()
     assert run["dataset"]["count"] == 3
     assert set(run["models"]) == {"target", "draft"}
@@ -170,7 +171,7 @@ def test_guard_times_are_weighed_against_a_wrong_estimator(tmp_path: Path) -> No
 
 def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
     short = ["--duration", 30, "--warm-up", 5, "--seeds", 1, "--jobs", 1]
-    folder, summary, said = simulated("--preset", "wisp-predictor", *short, "--out", tmp_path)
+    folder, summary, said = simulated("--preset", "wisp-table-6", *short, "--out", tmp_path)
     assert [pair["value"] for pair in summary["published"]] == pytest.approx([1.2045, 1.2514, 1.2549, 1.3003])
     assert all(pair["simulated"]["mean"] > 1 for pair in summary["published"])
     report = (folder / "report.md").read_text()
@@ -178,7 +179,7 @@ def test_a_preset_stands_beside_the_paper(tmp_path: Path) -> None:
     assert "## Assumed inputs" in report
     assert "published" in said
     run = read_object(folder / "run.json")
-    assert (run["preset"]["name"], run["config"]["seeds"]) == ("wisp-predictor", 1)
+    assert (run["preset"]["name"], run["config"]["seeds"]) == ("wisp-table-6", 1)
 
 
 def test_the_printed_algorithm_livelocks_and_says_so(tmp_path: Path) -> None:

@@ -123,3 +123,11 @@ def test_the_digest_follows_id_category_turns_and_order(tmp_path: Path) -> None:
     assert len(set(digests)) == len(variants)
     assert load_file(write(tmp_path / "d.jsonl", a, b)).digest == digests[0]
     assert digests[0] == "6c8e3d6bddb5d5f11a36f99f484d7945bcbfc7ef04087c72642e60776e904f45"
+
+
+def test_a_file_that_is_none_of_prompts_leads_to_one_that_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    (tmp_path / "prompts.txt").write_text("a")
+    for name in ("prompts.txt", "promts.jsonl"):
+        with pytest.raises(SkitError, match=rf"prompt file.*\(did you mean '{tmp_path}/prompts.jsonl'\?\)"):
+            load(str(tmp_path / name), data_dir=None, allow_sample=False, limit=None, seed=0)

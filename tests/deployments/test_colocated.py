@@ -9,7 +9,6 @@ from environments import DEPLOYMENT, ENVIRONMENT
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.assembly import can_be_colocated
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
@@ -19,6 +18,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.colocation import Totals, colocation
 from specbench_kit.metrics.units import units_of
+from specbench_kit.placing import can_be_colocated
 from specbench_kit.reports.writing import colocation as wording
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile

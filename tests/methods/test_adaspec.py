@@ -21,7 +21,6 @@ from tiny_models import (
 from tiny_predictors import PAIR
 from trace_builders import MAX_DRAFT, made_requests
 
-from specbench_kit.assembly import environment
 from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, Row, TableModel
@@ -34,6 +33,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.adaspec import AdaSpec
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.placing import environment
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 

@@ -258,6 +258,17 @@ def test_sampled_outputs_are_not_compared(tmp_path):
     assert compared([tmp_path]).overall["wisp"]["lossless"] is None
 
 
+@pytest.mark.parametrize(("found", "cell"), [(True, "consistent"), (False, "WRONG"), (None, "undecided")])
+def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, found: bool | None, cell: str):
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    config = make_run()["config"] | {"temperature": 0.8}
+    run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
+    run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": found})
+    rows = compare([run]).overall
+    assert wording.lossless_cell(rows["wisp"]) == cell
+    assert wording.lossless_cell(rows["autoregressive"]) == "–"
+
+
 def test_failed_requests_count_nowhere_else(tmp_path):
     records = in_turn(records_of(4, 0.7, 8, 24))
     baseline = in_turn(plain(records))

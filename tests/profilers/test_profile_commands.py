@@ -95,7 +95,7 @@ def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any]
     assert (profile.source, profile.role, profile.form, profile.dtype) == (
         "measured",
         "verifier",
-        "interactions",
+        "work",
         "float32",
     )
     assert profile.device == "cpu"

@@ -2,13 +2,14 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 from command_line import error_line, skit, skit_here
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
-from specbench_kit.reports.comparison.tables import latex
+from specbench_kit.reports.comparison.latex import latex
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_several_conditions_and_json(runs):
     [
         (["--fail-if", "speedup"], "--fail-if 'speedup': expected a metric"),
         (["--against", "eagle"], "no run of 'eagle' to compare with"),
-        (["--out", "x", "--format", "pdf"], "unknown report format 'pdf'"),
+        (["--out", "x", "--format", "doc"], "unknown report format 'doc'"),
         (["--out", "x", "--format", ","], "no report format is given"),
     ],
 )
@@ -186,3 +187,21 @@ def test_nothing_to_report_is_an_error(tmp_path):
     run = write_run(tmp_path, "wisp", [])
     line = error_line(skit_here("report", run))
     assert line == f"{run / 'requests.jsonl'} holds no finished request: there is nothing to report"
+
+
+def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
+    root = shutil.copytree(runs, tmp_path / "copied")
+    paths = sorted(root.iterdir())
+    assert skit_here("report", *paths, "--out", root / "both", "--format", "md,html").returncode == 0
+    (paths[0] / "report.md").write_text("# `a` on b\n\n**`<b>`: 2x**\n")
+    (paths[1] / "run.json").write_text("{")
+    assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
+    assert error_line(skit_here("report")).startswith("name run directories")
+    (paths[1] / "report.md").write_text("# broken")
+    assert skit_here("report", "--index", root).returncode == 0
+    text = (root / "index.md").read_text()
+    assert text.startswith("# 3 reports in `copied`")
+    assert "| [both](both/report.html) | `" in text
+    assert f"[{paths[0].name}]({paths[0].name}/report.md) | " in text
+    assert "run.json cannot be read" in text
+    assert "<b>" not in (root / "index.html").read_text().replace("&lt;b&gt;", "")

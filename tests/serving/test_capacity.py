@@ -7,12 +7,17 @@ import pytest
 
 from specbench_kit.deployments.loading import find
 from specbench_kit.errors import SkitError
+from specbench_kit.serving import capacity
 from specbench_kit.serving.acceptance import iid
-from specbench_kit.serving.capacity import LOOKS, Found, Rule, attempt, interval, search
+from specbench_kit.serving.arrivals import Asked, Poisson, Replayed
+from specbench_kit.serving.capacity import LOOKS, Found, Rule, Trial, attempt, interval, search
+from specbench_kit.serving.loads import RATE_STEP, loaded, unit
 from specbench_kit.serving.metrics import violations
+from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
+from specbench_kit.serving.steadiness import drifts, warm_up_s
 from specbench_kit.serving.systems.base import systems
 
 RULE = Rule(epsilon=0.05, most=64)
@@ -78,10 +83,10 @@ def test_a_longer_run_begins_with_the_shorter_one() -> None:
 
 def test_the_capacity_is_the_last_number_that_holds() -> None:
     found = search(scenario(), 0, RULE)
-    tried = {trial.devices: trial for trial in found.trials}
-    assert tried[found.devices].holds
-    assert not tried[found.devices + 1].holds
-    for devices in (found.devices, found.devices + 1):
+    tried = {trial.load: trial for trial in found.trials}
+    assert tried[found.load].holds
+    assert not tried[found.load + 1].holds
+    for devices in (found.load, found.load + 1):
         violated, _ = violations(scenario(devices), simulate(scenario(devices), 0))
         trial = tried[devices]
         if trial.simulated_s == scenario().duration_s:
@@ -91,10 +96,10 @@ def test_the_capacity_is_the_last_number_that_holds() -> None:
 
 
 def test_runs_far_from_the_edge_are_stopped_early() -> None:
-    light, heavy = (attempt(scenario(devices, duration_s=400.0), 0, RULE) for devices in (2, 60))
+    light, heavy = (attempt(scenario(devices, duration_s=500.0), 0, RULE) for devices in (2, 60))
     assert light.settled
     assert light.holds
-    assert light.simulated_s < 400
+    assert light.simulated_s < 500
     assert not heavy.holds
 
 
@@ -103,10 +108,55 @@ def test_the_search_ends_at_the_most_devices() -> None:
     assert found == Found(3, found.trials, bounded=True)
 
 
+def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
+    """One at a time, a response takes its 4 s whatever the devices: what the server takes is a rate of arrivals."""
+    found = search(scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, Rule(epsilon=0.2, most=32))
+    assert unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
+    assert {trial.load for trial in found.trials} <= {step * RATE_STEP for step in range(1, 33)}
+    at = loaded(scenario(arrivals=Poisson(99.0)), 250)
+    assert at.arrivals == Poisson(2.5)
+    trace = Replayed(tuple(Asked(float(at_s)) for at_s in range(5)))
+    assert [one.at_s for one in trace.at_rate(2.5).asked] == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Served are loads up to 18, and 44 to 60, as where batches fill only then; of 32, 1.5 times is looked at too."""
+    served = {*range(1, 19), *range(44, 61)}
+
+    def tried(_scenario: Scenario, _seed: int, _rule: Rule, load: float) -> Trial:
+        return Trial(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
+
+    monkeypatch.setattr(capacity, "attempt", tried)
+    bent = search(scenario(), 0, RULE)
+    assert (bent.load, bent.monotone) == (60, False)
+    served -= set(range(44, 61))
+    straight = search(scenario(), 0, RULE)
+    assert (straight.load, straight.monotone) == (18, True)
+
+
+def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
+    """The same tokens in every second, and then half as many; all responses are in time so far."""
+    scene = scenario(duration_s=100.0, warmup_s=20.0)
+    for later, drifting in ((10.0, False), (5.0, True)):
+        answered_s = np.arange(0.5, 100.0)
+        rounds = dict.fromkeys(ROUNDS, np.zeros(100))
+        rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 60, 10.0, later)}
+        rest = dict.fromkeys(RESPONSES, np.zeros(0)), dict.fromkeys(BATCHES, np.zeros(0))
+        assert drifts(scene, Result(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
+
+
+def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
+    answered_s = np.arange(0.5, 120.0)
+    rounds = dict.fromkeys(ROUNDS, np.zeros(120))
+    rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2)}
+    rest = dict.fromkeys(RESPONSES, np.zeros(0)), dict.fromkeys(BATCHES, np.zeros(0))
+    assert warm_up_s(Result(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
+
+
 def test_no_devices_where_even_one_breaks_its_slo() -> None:
     """Its batch is never full, so that it waits for the time-out in every round."""
     slow = scenario(slo=parse_slo("12/s"), prompt_tokens=1500, duration_s=200.0)
-    assert search(slow, 0, RULE).devices == 0
+    assert search(slow, 0, RULE).load == 0
 
 
 def test_a_run_in_which_no_response_is_due_is_refused() -> None:

@@ -100,7 +100,7 @@ def test_the_server_is_busy_until_the_end_and_not_beyond(found: dict[str, Any]) 
     assert server["estimate_over_true"] == pytest.approx(1)
     assert (server["refusals"], server["idle_while_waiting_s"], server["evictions"]) == (0, 0.0, 0)
     assert server["peak_kv_tokens"] == 2 * (5 + 3 + 2)  # devices 1 and 2 in their second rounds
-    assert found["steady"] == {"drift": -1.0, "steady": False}  # all was answered before 6 s
+    assert found["steady"] == {"drift": -1.0, "steady": False, "warm_up_left_s": 0.0}  # all was answered before 6 s
 
 
 def test_devices_are_paid_while_they_draft(found: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ def test_looks_at_a_run_share_its_confidence() -> None:
         centre = (0.1 + z**2 / 400) / (1 + z**2 / 200)
         half = z / (1 + z**2 / 200) * sqrt(0.1 * 0.9 / 200 + z**2 / (4 * 200**2))
         assert interval(violated, 20, looks) == pytest.approx((0.1, centre - half, centre + half), abs=1e-5)
-    assert interval(violated, 20) == interval(violated, 20, 4)
+    assert interval(violated, 20) == interval(violated, 20, 5)
 
 
 def test_turns_that_differ_count_for_fewer_responses() -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
-from specbench_kit.assembly import environment
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.acceptance import counts
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import Group
+from specbench_kit.placing import environment
 from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import FEATURES, families
 from specbench_kit.predictors.library import PairHashes

@@ -47,6 +47,7 @@ class KVWindow:
         self.adjacent = slots == list(range(self.first, self.first + len(slots)))
         self.level = min(starts) == max(starts)
         self.rows = slice(self.first, self.first + len(slots))
+        self.device = store.data.device
         if not (self.adjacent and self.level):
             device = store.data.device
             self.slots = torch.tensor(slots, device=device)
@@ -54,7 +55,8 @@ class KVWindow:
 
     def write(self, layer: int, kv: Tensor) -> None:
         """Store new keys and values, shaped [2, rows, heads, width, head_dim], of one layer."""
-        target = self.store.data[layer]
+        self.device, target = kv.device, self.store.data[layer]  # of a spread model's layer it may be another
+        kv = kv.to(target.device)
         if self.adjacent and self.level:
             target[:, self.rows, :, self.start : self.start + self.width] = kv
         else:
@@ -63,5 +65,6 @@ class KVWindow:
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, each [rows, heads, length, head_dim]; a view where the slots are adjacent."""
         window = self.store.data[layer, ..., : self.length, :]
-        keys, values = (window[:, self.rows] if self.adjacent else window[:, self.slots]).unbind(0)
+        found = window[:, self.rows] if self.adjacent else window[:, self.slots]
+        keys, values = found.to(self.device).unbind(0)
         return keys, values

@@ -6,7 +6,7 @@ import numpy as np
 
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.rounds import Group
-from specbench_kit.reports.comparison.scene import Scene, curve, legend, legend_in, short
+from specbench_kit.reports.comparison.scene import Scene, belong, curve, legend, legend_in, short
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.palette import GREY
 
@@ -49,9 +49,10 @@ def lengths(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         for label, (lengths, accepted, rounds) in curves.items():
             style = scene.styles[label]
-            axes.plot(lengths, accepted, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
+            line = axes.plot(lengths, accepted, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
             sizes = 12 + 110 * rounds / rounds.sum()
-            axes.scatter(lengths, accepted, sizes, color=style.colour, marker=style.marker, label=short(label))
+            marks = axes.scatter(lengths, accepted, sizes, color=style.colour, marker=style.marker, label=short(label))
+            belong(label, [*line, marks])
         ends = [0, min(longest, deepest * 1.1)]
         axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="all accepted")
         axes.set(xlabel="tokens sent in a round", ylabel="mean tokens accepted")

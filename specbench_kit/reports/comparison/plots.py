@@ -11,6 +11,7 @@ from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.reports.comparison.curves import acceptance, gaps, lengths
 from specbench_kit.reports.comparison.scene import (
     Scene,
+    belong,
     filled,
     height,
     legend,
@@ -59,7 +60,7 @@ def _speedup(scene: Scene) -> Picture | None:
 
     def draw(axes: "Axes") -> None:
         for place, label in enumerate(labels):
-            _interval(axes, place, scene.rows[label], scene.styles[label])
+            belong(label, _interval(axes, place, scene.rows[label], scene.styles[label]))
         axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
         name_rows(axes, labels)
         axes.set_xlabel("speedup over autoregressive decoding")
@@ -73,11 +74,11 @@ def _speedup(scene: Scene) -> Picture | None:
     return Picture("speedup", title, note, height(labels), draw)
 
 
-def _interval(axes: "Axes", place: int, row: Metrics, style: Style) -> None:
+def _interval(axes: "Axes", place: int, row: Metrics, style: Style) -> list[Any]:
     bounds = row["intervals"].get("speedup") or [row["speedup"]] * 2
-    axes.plot(bounds, [place, place], color=style.colour, linewidth=2)
+    bar = axes.plot(bounds, [place, place], color=style.colour, linewidth=2)
     face = "none" if row.get("verdict") in UNDECIDED else style.colour
-    axes.plot(
+    point = axes.plot(
         [row["speedup"]],
         [place],
         linestyle="none",
@@ -86,6 +87,7 @@ def _interval(axes: "Axes", place: int, row: Metrics, style: Style) -> None:
         markerfacecolor=face,
         markeredgecolor=style.colour,
     )
+    return [*bar, *point]
 
 
 def _pareto(scene: Scene) -> Picture | None:
@@ -107,9 +109,8 @@ def _pareto(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         for label, point in points.items():
             style = scene.styles[label]
-            axes.plot(
-                *point, linestyle="none", marker=style.marker, color=style.colour, markersize=8, label=short(label)
-            )
+            look: dict[str, Any] = {"marker": style.marker, "color": style.colour, "markersize": 8}
+            belong(label, axes.plot(*point, linestyle="none", label=short(label), **look))
         front = _front([point for label, point in points.items() if label not in scene.bounds])
         axes.plot(*zip(*front, strict=True), color=GREY, linewidth=1, linestyle="--", zorder=0)
         axes.set(xlabel=price if priced else load, ylabel="committed tokens per second")
@@ -147,7 +148,8 @@ def _wasted(scene: Scene) -> Picture | None:
         for place, label in enumerate(labels):
             left = 0.0
             for width, (hatch, alpha) in zip(parts[label], looks.values(), strict=True):
-                axes.barh(place, width, 0.62, left, **filled(scene.styles[label].colour, hatch, alpha))
+                look = filled(scene.styles[label].colour, hatch, alpha)
+                belong(label, axes.barh(place, width, 0.62, left, **look))
                 left += width
         for name, (hatch, alpha) in looks.items():
             axes.barh([0], [0], label=name, **filled(GREY, hatch, alpha))
@@ -185,7 +187,10 @@ def _phases(scene: Scene) -> Picture | None:
             widths = np.array([1e3 * (seconds[one][name] or 0) / scene.rows[one]["tokens"] for one in labels])
             face, hatch = PHASE_STYLES.get(name, OTHER)
             look: dict[str, Any] = {"facecolor": face, "hatch": hatch, "edgecolor": BLACK, "linewidth": 0.4}
-            axes.barh(range(len(labels)), widths, 0.62, left, label=name, **look)
+            for label, bar in zip(
+                labels, axes.barh(range(len(labels)), widths, 0.62, left, label=name, **look), strict=True
+            ):
+                belong(label, [bar])
             left += widths
         name_rows(axes, labels)
         axes.set_xlabel("busy ms per committed token")

@@ -1,6 +1,7 @@
 """What the figures of a comparison share: what they are drawn from, and how rows look."""
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,15 @@ def legend_in(labels: Mapping[str, Any] | Sequence[str]) -> float:
 def curve(axes: "Axes", style: Style, x: Any, y: Any, label: str, marked: bool = True) -> None:
     """One row's line."""
     marker = style.marker if marked else None
-    axes.plot(x, y, color=style.colour, linestyle=style.line, label=short(label), marker=marker, markersize=5)
+    look: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": marker, "markersize": 5}
+    belong(label, axes.plot(x, y, label=short(label), **look))
+
+
+def belong(label: str, artists: Iterable[Any]) -> None:
+    """Name marks after their method, so that a page can hide them."""
+    name = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+    for artist in artists:
+        artist.set_gid(f"m-{name}--{artist.axes.get_children().index(artist)}")
 
 
 def filled(colour: str, hatch: str, alpha: float) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
     for metric in DISTRIBUTIONS:
         values |= {f"{metric}_{statistic}_s": value for statistic, value in row[metric].items()}
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
+    values["sampling_consistent"] = row.get("sampling_consistent")
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
     method = {"method": label, "options": setting.settings(run), "made_ready_with": setting.findings(run)}
     return {"table": kind, "name": name, **method, **time, **forced, **warned, **_rounded(values)}

@@ -7,7 +7,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED
-from specbench_kit.reports.writing import colocation, wording
+from specbench_kit.reports.writing import colocation, sampling_check, wording
 from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
 from specbench_kit.reports.writing.markup import code
@@ -37,7 +37,9 @@ def within(row: Row, metric: str) -> str:
 
 
 def lossless_cell(row: Row) -> str:
-    """`80/80`, with what differs behind it."""
+    """`80/80`, with what differs behind it; of sampled outputs whether they follow the target."""
+    if "sampling_consistent" in row:
+        return sampling_check.CONSISTENT[row["sampling_consistent"]]
     found = row.get("lossless")
     return ", ".join(wording.lossless_parts(found)) if found and found["compared"] else ABSENT
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.reports.serving.axes import PUBLISHED, bars, curves, frame, height, legend
 from specbench_kit.reports.serving.lines import NAMES, Chart, chart
+from specbench_kit.reports.serving.wording import unit_of
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BLACK
 
@@ -141,11 +142,12 @@ def _kept(group: Fields | None) -> Fields | None:
 def _capacity_pictures(summary: Fields) -> Iterator[Picture]:
     lines = chart(summary["rows"])
     published = [pair for pair in summary.get("published", ()) if pair["metric"] == "capacity" and pair["value"]]
-    yield _capacity(lines, published)
-    yield _curve(lines)
+    unit = unit_of(summary)
+    yield _capacity(lines, published, unit)
+    yield _curve(lines, unit)
 
 
-def _capacity(lines: Chart, published: Sequence[Fields]) -> Picture:
+def _capacity(lines: Chart, published: Sequence[Fields], unit: str) -> Picture:
     names = list(dict.fromkeys(str(x) for line in lines.lines for x in lines.x(line)))
 
     def draw(axes: "Axes") -> None:
@@ -156,13 +158,13 @@ def _capacity(lines: Chart, published: Sequence[Fields]) -> Picture:
             heights = {label: [found.get(name) for name in names] for label, found in by_name.items()}
             places = bars(axes, lines, heights, names)
             _mark_published(axes, published, names, places)
-        axes.set(xlabel=NAMES[lines.axis], ylabel="devices")
+        axes.set(xlabel=NAMES[lines.axis], ylabel=unit)
         axes.set_ylim(bottom=0)
         axes.grid(axis="y", alpha=0.3)
         legend(axes, lines)
 
     marks = " Diamonds: published." if published else ""
-    note = f"The most devices whose violation rate stays at or below epsilon; 95% intervals over seeds.{marks}"
+    note = f"The highest load whose violation rate stays at or below epsilon; 95% intervals over seeds.{marks}"
     return Picture("capacity", "Capacity", note, height(lines), draw)
 
 
@@ -177,14 +179,14 @@ def _mark_published(
         axes.scatter(x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED)
 
 
-def _curve(lines: Chart) -> Picture:
+def _curve(lines: Chart, unit: str) -> Picture:
     """What the search saw."""
 
     def draw(axes: "Axes") -> None:
         for line in lines.lines:
             for row in line.rows:
                 trials = [trial for seed in row["seeds"] for trial in seed["trials"]]
-                points = sorted((trial["devices"], 100 * trial["rate"]) for trial in trials)
+                points = sorted((trial["load"], 100 * trial["rate"]) for trial in trials)
                 if points:
                     x, y = zip(*points, strict=True)
                     style: dict[str, Any] = {
@@ -196,10 +198,10 @@ def _curve(lines: Chart) -> Picture:
                     axes.plot(x, y, linestyle="none", label=line.label if row is line.rows[0] else None, **style)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set(xlabel="devices", ylabel="responses that break their SLO (%)")
+        axes.set(xlabel=unit, ylabel="responses that break their SLO (%)")
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
         legend(axes, lines)
 
-    note = "Every number of devices that was tried, under every SLO; runs that were settled early were stopped early."
+    note = "Every load that was tried, under every SLO; runs that were settled early were stopped early."
     return Picture("tried", "Violation rates on the way to the capacity", note, height(lines), draw)

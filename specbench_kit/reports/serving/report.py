@@ -43,6 +43,7 @@ SERVER = {
     "idle while some waited": ("server.idle_while_waiting_s", seconds),
     "evictions": ("server.evictions", count),
     "peak KV tokens": ("server.peak_kv_tokens", count),
+    "warm-up that was counted": ("steady.warm_up_left_s", seconds),
     "tokens per $, devices while they draft": ("cost.tokens_per_price", count),
     "tokens per $, devices all the time": ("cost.tokens_per_rented_price", count),
 }
@@ -169,9 +170,9 @@ def _capacity(summary: Fields) -> Iterator[str]:
 def _found(row: Fields) -> list[str]:
     if row.get("refused"):
         return ["0", ABSENT, ABSENT, ABSENT]
-    by_seed = ", ".join(str(one["devices"]) for one in row["seeds"])
+    by_seed = ", ".join(f"{one['load']:g}" for one in row["seeds"])
     tried = sum(len(one["trials"]) for one in row["seeds"])
-    return [cell(row["capacity"], count), by_seed, share(row["settled"]), str(tried)]
+    return [wording.capacity(row), by_seed, share(row["settled"]), str(tried)]
 
 
 def _published(run: Fields, summary: Fields) -> str:

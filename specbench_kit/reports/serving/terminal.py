@@ -33,7 +33,6 @@ MOST_COLUMNS = 6
 """Beside the series, which 80 characters have room for; the report has all."""
 NARROWEST = 8
 """Of a column of words."""
-SEARCHED = {"capacity (95%)": ("capacity", count)}
 
 
 def print_serving(console: "Console", run: Fields, summary: Fields) -> None:
@@ -43,13 +42,20 @@ def print_serving(console: "Console", run: Fields, summary: Fields) -> None:
     config = run["config"]
     seeds = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds"
     console.print(Text(f"{seeds} · {time_kind(dict(run))}", style="dim"))
-    console.print(_table(summary, SEARCHED if run["command"] == "capacity" else SIMULATED))
+    console.print(_table(summary, _searched(summary) if run["command"] == "capacity" else SIMULATED))
     if summary.get("published"):
         console.print(_published(summary["published"], run["preset"]["against"]))
     for found in summary["guards"]:
         console.print(Text(wording.guard_sentence(found)), soft_wrap=True)
     for line in [*setting_cautions(dict(run)), *wording.cautions(summary)]:
         console.print(Text(line, style="bold yellow"))
+
+
+def _searched(summary: Fields) -> Mapping[str, Any]:
+    unit = wording.unit_of(summary)
+    if unit == "devices":
+        return {"capacity (95%)": ("capacity", count)}
+    return {f"capacity\n({unit})": ("capacity", significant)}
 
 
 def _table(summary: Fields, columns: Mapping[str, Any]) -> "Table":

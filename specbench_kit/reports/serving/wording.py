@@ -34,7 +34,17 @@ def _capacities(summary: Fields) -> list[str]:
 
 def _devices(rows: Sequence[Fields]) -> str:
     axes = [axis for axis in AXES[1:] if len({row[axis] for row in rows}) > 1] or ["slo"]
-    return "; ".join(f"{cell(row['capacity'], count)} devices at {place(row, axes)}" for row in rows[:6])
+    return "; ".join(f"{capacity(row)} at {place(row, axes)}" for row in rows[:6])
+
+
+def unit_of(summary: Fields) -> str:
+    """In what capacities are told: devices, or arrivals where these come by themselves."""
+    return next((str(row["unit"]) for row in summary["rows"] if "unit" in row), "devices")
+
+
+def capacity(row: Fields) -> str:
+    """The capacity in its unit."""
+    return f"{cell(row['capacity'], count if row['unit'] == 'devices' else significant)} {row['unit']}"
 
 
 def _rates(summary: Fields) -> list[str]:
@@ -52,8 +62,24 @@ def cautions(summary: Fields) -> list[str]:
     """What a reader must know before quoting a number, besides what every modelled run says."""
     lines = [f"REFUSED: {row['series']}, SLO {row['slo']}: {row['refused']}." for row in _with(summary, "refused")]
     bounded = [row for row in _with(summary, "bounded") if row["bounded"]]
-    lines += [f"AT LEAST: {row['series']}, SLO {row['slo']}: even --most devices were served." for row in bounded]
+    lines += [f"AT LEAST: {row['series']}, SLO {row['slo']}: even the highest load was served." for row in bounded]
+    lines += [_bent(row) for row in _with(summary, "monotone") if not row["monotone"]]
+    lines += [_drifted(row) for row in _with(summary, "capacity") if row.get("steady", 1) < 1]
     return lines + unsteady(summary) + livelocks(summary) + thrashing(summary)
+
+
+def _bent(row: Fields) -> str:
+    return (
+        f"NOT MONOTONE: {row['series']}, SLO {row['slo']}: a load was served although a lower one was not; the "
+        "capacity is the highest that was found to be served."
+    )
+
+
+def _drifted(row: Fields) -> str:
+    return (
+        f"NOT STEADY: {row['series']}, SLO {row['slo']}: {share(1 - row['steady'])} of the runs still drifted at twice "
+        "their time and count as not served; simulate for longer."
+    )
 
 
 def unsteady(summary: Fields) -> list[str]:

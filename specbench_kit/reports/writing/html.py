@@ -1,4 +1,4 @@
-"""The kit's own Markdown as one self-contained HTML page: no script, no network, pictures inline.
+"""The kit's own Markdown as one self-contained HTML page: no network, no script but its own, pictures inline.
 
 It knows the forms that the reports are written in and no others; all text in them is escaped first.
 """
@@ -10,6 +10,7 @@ from html import escape
 from specbench_kit.reports.writing.html_style import CSS
 from specbench_kit.reports.writing.markup import CELLS
 from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
+from specbench_kit.reports.writing.script import HASH, SCRIPT
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 IMAGE = re.compile(r"^!\[(?P<title>.*)\]\((?P<path>[^)]*)\)$")
@@ -26,16 +27,21 @@ def page(markdown: str, drawings: Mapping[str, str]) -> str:
     """The page; `drawings` are SVG texts by the path that the Markdown names, less its suffix."""
     lines = markdown.splitlines()
     title = next((_text(line[2:]) for line in lines if line.startswith("# ")), "Report")
-    return document(title, "\n".join(_blocks(lines, drawings)), CSS)
+    return document(title, "\n".join(_blocks(lines, drawings)), CSS, scripted=True)
 
 
-def document(title: str, body: str, css: str) -> str:
-    """A page that loads nothing and runs nothing; `title` is plain text, `body` HTML."""
+def document(title: str, body: str, css: str, *, scripted: bool = False) -> str:
+    """A page that loads nothing; `title` is plain text, `body` HTML.
+
+    Nothing in it runs but, where it is `scripted`, the kit's own script.
+    """
+    policy = f"{POLICY}; script-src '{HASH}'" if scripted else POLICY
+    script = f"<script>{SCRIPT}</script>\n" if scripted else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n{script}</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 

@@ -51,6 +51,14 @@ tbody th {{ font-weight: 500; }}
 .numbers th, .numbers td {{ padding: .3rem .35rem; }}
 .numbers tr > :first-child {{ position: sticky; left: 0; background: var(--back); min-width: 7rem; max-width: 12rem; }}
 .numbers thead tr > :first-child {{ background: var(--panel); }}
+th button {{ all: unset; cursor: pointer; font: inherit; text-decoration: underline dotted; }}
+th button:focus-visible {{ outline: 2px solid currentColor; }}
+th[aria-sort="descending"] button::after {{ content: " ▾"; }}
+th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
+.filter {{ display: block; margin: .4rem 0; font-size: .88rem; }}
+.filtered {{ display: none; }}
+fieldset {{ border: 1px solid var(--line); border-radius: 6px; margin: 0 0 1rem; }}
+fieldset label {{ margin-right: 1rem; white-space: nowrap; }}
 .facts th {{ width: 9rem; color: var(--faint); }}
 .facts td {{ overflow-wrap: anywhere; }}
 @media (max-width: 40rem) {{ .facts th {{ width: 6.5rem; }} }}

@@ -10,6 +10,9 @@ Fields = Mapping[str, Any]
 HEADER = ["test", "drawn", "observed", "expected", "p-value", "power"]
 
 
+CONSISTENT = {True: "consistent", False: "WRONG", None: "undecided"}
+
+
 def sentence(sampling: Fields) -> str:
     """The verdict."""
     return (_match if sampling["rule"] == "match" else _residual)(sampling)
@@ -20,7 +23,7 @@ def short(sampling: Fields) -> str:
     if sampling["rule"] == "match" and sampling["compared"]:
         same = f"{sampling['identical']}/{sampling['compared']}"
         return f"{same}\n{sampling['errors']} WRONG" if sampling["errors"] else same
-    return {True: "consistent", False: "WRONG", None: "undecided"}[sampling["consistent"]]
+    return CONSISTENT[sampling["consistent"]]
 
 
 def rows(sampling: Fields) -> list[tuple[str, ...]]:

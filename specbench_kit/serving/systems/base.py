@@ -13,8 +13,8 @@ class System:
     """One way to serve; `method` and `scheduler` are what it uses unless told otherwise.
 
     Drafting on the `edge`, each device drafts and every round crosses the link; otherwise the server goes on by itself
-    and only prompt and answer cross it. On the `server`, a batch is drafted together before it is verified, as far as
-    the expected tokens per second grow. Without `prefix_cache` every round is verified from its first token on.
+    and only prompt and answer cross it. On the `server`, a batch is drafted together before it is verified, as
+    the method does. Without `prefix_cache` every round is verified from its first token on.
     """
 
     summary: str

@@ -1,0 +1,1 @@
+"""Published experiments, run: one file each in `papers/library`."""

@@ -1,0 +1,91 @@
+"""An experiment run: published numbers beside ours, a verdict, and what each assumed input does to them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, log
+from typing import Any
+
+from specbench_kit.errors import SkitError
+from specbench_kit.experiments import decoding, laws, serving
+from specbench_kit.experiments.moving import moved
+from specbench_kit.papers.beside import beside
+from specbench_kit.papers.experiment import Experiment
+from specbench_kit.reports.experiments.wording import verdict
+
+Fields = dict[str, Any]
+Report = Callable[[str, int, int], None]
+COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
+    "simulate": serving.simulate,
+    "capacity": serving.capacity,
+    "bench": decoding.bench,
+    "law": laws.law,
+}
+
+
+def reproduce(experiment: Experiment, report: Report, changes: Fields, *, sensitivity: bool) -> Fields:
+    """Everything that a report shows; `changes` are options over those of the experiment."""
+    options = _changed(experiment.options, changes)
+    pairs = _run(experiment, options, lambda *done: report(experiment.name, *done))
+    compared = [one["simulated_over_published"] for one in pairs if one["simulated_over_published"]]
+    found = {
+        "name": experiment.name,
+        "command": experiment.command,
+        "summary": experiment.summary,
+        "source": experiment.source,
+        "reading": experiment.reading,
+        "against": experiment.against,
+        "goal": experiment.goal,
+        "prevented": experiment.prevented,
+        "options": options,
+        "published": pairs,
+        "assumed": [one._asdict() for one in experiment.assumed],
+        "within": sum(abs(one - 1) <= experiment.goal for one in compared),
+        "compared": len(compared),
+    }
+    found["sensitivity"] = _sensitivity(experiment, changes, report) if sensitivity else []
+    return {**found, "verdict": verdict(found)}
+
+
+def _changed(options: Mapping[str, Any], changes: Fields) -> Fields:
+    for key, value in changes.items():
+        options = moved(options, key, value)
+    return dict(options)
+
+
+def _run(experiment: Experiment, options: Fields, told: Callable[[int, int], None]) -> list[Fields]:
+    if experiment.command not in COMMANDS:
+        raise SkitError(f"the experiment {experiment.name} runs '{experiment.command}'; known: {', '.join(COMMANDS)}")
+    return beside(experiment, COMMANDS[experiment.command](options, told))
+
+
+def _sensitivity(experiment: Experiment, changes: Fields, report: Report) -> list[Fields]:
+    """Of each assumed input with other values: ours over the published numbers, as it stands and as it is moved."""
+    inputs = [(one, value) for one in experiment.assumed if one.key for value in one.values]
+    if not inputs:
+        return []
+    options = _changed({**experiment.options, **experiment.sensitivity}, changes)
+    planned = len(inputs) + 1
+    report(f"{experiment.name}, inputs", 0, planned)
+    stands = _ratios(_run(experiment, options, _silent))
+    found = []
+    for done, (one, value) in enumerate(inputs, 1):
+        report(f"{experiment.name}, inputs", done, planned)
+        ratios = _ratios(_run(experiment, moved(options, one.key, value), _silent))
+        both = {name: (stands[name], ratios[name]) for name in stands if name in ratios}
+        effect = exp(sum(log(b / a) for a, b in both.values()) / len(both)) if both else None
+        found.append({"name": one.name, "value": str(value), "ratios": both, "effect": effect})
+    report(f"{experiment.name}, inputs", planned, planned)
+    return found
+
+
+def _ratios(pairs: Sequence[Fields]) -> dict[str, float]:
+    """Ours over the published number, by whose it is and where."""
+    named = {_named(one): one for one in pairs}
+    return {name: one["simulated_over_published"] for name, one in named.items() if one["simulated_over_published"]}
+
+
+def _named(one: Fields) -> str:
+    return " ".join([one["series"], *map(str, one["where"].values()), one["metric"]])
+
+
+def _silent(_done: int, _planned: int) -> None:
+    return None

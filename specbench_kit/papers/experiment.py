@@ -1,0 +1,120 @@
+"""Published experiments as data: what to run, what the paper found and where, and what it leaves open."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specbench_kit.errors import SkitError
+
+LIBRARY = Path(__file__).with_name("library")
+Fields = Mapping[str, Any]
+
+
+class Assumed(NamedTuple):
+    """An input that the paper does not give: what is taken for it, and where another value would lead.
+
+    `key` is the option or field of the deployment that it is, `values` are further plausible ones.
+    """
+
+    name: str
+    value: str
+    effect: str
+    key: str = ""
+    values: tuple[Any, ...] = ()
+
+
+class Published(NamedTuple):
+    """A number of the paper: whose it is, at which place of the grid, and which figure of a row it stands beside.
+
+    A value of None is one that the kit's authors do not have at hand.
+    """
+
+    series: str
+    metric: str
+    value: float | None
+    where: Mapping[str, Any] = {}
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`options` are those of the command; `against` is the series of all ratios.
+
+    It counts as reproduced where no number is off by more than the share `goal`; `prevented` says what is in the way.
+    Inputs are moved with the `sensitivity` options, which may make a run shorter.
+    """
+
+    name: str
+    command: str
+    summary: str
+    source: str
+    options: Fields
+    published: tuple[Published, ...]
+    assumed: tuple[Assumed, ...] = ()
+    against: str = ""
+    reading: str = ""
+    goal: float = 0.1
+    prevented: str = ""
+    sensitivity: Fields = field(default_factory=dict)
+
+    @property
+    def paper(self) -> str:
+        """The folder that it lies in."""
+        return self.name.partition("/")[0]
+
+
+@cache
+def experiments() -> dict[str, Experiment]:
+    """Every experiment by `paper/name`."""
+    files = sorted(LIBRARY.glob("*/*.toml"))
+    names = {f"{path.parent.name}/{path.stem}": path for path in files}
+    return {name: _made(name, _content(path)) for name, path in names.items()}
+
+
+def find(name: str) -> list[Experiment]:
+    """The experiment of that name, all of a paper, or `all`; an unknown name lists the known ones."""
+    known = experiments()
+    found = [one for one in known.values() if name in ("all", one.name, one.paper)]
+    if not found:
+        near = get_close_matches(name, [*known, *dict.fromkeys(one.paper for one in known.values())], n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise SkitError(f"unknown experiment '{name}'{hint}; known: all, {', '.join(known)}")
+    return found
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What the file says, over what the one says that it is `like`, `less` some of its assumptions."""
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    like, less = content.pop("like", None), content.pop("less", [])
+    if like is None:
+        return content
+    base = _content(LIBRARY / f"{like}.toml")
+    assumed = {one["name"]: one for one in [*base.get("assumed", []), *content.get("assumed", [])]}
+    kept = [one for name, one in assumed.items() if name not in less]
+    shared = {name: {**base.get(name, {}), **content.get(name, {})} for name in ("options", "sensitivity")}
+    return {**content, **shared, "assumed": kept}
+
+
+def _made(name: str, content: dict[str, Any]) -> Experiment:
+    published = [one for table in content.pop("published", []) for one in _published(table)]
+    assumed = [Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in content.pop("assumed", [])]
+    try:
+        return Experiment(name, published=tuple(published), assumed=tuple(assumed), **content)
+    except TypeError as error:
+        raise SkitError(f"the experiment {name}: {error}") from error
+
+
+def _published(table: Fields) -> Iterator[Published]:
+    """One number, or one for every combination of the lists in `where`; false stands for one that is not at hand."""
+    where: Fields = table.get("where", {})
+    several = [name for name, value in where.items() if isinstance(value, list)]
+    places = [dict(zip(several, at, strict=True)) for at in product(*(where[name] for name in several))]
+    values: Sequence[Any] = table.get("values", [table.get("value", False)] * len(places))
+    for place, value in zip(places, values, strict=True):
+        number = None if value is False else float(value)
+        yield Published(table["series"], table["metric"], number, {**where, **place}, table.get("note", ""))

@@ -1,0 +1,1 @@
+"""Published experiments and what came out here."""

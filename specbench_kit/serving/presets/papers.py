@@ -1,0 +1,10 @@
+"""Those of the papers: `wisp/table-2` is the preset wisp-table-2."""
+
+from dataclasses import replace
+
+from specbench_kit.papers.experiment import experiments
+from specbench_kit.serving.presets.base import COMMANDS, as_tuples, presets
+
+for _name, _experiment in experiments().items():
+    if _experiment.command in COMMANDS:
+        presets.register(_name.replace("/", "-"))(replace(_experiment, options=as_tuples(_experiment.options)))

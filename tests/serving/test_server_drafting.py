@@ -1,0 +1,57 @@
+"""A server that drafts for its batch, as its method says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import DEPLOYMENT, scenario
+
+from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.serving.acceptance import iid
+from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.simulation import simulate
+from specbench_kit.serving.timing import AsDrafted
+
+SLOW = replace(
+    DEPLOYMENT,
+    drafter=replace(DEPLOYMENT.drafter, latency=InteractionModel(0.01, 0, 0, 0.1)),
+    verifier=replace(DEPLOYMENT.verifier, latency=InteractionModel(0.001, 0, 0, 0.35)),
+)
+BATCH = [Waiting(client, 1, 50, 0.0, 9.0, 1.0, 9.0) for client in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("longest", "learned", "seconds", "drafted"),
+    [
+        (9, False, 3 * 0.1 + 4 * 0.01 + 0.35 + (3 + 2) * 0.001, 2),
+        (1, False, 0.1 + 2 * 0.01 + 0.35 + (2 + 2) * 0.001, 1),
+        (9, True, 3 * 0.1 + 4 * (0.01 + 0.5) + 0.35 + (3 + 2) * 0.001, 2),
+        (0, False, 0.35 + 2 * 0.001, 0),
+    ],
+)
+def test_each_request_is_drafted_for_as_far_as_its_round_says(
+    longest: int, learned: bool, seconds: float, drafted: int
+) -> None:
+    """The first takes three forwards and sends two tokens, the second one of each; a decision takes half a second."""
+    drafts = AsDrafted(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
+    assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
+
+
+def test_prompts_are_read_by_both_models_and_not_drafted_for() -> None:
+    cold = Waiting(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
+    both_s = 0.1 + 31 * 0.01 + 0.35 + 31 * 0.001
+    assert AsDrafted(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (pytest.approx(both_s), 0)
+
+
+@pytest.mark.parametrize(("spec", "longest"), [("fixed-k:k=1", 1), ("fixed-k:k=3", 3), ("autoregressive", 0)])
+def test_a_fixed_length_is_what_is_sent(spec: str, longest: int) -> None:
+    method = parse_method(spec)
+    scene = scenario("adaspec", 4, source=iid(0.8, 4), batch_aware=method.batch_aware, duration_s=8.0, warmup_s=0.0,
+                     longest_draft=method.longest_draft)  # fmt: skip
+    rounds = simulate(scene).rounds
+    warm = np.isfinite(rounds["ended_s"]) & (rounds["cached"] > 0)
+    assert warm.sum() > 10
+    assert set(rounds["submitted"][warm]) <= {0.0, float(longest)}
+    assert rounds["submitted"][warm].max() == longest
+    assert parse_method("adaspec").batch_aware
