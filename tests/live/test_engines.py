@@ -15,7 +15,7 @@ from specbench_kit.live.pair import Drafts
 from specbench_kit.live.served import Way, reach
 from specbench_kit.methods.spec import parse_method
 
-REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 10)
+REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 7)
 SAMPLED = Sampler(0.8, top_k=20)
 
 
