@@ -56,7 +56,12 @@ def llama_cpp(body: Body) -> list[Body]:
     return [{"index": i, "tokens": [one_token(tokens, body)]} for i, tokens in enumerate(body["prompt"])]
 
 
+def tokenize(body: Body) -> Body:
+    return {"tokens": list(body["prompt"].encode())}
+
+
 ROUTES = {
+    "/tokenize": tokenize,
     "/inference/v1/generate": vllm,
     "/generate": sglang,
     "/v1/completions": completions,

@@ -23,7 +23,7 @@ class Listing:
         str | None,
         Option(
             "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
-            "presets, experiments or formats; all that list fast if left out",
+            "presets, experiments, engines or formats; all that list fast if left out",
             argument=True,
         ),
     ] = None
@@ -160,6 +160,19 @@ def _experiments() -> list[Entry]:
     ]
 
 
+def _engines() -> list[Entry]:
+    from specbench_kit.live.engines.base import engines
+
+    return [
+        {
+            "name": f"{name}://HOST:PORT",
+            "summary": (engine.__doc__ or "").strip().partition("\n")[0],
+            "draws": engine.samples,
+        }
+        for name, engine in engines.all().items()
+    ]
+
+
 def _with_options(name: str, entry: Any) -> Entry:
     return {
         "name": name,
@@ -169,7 +182,7 @@ def _with_options(name: str, entry: Any) -> Entry:
     }
 
 
-SLOW = ("executors",)
+SLOW = ("executors", "engines")
 """Kinds that take seconds to list, since they load torch."""
 KINDS: dict[str, Callable[[], list[Entry]]] = {
     "methods": _methods,
@@ -184,6 +197,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "presets": _presets,
     "software": _software,
     "experiments": _experiments,
+    "engines": _engines,
     "formats": _formats,
 }
 

@@ -11,9 +11,11 @@ from specbench_kit.errors import SkitError
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import Asked, engines
+from specbench_kit.live.pair import Drafts
+from specbench_kit.live.served import Way, reach
 from specbench_kit.methods.spec import parse_method
 
-REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 10)
+REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 7)
 SAMPLED = Sampler(0.8, top_k=20)
 
 
@@ -59,6 +61,32 @@ def test_trees_and_tokens_drawn_at_random_are_refused_in_one_line() -> None:
         decode_with("sglang", "specinfer:branching=2-1")
     with pytest.raises(SkitError, match="probabilities that drafts drawn at random need"):
         decode_with("completions", "fixed-k", SAMPLED)
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes, moved by some."""
+
+    eos_token_id = None
+
+    def __init__(self, by: int = 0) -> None:
+        self._by = by
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [byte + self._by for byte in text.encode()]
+
+
+def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None:
+    with engine_server() as base:
+        way = Way(base.replace("http", "vllm"))
+        stated = reach(way, Drafts(Bytes(), {}, ())).stated
+        assert (stated.name, stated.context, stated.bitwise) == ("tiny", CAPACITY, False)
+        with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
+            reach(way, Drafts(Bytes(1), {}, ()))
+    with pytest.raises(SkitError, match="unknown engine 'tgi'; known: completions, llama-cpp, sglang, vllm"):
+        reach(Way("tgi://127.0.0.1:1"), Drafts(Bytes(), {}, ()))
 
 
 def test_an_engine_that_is_not_there_is_one_line() -> None:

@@ -10,7 +10,7 @@ from specbench_kit.live.connection import Connection
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.methods.spec import parse_method
 
-REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 14)
+REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 10)
 SAMPLED = Sampler(0.8, top_k=20)
 
 
@@ -34,7 +34,7 @@ def test_a_distribution_crosses_with_as_many_entries_as_are_asked_for() -> None:
         with pytest.raises(SkitError, match="--draft-top-n 8 or less"):
             decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0))
         found = decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0), draft_top_n=8)
-    assert [len(record.output_ids) for record in found.values()] == [14]
+    assert [len(record.output_ids) for record in found.values()] == [10]
 
 
 def test_a_batch_of_devices_in_fewer_slots_than_sessions() -> None:

@@ -8,7 +8,7 @@ from specbench_kit.live.engines.base import Asked, Engine, engines, strange
 
 @engines.register("completions")
 class Completions(Engine):
-    """k+1 requests for one token each: they share the server's prefix cache, and its own sampler chooses.
+    """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
 
     Greedy ones go as one batch; sampled ones each with the seed of its place in the output.
     """

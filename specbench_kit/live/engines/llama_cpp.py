@@ -7,7 +7,7 @@ from specbench_kit.live.engines.base import Asked, Engine, engines, strange
 
 @engines.register("llama-cpp")
 class LlamaCpp(Engine):
-    """k+1 requests by its own route, which tells token ids."""
+    """llama.cpp's own route: one token after every prefix, greedy or by its own sampler."""
 
     def answers(self, asked: Asked) -> list[int]:
         if asked.sampler.greedy:

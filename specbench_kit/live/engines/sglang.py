@@ -5,7 +5,7 @@ from specbench_kit.live.engines.base import Asked, Engine, engines, strange
 
 @engines.register("sglang")
 class Sglang(Engine):
-    """By log-probabilities of the input from the last committed token on; its prefix cache serves what is before."""
+    """A greedy draft in one request, by scores from the last committed token on; its prefix cache serves the rest."""
 
     samples = False
 

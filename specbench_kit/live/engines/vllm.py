@@ -7,10 +7,10 @@ from specbench_kit.live.engines.base import Asked, Engine, engines, likeliest, s
 
 @engines.register("vllm")
 class Vllm(Engine):
-    """By `prompt_logprobs` of its token-in, token-out route: the context is computed anew for every draft.
+    """A greedy draft in one request, by `prompt_logprobs`: the context is computed anew every time.
 
-    Its prefix cache stays out of this, as it does by itself where prompts are scored. Newer versions have the route
-    with VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
+    By its token-in, token-out route, which newer versions have with VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1. Its prefix cache
+    stays out of this, as it does by itself where prompts are scored.
     """
 
     samples = False
