@@ -1,6 +1,6 @@
 """The one place that wires methods, models, processes and deployments to the loops that decode."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -11,14 +11,13 @@ from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.meanwhile import Meanwhile
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.verification import ModelVerifier, RemoteVerifier
+from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.base import Deployment, States
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.drafting.base import DRAFT, Parts
@@ -81,42 +80,6 @@ def live_engine(
         return make(round_policy(method), drafter(measured), verifier, measured)
     states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
     return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
-
-
-def remote_engine(
-    method: Method,
-    models: Mapping[str, Runner],
-    verifier: Callable[[MeasuringClock], RemoteVerifier],
-    *,
-    sampler: Sampler,
-    seed: int,
-    eos_ids: frozenset[int],
-    batch_size: int,
-    capacity: int,
-    started_s: float = 0.0,
-    draft_top_n: int = 0,
-) -> Loop:
-    """The method's loop over draft models that are here and a verifier that is not, on this machine's clock."""
-    if method.pipeline is not None:
-        raise SkitError(f"{method.called}: a pipeline's stages cannot be behind a wire: name a method with rounds")
-    if method.drafting.layers(models):
-        raise SkitError(f"{method.called} reads the target's hidden states, which stay on the server: name another one")
-    device = next((runner.device for runner in models.values()), torch.device("cpu"))
-    clock = MeasuringClock(device, started_s)
-    sampled = method.proposal == "sample" and not sampler.greedy
-    proposing = draft_sampler(sampler, draft_top_n if sampled else 0)
-    drafter, there = method.drafting.source(Parts(models, proposing, clock, sampled, capacity)), verifier(clock)
-    return Engine(
-        round_policy(method),
-        Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
-        there,
-        clock,
-        seed=seed,
-        eos_ids=eos_ids,
-        batch_size=batch_size,
-        capacity=capacity,
-        name=method.called,
-    )
 
 
 def draft_sampler(sampler: Sampler, top_n: int) -> Sampler:

@@ -9,11 +9,11 @@ from typing import Any
 
 from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
 
-from specbench_kit.assembly import remote_engine
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.connection import Caller, Connection
 from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds

@@ -72,6 +72,10 @@ def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SkitError, match=r"unknown option 'batchsize'; known: .*batch_size"):
         skit.bench("fixed-k", batchsize=3)
+    with pytest.raises(SkitError, match=r"unknown option 'trails'; known: .*trials"):
+        skit.train(trails=1)
+    with pytest.raises(SkitError, match="--devices takes numbers"):
+        skit.simulate(devices="many")
     with pytest.raises(SkitError, match="unknown method"):
         skit.bench("fixed-kk", out=tmp_path)
 

@@ -18,7 +18,7 @@ from specbench_kit.runs import provenance
 Fields = Mapping[str, Any]
 
 OPTIONS = ("dtype", "max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed")
-NEWER_OPTIONS = ("limit", "repeats", "launch", "device")
+NEWER_OPTIONS = ("limit", "repeats", "launch", "device", "draft_top_n")
 """Those that not every run names."""
 
 
@@ -28,6 +28,8 @@ def restore_settings(run: Fields, places: Places, out: Path, argv: tuple[str, ..
         raise SkitError("run.json names no method, models and settings: only runs of skit bench can be run again")
     if "imported" in run:
         raise SkitError(f"the run was imported from {run['imported']['tool']}, which would have to run it again")
+    if "server" in run:
+        raise SkitError("the run was verified by a server, which is not known here: use skit bench --server again")
     config = {name: run["config"][name] for name in OPTIONS}
     config |= {name: run["config"][name] for name in NEWER_OPTIONS if name in run["config"]}
     if places.device:

@@ -83,7 +83,10 @@ class Benchmark:
             yield attendance
         finally:
             block = attendance.block()
+            server = self.bench.server
             for spec, run in self.runs.items():
+                if server is not None and server.lost:
+                    run.amend(reconnections=server.lost)
                 _note_machine(run, block, (spec, BASELINE), self.bench.surroundings.machine)
 
     def conclude(self) -> list[Conclusion]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.assembly import hidden_states, live_engine, remote_engine, require_stages
+from specbench_kit.assembly import hidden_states, live_engine, require_stages
 from specbench_kit.bench.choice import chosen, usable
 from specbench_kit.bench.conversations import most_tokens
 from specbench_kit.bench.evidence import Evidence, ServedEvidence
@@ -18,6 +18,7 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.drafting.base import DRAFT
 from specbench_kit.errors import SkitError
+from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.pair import load_drafts
 from specbench_kit.live.served import Server, Way, reach
 from specbench_kit.machine.probe import Probe, probe_here

@@ -27,7 +27,8 @@ def sweep(given: Given, as_json: options.JsonOption = False) -> None:
     settings = Settings(**part(SweepOptions, given), argv=("skit", *sys.argv[1:]))
     settings.points()
     console = Console(stderr=as_json)
-    outcome = _run(settings, None if settings.trace else _load(settings, given, console))
+    recorded = settings.trace is None and not settings.synthetic
+    outcome = _run(settings, _load(settings, given, console) if recorded else None)
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
 

@@ -16,7 +16,7 @@ def speedup(drafted: float, accepted: float, draft_cost: float) -> float:
 
 
 def pipeline_s(pass_s: float, stages: int, hit_rate: float, more_s: float = 0.0) -> float:
-    """Between tokens where the next one is in flight with `hit_rate`; `more_s` comes on top of a step (SpecPipe)."""
+    """Time between tokens where the next one is in flight with `hit_rate`; `more_s` comes on top of a step."""
     return (pass_s / stages + more_s) * (1 + (1 - hit_rate) * (stages - 1))
 
 

@@ -1,6 +1,7 @@
 """An experiment run: published numbers beside ours, a verdict, and what each assumed input does to them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from math import exp, log
 from typing import Any
 
@@ -19,11 +20,17 @@ COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
     "bench": decoding.bench,
     "law": laws.law,
 }
+OPTIONS = {
+    "simulate": serving.OPTIONS,
+    "capacity": serving.OPTIONS | serving.RULE,
+    "bench": {one.name for one in fields(decoding.Decoded)},
+    "law": {"series"},
+}
 
 
 def reproduce(experiment: Experiment, report: Report, changes: Fields, *, sensitivity: bool) -> Fields:
     """Everything that a report shows; `changes` are options over those of the experiment."""
-    options = _changed(experiment.options, changes)
+    options = _changed(experiment, experiment.options, changes)
     pairs = _run(experiment, options, lambda *done: report(experiment.name, *done))
     compared = [one["simulated_over_published"] for one in pairs if one["simulated_over_published"]]
     found = {
@@ -45,15 +52,16 @@ def reproduce(experiment: Experiment, report: Report, changes: Fields, *, sensit
     return {**found, "verdict": verdict(found)}
 
 
-def _changed(options: Mapping[str, Any], changes: Fields) -> Fields:
+def _changed(experiment: Experiment, options: Mapping[str, Any], changes: Fields) -> Fields:
+    known = OPTIONS[experiment.command]
     for key, value in changes.items():
+        if "." not in key and key not in known:
+            raise SkitError(f"--set {key}: {experiment.name} knows {', '.join(sorted(known))}, and fields with a dot")
         options = moved(options, key, value)
     return dict(options)
 
 
 def _run(experiment: Experiment, options: Fields, told: Callable[[int, int], None]) -> list[Fields]:
-    if experiment.command not in COMMANDS:
-        raise SkitError(f"the experiment {experiment.name} runs '{experiment.command}'; known: {', '.join(COMMANDS)}")
     return beside(experiment, COMMANDS[experiment.command](options, told))
 
 
@@ -62,7 +70,7 @@ def _sensitivity(experiment: Experiment, changes: Fields, report: Report) -> lis
     inputs = [(one, value) for one in experiment.assumed if one.key for value in one.values]
     if not inputs:
         return []
-    options = _changed({**experiment.options, **experiment.sensitivity}, changes)
+    options = _changed(experiment, {**experiment.options, **experiment.sensitivity}, changes)
     planned = len(inputs) + 1
     report(f"{experiment.name}, inputs", 0, planned)
     stands = _ratios(_run(experiment, options, _silent))

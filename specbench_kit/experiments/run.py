@@ -1,15 +1,19 @@
 """One call of `skit reproduce`: from names to a folder of pages."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.errors import SkitError
 from specbench_kit.experiments.reproduction import Report, reproduce
-from specbench_kit.papers.experiment import find
+from specbench_kit.papers.experiment import experiments, find
 from specbench_kit.reports.experiments import pages
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
+
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -29,12 +33,27 @@ def run(
     report: Report,
     argv: Sequence[str],
 ) -> Outcome:
-    """Reproduce every named experiment; the pages go to `to`, or with run.json into a new folder of `out`."""
+    """Reproduce every named experiment; the pages go with run.json into a new folder of `out`.
+
+    Or into `to`, where others' results stay as they are.
+    """
     chosen = list(dict.fromkeys(one.name for name in names for one in find(name)))
-    found = [reproduce(one, report, dict(changes), sensitivity=sensitivity) for name in chosen for one in find(name)]
+    found = {name: reproduce(find(name)[0], report, dict(changes), sensitivity=sensitivity) for name in chosen}
     folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
-    summary = {"experiments": found}
-    pages.write(folder, found)
-    write_text(folder / "summary.json", to_json(summary))
+    together = {**_before(folder), **found}
+    pages.write(folder, [together[name] for name in sorted(together)])
+    write_text(folder / SUMMARY, to_json({"experiments": together}))
     write_text(folder / "run.json", to_json({"command": "reproduce", **provenance.collect(tuple(argv))}))
-    return Outcome(folder, summary)
+    return Outcome(folder, {"experiments": list(found.values())})
+
+
+def _before(folder: Path) -> dict[str, Any]:
+    """What an earlier call left in a folder, by experiment."""
+    file = folder / SUMMARY
+    if not file.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["experiments"]
+        return {name: one for name, one in found.items() if name in experiments()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkitError(f"{file} is of no skit reproduce: choose another --to") from error

@@ -15,6 +15,7 @@ from specbench_kit.serving.settings import Settings
 Rows = list[dict[str, Any]]
 Told = Callable[[int, int], None]
 RULE = {one.name for one in fields(Rule)}
+OPTIONS = {one.name for one in fields(Settings)} - {"recording", "argv"}
 
 
 def simulate(options: Mapping[str, Any], told: Told) -> Rows:

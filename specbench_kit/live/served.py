@@ -38,6 +38,10 @@ class Server(Protocol):
 
     stated: Stated
 
+    @property
+    def lost(self) -> int:
+        """How often the connection was lost and made again."""
+
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         """Of one method's loop."""
 
@@ -70,6 +74,10 @@ class Skit:
             server=told.server,
         )
 
+    @property
+    def lost(self) -> int:
+        return self.connection.reconnections
+
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         return WireVerifier(self.connection, sampler, seed, clock)
 
@@ -92,6 +100,7 @@ class Foreign:
     way: Way
     engine: Engine
     stated: Stated
+    lost: int = 0
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         if not (sampler.greedy or self.engine.samples):

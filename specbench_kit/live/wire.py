@@ -29,15 +29,14 @@ _MESSAGES = {
     # Parents are places in the draft, 0 for the last committed token; none for a chain.
     # Of tokens drawn at random: how many entries each one's distribution has, and the entries.
     "Draft": "session:str round:u32 base:u32 tokens:u32* parents:u32* counts:u32* ids:u32* probabilities:f32*"
-    " round_ms:f64 remaining_ms:f64 drafted_us:u64",
+    " round_ms:f64 remaining_ms:f64",
     "Verdict": "session:str round:u32 status:u32 path:u32* extra:u32 queue_us:u64 verify_us:u64 batch:u32 cached:u32"
     " computed:u32 credit:u32 suffix:u32* number:u64 expected_us:u64 left:u32",
     "Refused": "session:str round:u32 status:u32 reason:str retry_ms:u32",
-    "Cancel": "session:str round:u32",
     "Close": "session:str",
     "Ping": "count:u32",
     "Pong": "count:u32",
-    "Up": "hello:Hello? open:Open? draft:Draft? cancel:Cancel? close:Close? ping:Ping?",
+    "Up": "hello:Hello? open:Open? draft:Draft? close:Close? ping:Ping?",
     "Down": "welcome:Welcome? opened:Opened? verdict:Verdict? refused:Refused? pong:Pong?",
 }
 """Fields in the order of their numbers: `*` is any number of them, `?` one of a choice."""
@@ -55,7 +54,6 @@ class Status(IntEnum):
     OUT_OF_ORDER = 11
     WRONG_BASE = 12
     IN_FLIGHT = 13
-    CANCELLED = 14
     TOKEN_OUTSIDE_VOCABULARY = 20
     BROKEN_TREE = 21
     TOO_MANY_NODES = 22
@@ -63,7 +61,6 @@ class Status(IntEnum):
     BROKEN_DISTRIBUTION = 24
     BROKEN_SAMPLING = 25
     EMPTY_PROMPT = 26
-    OTHER_SESSION = 27
     TOO_MANY_SESSIONS = 30
     OVERLOADED = 31
     GOING_AWAY = 32

@@ -28,6 +28,10 @@ from specbench_kit.metrics.units import Units
 Records = Sequence[RequestRecord]
 
 
+ROUNDING_S = 1e-9
+"""What sums of many seconds may leave where nothing should be left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Seconds of a run's requests at a round trip of `rtt_s`, over which the edge crosses the link `rounds` times.
@@ -48,7 +52,8 @@ class Totals:
     def window_s(self, rival_s: float) -> float:
         """The round trip below which the edge takes less time than a rival that crosses the link once per request."""
         crossings = self.rounds - self.requests
-        return max(0.0, self.rtt_s + (rival_s - self.edge_s) / crossings) if crossings else 0.0
+        found = self.rtt_s + (rival_s - self.edge_s) / crossings if crossings else 0.0
+        return found if found > ROUNDING_S else 0.0
 
     @property
     def overlapped_s(self) -> float:

@@ -88,24 +88,24 @@ def find(name: str) -> list[Experiment]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What the file says, over what the one says that it is `like`, `less` some of its assumptions."""
+    """What the file says, with the assumptions of the one that it is `like`, `less` some of them."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     like, less = content.pop("like", None), content.pop("less", [])
     if like is None:
         return content
-    base = _content(LIBRARY / f"{like}.toml")
-    assumed = {one["name"]: one for one in [*base.get("assumed", []), *content.get("assumed", [])]}
-    kept = [one for name, one in assumed.items() if name not in less]
-    shared = {name: {**base.get(name, {}), **content.get(name, {})} for name in ("options", "sensitivity")}
-    return {**content, **shared, "assumed": kept}
+    own = content.get("assumed", [])
+    named = {*less, *(one["name"] for one in own)}
+    shared = [one for one in _content(LIBRARY / f"{like}.toml")["assumed"] if one["name"] not in named]
+    return {**content, "assumed": [*own, *shared]}
 
 
 def _made(name: str, content: dict[str, Any]) -> Experiment:
-    published = [one for table in content.pop("published", []) for one in _published(table)]
-    assumed = [Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in content.pop("assumed", [])]
     try:
+        published = [one for table in content.pop("published", []) for one in _published(table)]
+        tables = content.pop("assumed", [])
+        assumed = [Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in tables]
         return Experiment(name, published=tuple(published), assumed=tuple(assumed), **content)
-    except TypeError as error:
+    except (KeyError, TypeError, SkitError) as error:
         raise SkitError(f"the experiment {name}: {error}") from error
 
 
@@ -115,6 +115,8 @@ def _published(table: Fields) -> Iterator[Published]:
     several = [name for name, value in where.items() if isinstance(value, list)]
     places = [dict(zip(several, at, strict=True)) for at in product(*(where[name] for name in several))]
     values: Sequence[Any] = table.get("values", [table.get("value", False)] * len(places))
+    if len(values) != len(places):
+        raise SkitError(f"{table['series']}, {table['metric']}: {len(values)} values for {len(places)} places")
     for place, value in zip(places, values, strict=True):
         number = None if value is False else float(value)
         yield Published(table["series"], table["metric"], number, {**where, **place}, table.get("note", ""))

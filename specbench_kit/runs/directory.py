@@ -24,7 +24,18 @@ from specbench_kit.runs.reading import read_details, read_object, read_records, 
 SCHEMA_VERSION = 1
 """Raised when an older kit would misread a run; added fields do not raise it, since readers pass over them."""
 
-_DEFINING = ("method", "options", "uses", "dataset", "models", "config", "time_kind", "deployment")
+_DEFINING = (
+    "method",
+    "options",
+    "uses",
+    "dataset",
+    "models",
+    "config",
+    "time_kind",
+    "deployment",
+    "server",
+    "shaped_link",
+)
 KEPT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
 """What a user has to know of a disk that is full."""
 _KEY_DIGITS = 8

@@ -9,6 +9,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import methods
 
 Values = Mapping[str, Value]
+DRAFT = "draft."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class Axis:
         """The method whose option it is; None for a field of the deployment."""
         name = self.key.partition(".")[0]
         return name if name in methods.all() else None
+
+    @property
+    def of_draft(self) -> bool:
+        """Whether it is an option of a synthetic draft model."""
+        return self.key.startswith(DRAFT)
 
 
 def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) -> list[Axis]:

@@ -1,10 +1,11 @@
 """Replay every point of a sweep's grid."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specbench_kit.bench.lanes import BASELINE
+from specbench_kit.bench.synthetic import SyntheticPrompts
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
@@ -29,9 +30,9 @@ class Row:
 
 
 def replay_grid(
-    settings: Settings, points: Sequence[Point], trace: TraceFile, report: Callable[[int, int], None]
+    settings: Settings, points: Sequence[Point], trace: TraceFile | None, report: Callable[[int, int], None]
 ) -> list[Row]:
-    """A row per point for autoregressive serving and for every method."""
+    """A row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
     grid, rows = _Grid(settings, trace), list[Row]()
     for done, point in enumerate(points):
         report(done, len(points))
@@ -40,21 +41,30 @@ def replay_grid(
     return rows
 
 
+def prompts_of(settings: Settings) -> SyntheticPrompts:
+    """What a synthetic pair is asked."""
+    asked = settings.recording
+    found = SyntheticPrompts(output_tokens=asked.max_new_tokens, batch_size=settings.batch_size, seed=settings.seed)
+    return replace(found, requests=asked.limit or found.requests)
+
+
 @dataclass
 class _Grid:
     """Remembers what it replayed, since an axis need not concern every method."""
 
     settings: Settings
-    trace: TraceFile
+    trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
-    known: dict[tuple[str, Deployment], Metrics] = field(default_factory=dict)
+    known: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
+    draft: str = ""
 
     def rows(self, point: Point) -> Iterator[Row]:
-        deployment = point.deployment or recorded(self.trace.header)
+        deployment, self.draft = point.deployment or self._recorded(), point.draft
         for series, spec in {BASELINE: BASELINE, **point.specs}.items():
-            if (spec, deployment) not in self.known:
-                self.known[spec, deployment] = self._measure(spec, deployment)
-            yield Row(point.values, series, spec, self.known[spec, deployment])
+            key = spec, deployment, "" if spec == BASELINE else point.draft
+            if key not in self.known:
+                self.known[key] = self._measure(spec, deployment)
+            yield Row(point.values, series, spec, self.known[key])
 
     def _measure(self, spec: str, deployment: Deployment) -> Metrics:
         described, records = describe(deployment), self._replay(spec, deployment)
@@ -69,7 +79,13 @@ class _Grid:
             self.baselines = {deployment: self._replay(BASELINE, deployment)}
         return self.baselines[deployment]
 
+    def _recorded(self) -> Deployment:
+        assert self.trace is not None
+        return recorded(self.trace.header)
+
     def _replay(self, spec: str, deployment: Deployment) -> list[RequestRecord]:
+        if self.trace is None:
+            return prompts_of(self.settings).decode(spec, deployment, self.draft)
         method = ready(parse_method(spec), self.trace, deployment)
         size, seed = self.settings.batch_size, self.settings.seed
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)

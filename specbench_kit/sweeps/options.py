@@ -16,8 +16,8 @@ class SweepOptions:
     replaced: Annotated[
         tuple[str, ...],
         Option(
-            "KEY=VALUE,VALUE,... of the deployment (link.rtt_s) or of a method (fixed-k.k); may be given several "
-            "times. If left out, what the deployment proposes.",
+            "KEY=VALUE,VALUE,... of the deployment (link.rtt_s), of a method (fixed-k.k) or of a synthetic draft "
+            "(draft.ranks); may be given several times. If left out, what the deployment proposes.",
             DEPLOYMENT,
             flag="set",
         ),

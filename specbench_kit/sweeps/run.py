@@ -12,7 +12,7 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.errors import SkitError
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.sweeps.grid import Row, replay_grid
+from specbench_kit.sweeps.grid import Row, prompts_of, replay_grid
 from specbench_kit.sweeps.settings import Point, Settings
 from specbench_kit.sweeps.summary import lines, summarise
 from specbench_kit.traces.replay import recorded
@@ -35,6 +35,9 @@ class Outcome:
 def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
     """Record or read, replay, write. `dataset` is recorded where the settings name no trace."""
     points = settings.points()
+    if settings.synthetic:
+        rows = replay_grid(settings, points, None, lambda done, planned: report("decoding", done, planned))
+        return _finish(_folder(settings, points, settings.draft), settings, None, points, rows)
     if dataset is not None:
         folder = _folder(settings, points, dataset.digest)
         trace = _record(settings, dataset, folder / "trace.parquet", report)
@@ -59,7 +62,9 @@ def _folder(settings: Settings, points: Sequence[Point], digest: str) -> Path:
     return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
 
 
-def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence[Point], rows: list[Row]) -> Outcome:
+def _finish(
+    folder: Path, settings: Settings, trace: TraceFile | None, points: Sequence[Point], rows: list[Row]
+) -> Outcome:
     from specbench_kit.reports.sweep.plots import write_plots
     from specbench_kit.reports.sweep.report import render
 
@@ -73,19 +78,36 @@ def _finish(folder: Path, settings: Settings, trace: TraceFile, points: Sequence
     return Outcome(folder, run, summary)
 
 
-def _describe(settings: Settings, trace: TraceFile, points: Sequence[Point]) -> Fields:
+def _describe(settings: Settings, trace: TraceFile | None, points: Sequence[Point]) -> Fields:
     """The content of `run.json`; `deployment` is that of the first point."""
-    made = trace.header.run
+    deployment = points[0].deployment or (recorded(trace.header) if trace else None)
+    assert deployment is not None
     return {
         "command": "sweep",
+        **(_of_trace(trace) if trace else _of_pair(settings)),
+        "config": {**settings.described(), "dtype": trace.header.run["config"]["dtype"] if trace else "float32"},
+        "time_kind": "modelled",
+        "deployment": describe(deployment),
+        **provenance.collect(settings.argv),
+    }
+
+
+def _of_trace(trace: TraceFile) -> Fields:
+    made = trace.header.run
+    return {
         "dataset": made.get("dataset") or {"name": trace.path.stem},
         "models": made["models"],
         "trace": trace.describe(),
-        "config": {**settings.described(), "dtype": made["config"]["dtype"]},
         "requests": len(trace),
-        "time_kind": "modelled",
-        "deployment": describe(points[0].deployment or recorded(trace.header)),
-        **provenance.collect(settings.argv),
+    }
+
+
+def _of_pair(settings: Settings) -> Fields:
+    count = prompts_of(settings).requests
+    return {
+        "dataset": {"name": "random tokens", "count": count, "source": "a random generator"},
+        "models": {"target": {"name": "synthetic/target"}, "draft": {"name": settings.draft}},
+        "requests": count,
     }
 
 

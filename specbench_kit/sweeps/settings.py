@@ -11,7 +11,10 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import LOCAL, Definition, find
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.sweeps.axes import Axis, Values, parse_axes, points, with_options
+from specbench_kit.models.catalogue import SYNTHETIC
+from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.specs import from_options
+from specbench_kit.sweeps.axes import DRAFT, Axis, Values, parse_axes, points, with_options
 from specbench_kit.sweeps.options import SweepOptions
 
 RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
@@ -28,6 +31,8 @@ class Point:
     values: Values
     deployment: Deployment | None
     specs: dict[str, str]
+    draft: str = ""
+    """Options of the draft model of a synthetic pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,11 @@ class Settings(SweepOptions):
         return RecordSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
 
     @property
+    def synthetic(self) -> bool:
+        """Whether a synthetic pair decodes at every point, so that there is nothing to replay."""
+        return self.target == SYNTHETIC
+
+    @property
     def definition(self) -> Definition | None:
         """What the deployment's file says."""
         return None if self.deployment == LOCAL else find(self.deployment)
@@ -64,7 +74,7 @@ class Settings(SweepOptions):
         if not series:
             raise SkitError("no method to compare with autoregressive serving: give at least one --method")
         axes = self.axes()
-        _require_owners(axes, series, self.definition)
+        _require_owners(axes, series, self.definition, self.synthetic)
         return [self._point(values, series, axes) for values in points(axes)]
 
     def described(self) -> dict[str, Any]:
@@ -82,15 +92,27 @@ class Settings(SweepOptions):
             parse_method(spec)
         if len(set(specs.values())) < len(specs):
             raise SkitError("two methods come to the same in this sweep: name each --method once")
-        fields = {axis.key: values[axis.key] for axis in axes if axis.method is None}
+        fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
         deployment = self.definition.replace(fields).build() if self.definition else None
-        return Point(values, deployment, specs)
+        return Point(values, deployment, specs, self._draft(values) if self.synthetic else "")
+
+    def _draft(self, values: Values) -> str:
+        chosen = {f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": one for key, one in values.items() if key.startswith(DRAFT)}
+        options = with_options(self.draft, chosen).partition(":")[2]
+        from_options(SYNTHETIC, Agreement, options)
+        return options
 
 
-def _require_owners(axes: Sequence[Axis], series: Sequence[str], definition: Definition | None) -> None:
-    """Refuse options of methods that do not run, and fields of a deployment that is not there."""
+def _require_owners(
+    axes: Sequence[Axis], series: Sequence[str], definition: Definition | None, synthetic: bool
+) -> None:
+    """Refuse options of methods that do not run, and of a deployment or a synthetic pair that is not there."""
     running = {spec.partition(":")[0] for spec in series}
+    if synthetic and definition is None:
+        raise SkitError("a synthetic pair takes no time of its own: choose a modelled --deployment")
     for axis in axes:
+        if axis.of_draft and not synthetic:
+            raise SkitError(f"--set {axis.key}: give --target synthetic and --draft synthetic, whose options these are")
         if axis.method is not None and axis.method not in running:
             raise SkitError(f"--set {axis.key}: there is no --method {axis.method}")
         if axis.method is None and definition is None:

@@ -160,3 +160,9 @@ def test_the_longer_the_link_the_worse_the_edge(trace: TraceFile) -> None:
     ratios = [totals(trace, rtt_s)[3]["colocated_ratio"] for rtt_s in (0.0, 0.004, 0.05)]
     assert all(near > far for near, far in pairwise(ratios))
     assert ratios[0] > 1 > ratios[-1]
+
+
+def test_a_window_that_only_rounding_leaves_open_is_closed() -> None:
+    totals = Totals(1, 4, 0.014, edge_s=0.3 + 0.014 * 3, colocated_s=0.1 + 0.2, drafting_s=0.2, verifying_s=0.1)
+    assert 0 < totals.rtt_s + (totals.colocated_s - totals.edge_s) / 3 < 1e-15
+    assert totals.window_s(totals.colocated_s) == 0

@@ -88,4 +88,6 @@ def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
     links_s = [one.link_s for record in records.values() for one in record.rounds]
     assert min(links_s) >= 0.03
     (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
+    (lost,) = setting_cautions({"reconnections": 2})
+    assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
     assert line.startswith("SHAPED LINK: messages were held back on this machine as a link with rtt_s=0.03 would")

@@ -1,14 +1,16 @@
 """What a device gets over the wire is what it would get with the target beside it."""
 
 import pytest
-from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, serving
+from live_server import CALLER, CAPACITY, VOCABULARY, decode_here, decode_remotely, serving
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection
+from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.methods.spec import parse_method
 
-REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 24)
+REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 14)
 SAMPLED = Sampler(0.8, top_k=20)
 
 
@@ -23,6 +25,16 @@ def test_every_round_is_as_with_the_target_beside_the_draft_model(spec: str, sam
     for name, record in there.items():
         assert [one.accepted for one in record.rounds] == [one.accepted for one in here[name].rounds]
         assert all(one.link_s > 0 and one.verify_s > 0 for one in record.rounds)
+
+
+def test_a_distribution_crosses_with_as_many_entries_as_are_asked_for() -> None:
+    method = parse_method("fixed-k:k=3")
+    with serving(bounds=Bounds(context=CAPACITY, candidates=8)) as (_, address):
+        connection = Connection(address, CALLER)
+        with pytest.raises(SkitError, match="--draft-top-n 8 or less"):
+            decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0))
+        found = decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0), draft_top_n=8)
+    assert [len(record.output_ids) for record in found.values()] == [14]
 
 
 def test_a_batch_of_devices_in_fewer_slots_than_sessions() -> None:

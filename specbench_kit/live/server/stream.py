@@ -134,16 +134,14 @@ class Stream:
 
     def take(self, frame: Any) -> None:
         """Serve one frame; a `Refusal` of the stream itself is raised."""
+        if self.out.qsize() >= self.desk.bounds.credit:
+            raise Refusal(Status.FLOOD, f"more than {self.desk.bounds.credit} answers were not read")
         kind = frame.WhichOneof("kind")
         if kind == "ping":
             self.answered(Down(pong={"count": frame.ping.count}))
             return
-        if kind == "cancel":
-            return
         if kind not in self._takes:
             raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
-        if self.out.qsize() >= self.desk.bounds.credit:
-            raise Refusal(Status.FLOOD, f"more than {self.desk.bounds.credit} answers were not read")
         content = getattr(frame, kind)
         try:
             answer = self._takes[kind](content, self)

@@ -5,7 +5,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.verdicts import FASTER, SLOWER
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.writing import machine
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 VERDICT_WIDTH = 10
 SHOWN = ("speedup (95%)", "throughput", "TPOT", "tokens / verify")
+MARKS = {NO_DIFFERENCE: wording.EVEN, TOO_FEW: "?"}
+MARKS_NOTE = f"under against, {wording.EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
+UNIT = " tok/s"
+"""Of throughput, which stands at its head alone, so that rows fit."""
 WINNER = "*"
-WINNER_NOTE = f"{WINNER} the fastest that can be deployed and is lossless; rows go from fast to slow"
+WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
 
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
@@ -35,6 +39,8 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         console.print(Text(WINNER_NOTE, style="dim"))
     if any(wording.EVEN in wording.speedup_cell(row) for row in comparison.overall.values()):
         console.print(Text(wording.EVEN_NOTE, style="dim"))
+    if any(row.get("verdict") in MARKS for row in comparison.overall.values()):
+        console.print(Text(MARKS_NOTE, style="dim"))
     for line in wording.cautions(comparison):
         console.print(Text(line.replace("`", ""), style="bold yellow"))
 
@@ -67,17 +73,23 @@ def _comparison_table(comparison: Comparison, columns: Sequence[str], winner: st
 
     against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
     last = [name for name in ("lossless",) if name not in columns]
-    table = empty_table([*(name.replace(" / ", " /\n") for name in columns), against, *last])
+    table = empty_table([*map(_header, columns), against, *last])
     for label in fastest_first(comparison):
         row = comparison.overall[label]
-        cells = [wording.COLUMNS[name](row).replace(", ", "\n") for name in columns]
+        cells = [wording.COLUMNS[name](row).removesuffix(UNIT).replace(", ", "\n") for name in columns]
         cells += [_against(row), *(wording.COLUMNS[name](row).replace(", ", "\n") for name in last)]
         name = Text(f"{label} {WINNER}", style="bold") if label == winner else Text(label)
         table.add_row(name, *map(Text, cells))
     return table
 
 
+def _header(name: str) -> str:
+    return UNIT.strip() if name == "throughput" else name.replace(" / ", " /\n")
+
+
 def _against(row: Mapping[str, Any]) -> str:
     if not row.get("verdict"):
         return ABSENT
+    if row["verdict"] in MARKS:
+        return f"{times(row['relative_speed'])} {MARKS[row['verdict']]}"
     return "\n".join([times(row["relative_speed"]), *wrap(row["verdict"], VERDICT_WIDTH)])

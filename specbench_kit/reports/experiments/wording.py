@@ -16,6 +16,8 @@ def verdict(found: Fields) -> str:
     worst = max(compared, key=lambda one: abs(one["simulated_over_published"] - 1))
     off = abs(worst["simulated_over_published"] - 1)
     numbers = f"all {len(compared)} numbers" if len(compared) > 1 else "the one number"
+    if not off:
+        return f"Reproduced: {numbers} to the digit."
     if off <= found["goal"]:
         return f"Reproduced: {numbers} within {percent(off)}."
     share = f"{found['within']} of {len(compared)} numbers lie within {percent(found['goal'])}"

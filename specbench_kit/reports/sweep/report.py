@@ -120,7 +120,7 @@ def _setting(run: Fields, summary: Fields) -> str:
     rows = [
         ("dataset", dataset_sentence(run["dataset"])),
         *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
-        ("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests"),
+        *([("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests")] if "trace" in run else []),
         *((f"sweep over {code(key)}", ", ".join(map(wording.number, values))) for key, values in _axes(summary)),
         ("batch size", str(run["config"]["batch_size"])),
         ("time", time_sentence(dict(run))),

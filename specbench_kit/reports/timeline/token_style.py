@@ -40,5 +40,9 @@ i {{ color: var(--faint); font-style: normal; }}
 }}
 .round:focus-within > .tree, .round:hover > .tree {{ display: block; }}
 .round:hover > .tree {{ z-index: 2; }}
+body:has(.every:checked) .tree {{
+  display: block; position: static; margin: .3rem 0; max-height: none; overflow: visible;
+}}
+body:has(.every:checked) .round {{ display: block; }}
 .line {{ display: block; white-space: pre; }}
 """

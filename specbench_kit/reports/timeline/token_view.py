@@ -132,7 +132,8 @@ def _legend() -> str:
         f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>' for name, origin in ORIGINS.items()
     )
     hint = "Point at a token, tap it, or move to it with Tab: its round's tree shows below. A bar begins every round."
-    return f'<ul class="legend">{items}</ul><p class="hint">{hint}</p>'
+    every = '<label class="hint"><input type="checkbox" class="every"/> Show every round\'s tree at once</label>'
+    return f'<ul class="legend">{items}</ul><p class="hint">{hint}</p>{every}'
 
 
 def _round(number: int, detail: RoundDetail, step: RoundRecord, show: Show) -> str:

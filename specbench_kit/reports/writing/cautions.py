@@ -38,6 +38,9 @@ def setting_cautions(run: Fields) -> list[str]:
     if link := run.get("shaped_link"):
         told = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
         lines.append(f"SHAPED LINK: messages were held back on this machine as a link with {told} would; no network.")
+    if lost := run.get("reconnections"):
+        often = "once" if lost == 1 else f"{lost} times"
+        lines.append(f"RECONNECTED: the connection to the server was lost {often}; times span what it was away.")
     if imported := (run.get("trace") or {}).get("imported"):
         notes = "; ".join([f"what was accepted is from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")

@@ -13,6 +13,8 @@ from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
 from specbench_kit.reports.writing.script import HASH, SCRIPT
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+SENTENCE = 80
+"""Characters of a cell that is no number."""
 IMAGE = re.compile(r"^!\[(?P<title>.*)\]\((?P<path>[^)]*)\)$")
 CAPTION = re.compile(r"^\*(?P<text>[^*].*)\*$")
 QUOTED = re.compile(r"\\([<(])")
@@ -27,7 +29,8 @@ def page(markdown: str, drawings: Mapping[str, str]) -> str:
     """The page; `drawings` are SVG texts by the path that the Markdown names, less its suffix."""
     lines = markdown.splitlines()
     title = next((_text(line[2:]) for line in lines if line.startswith("# ")), "Report")
-    return document(title, "\n".join(_blocks(lines, drawings)), CSS, scripted=True)
+    body = "\n".join(_blocks(lines, drawings))
+    return document(title, f"<main>\n{body}\n</main>", CSS, scripted=True)
 
 
 def document(title: str, body: str, css: str, *, scripted: bool = False) -> str:
@@ -122,7 +125,8 @@ def _table(block: Sequence[str]) -> str:
     facts = not any(header)
     head = "" if facts else f"<thead><tr>{''.join(f'<th scope=col>{cell}</th>' for cell in header)}</tr></thead>"
     body = "".join(_row(row) for row in rows)
-    kind = "facts" if facts else "numbers" if any(header[1:2]) else "words"
+    sentences = any(len(cell) > SENTENCE for row in rows for cell in row[1:])
+    kind = "facts" if facts else "numbers" if any(header[1:2]) and not sentences else "words"
     return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 

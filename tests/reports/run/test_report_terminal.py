@@ -74,7 +74,7 @@ def test_a_comparison_fits_eighty_columns_and_says_what_intervals_show(compariso
     assert f"{comparison.reference} *" in "\n".join(lines)
     speeds = [comparison.overall[name].get("speedup", 1.0) for name in rows if name in comparison.overall]
     assert speeds == sorted(speeds, reverse=True)
-    assert {"throughput", "TPOT"} <= set(" ".join(lines).split())
+    assert {"tok/s", "TPOT"} <= set(" ".join(lines).split())
     text = " ".join(" ".join(lines).split())
     assert f"{comparison.reference}: {comparison.overall[comparison.reference]['speedup']:.2f}x the speed" in text
     assert "slower" in text

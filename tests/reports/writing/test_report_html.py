@@ -47,7 +47,7 @@ def parsed(markdown, drawings=None):
 
 
 def body(markdown, drawings=None):
-    return page(markdown, drawings or {}).partition("<body>\n")[2].partition("\n</body>")[0]
+    return page(markdown, drawings or {}).partition("<main>\n")[2].partition("\n</main>")[0]
 
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone():

@@ -1,0 +1,53 @@
+"""The one place that wires a method and its draft models to a verifier elsewhere."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from specbench_kit.assembly import draft_sampler, round_policy
+from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.meanwhile import Meanwhile
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.verification import RemoteVerifier
+from specbench_kit.drafting.base import Parts
+from specbench_kit.errors import SkitError
+from specbench_kit.methods.base import Method
+from specbench_kit.models.runner import Runner
+
+
+def remote_engine(
+    method: Method,
+    models: Mapping[str, Runner],
+    verifier: Callable[[MeasuringClock], RemoteVerifier],
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    capacity: int,
+    started_s: float = 0.0,
+    draft_top_n: int = 0,
+) -> Loop:
+    """The method's loop over draft models that are here and a verifier that is not, on this machine's clock."""
+    if method.pipeline is not None:
+        raise SkitError(f"{method.called}: a pipeline's stages cannot be behind a wire: name a method with rounds")
+    if method.drafting.layers(models):
+        raise SkitError(f"{method.called} reads the target's hidden states, which stay on the server: name another one")
+    device = next((runner.device for runner in models.values()), torch.device("cpu"))
+    clock = MeasuringClock(device, started_s)
+    sampled = method.proposal == "sample" and not sampler.greedy
+    proposing = draft_sampler(sampler, draft_top_n if sampled else 0)
+    drafter, there = method.drafting.source(Parts(models, proposing, clock, sampled, capacity)), verifier(clock)
+    return Engine(
+        round_policy(method),
+        Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
+        there,
+        clock,
+        seed=seed,
+        eos_ids=eos_ids,
+        batch_size=batch_size,
+        capacity=capacity,
+        name=method.called,
+    )

@@ -1,0 +1,61 @@
+"""What a server does that is behind: frames at its desk, while nobody verifies yet."""
+
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from live_server import CAPACITY, TARGET, make_server
+from tiny_models import plain_greedy
+
+from specbench_kit.live.refusal import Refusal
+from specbench_kit.live.server.batches import Done
+from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.stream import Desk, Stream
+from specbench_kit.live.wire import Down, Status, Up
+
+PROMPT = [3, 14, 15, 9, 2, 6]
+ANSWER = plain_greedy(TARGET, PROMPT, 4)[0]
+
+
+def make_desk(**bounds: Any) -> Desk:
+    return make_server(bounds=Bounds(context=CAPACITY, **bounds)).desk
+
+
+def send(stream: Stream, name: str) -> Any | None:
+    """Open a session and send a draft that is right; what the draft was answered at once."""
+    stream.take(Up(open={"session": name, "prompt": PROMPT, "sampling": {"request": name}}))
+    stream.out.get_nowait()
+    stream.take(Up(draft={"session": name, "round": 1, "base": len(PROMPT), "tokens": ANSWER[:2]}))
+    return None if stream.out.empty() else stream.out.get_nowait()
+
+
+def test_who_waits_behind_others_gets_one_token_and_then_is_told_to_come_again() -> None:
+    desk = make_desk(waiting=1)
+    stream = Stream(desk)
+    assert [send(stream, name) for name in ("first", "second")] == [None, None]
+    third = send(stream, "third").refused
+    assert (Status(third.status), third.retry_ms > 0) == (Status.OVERLOADED, True)
+    found: SimpleQueue[list[Done]] = SimpleQueue()
+    desk.batches.deliver = found.put
+    desk.batches.start()
+    desk.done(found.get(timeout=20))
+    desk.batches.stop()
+    first, second = (stream.out.get_nowait().verdict for _ in range(2))
+    assert ([*first.path], first.extra, first.status) == ([1, 2], ANSWER[2], Status.OK)
+    assert ([*second.path], second.extra, second.status) == ([], ANSWER[0], Status.DEGRADED)
+
+
+def test_who_does_not_read_is_sent_away() -> None:
+    stream = Stream(make_desk(credit=5))
+    for number in range(5):
+        stream.take(Up(ping={"count": number}))
+    with pytest.raises(Refusal, match="FLOOD: more than 5 answers were not read"):
+        stream.take(Up(ping={"count": 6}))
+
+
+def test_a_server_that_leaves_takes_no_round() -> None:
+    desk = make_desk()
+    desk.leaving = True
+    refused = send(Stream(desk), "late").refused
+    assert Status(refused.status) is Status.GOING_AWAY
+    assert Down(refused=refused).WhichOneof("kind") == "refused"
