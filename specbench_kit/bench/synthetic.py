@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from specbench_kit.assembly import environment, live_engine
+from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -15,6 +15,7 @@ from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.models.synthetic import SyntheticModel
+from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.specs import from_options
 
