@@ -82,4 +82,4 @@ def test_the_middle_belongs_to_the_second_half() -> None:
     """From 10 to 100 s the middle is at 55 s."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
     rounds = [{"answered_s": at_s, "arrived_s": at_s, "committed": 3.0, "ended_s": np.inf} for at_s in (10.0, 55.0)]
-    assert figures(scene, result([], rounds, []))["steady"] == {"drift": 0.0, "steady": True}
+    assert figures(scene, result([], rounds, []))["steady"].items() >= {"drift": 0.0, "steady": True}.items()
