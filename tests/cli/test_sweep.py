@@ -226,7 +226,8 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace(tmp_path: Path
 def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
     asked = ["sweep", "--method", "fixed-k", "--set", "draft.ranks=0.5,0.9", "--deployment", "wan", "--out", tmp_path]
     assert "give --target synthetic" in error_line(skit_here(*asked))
-    local = [
+    pair = ["--target", "synthetic", "--draft", "synthetic"]
+    local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
         "sweep",
         "--target",
         "synthetic",
