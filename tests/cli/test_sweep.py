@@ -228,14 +228,4 @@ def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
     assert "give --target synthetic" in error_line(skit_here(*asked))
     pair = ["--target", "synthetic", "--draft", "synthetic"]
     local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
-        "sweep",
-        "--target",
-        "synthetic",
-        "--draft",
-        "synthetic",
-        "--method",
-        "fixed-k",
-        "--set",
-        "draft.ranks=0.5,1",
-    ]
     assert "choose a modelled --deployment" in error_line(skit_here(*local, "--out", tmp_path))
