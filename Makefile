@@ -47,7 +47,7 @@ reference: $(INSTALLED)
 	$(BIN)/skit report build/reference/specedge $(TO_REFERENCE)/specedge
 	$(BIN)/skit report build/reference/specpipe $(TO_REFERENCE)/specpipe
 
-# The experiments of the papers, published numbers beside ours; about a quarter of an hour on two cores.
+# The experiments of the papers, published numbers beside ours; the searches for capacity take most of the time.
 reproduce: $(INSTALLED)
 	$(BIN)/skit reproduce all --to results/reference/papers
 
