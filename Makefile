@@ -77,7 +77,7 @@ reference-serving: $(INSTALLED)
 		results/reference/schedulers-held-out
 	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
 
-# The experiments of the papers, published numbers beside ours; about a quarter of an hour on two cores.
+# The experiments of the papers, published numbers beside ours; the searches for capacity take most of the time.
 reproduce: $(INSTALLED)
 	$(BIN)/skit reproduce all --to results/reference/papers
 

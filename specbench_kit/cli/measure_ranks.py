@@ -54,4 +54,6 @@ def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
     for depth, row in enumerate((table.shares, *table.by_depth)):
         place = f"after {depth - 1} of rank 1" if depth else "all tokens"
         say(console, f"{place}: " + " ".join(f"{share:.3f}" for share in row[:8]))
+    falling = [f"{share:.4f}" for share in sorted(table.shares, reverse=True)[:16] if share > 1e-4]
+    say(console, f"without the models: --target synthetic --draft synthetic:ranks={'+'.join(falling)}")
     say(console, f"ranks: {path} ({table.count} tokens, temperature {table.temperature:g})")

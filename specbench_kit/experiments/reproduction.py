@@ -48,7 +48,7 @@ def reproduce(experiment: Experiment, report: Report, changes: Fields, *, sensit
         "within": sum(abs(one - 1) <= experiment.goal for one in compared),
         "compared": len(compared),
     }
-    found["sensitivity"] = _sensitivity(experiment, changes, report) if sensitivity else []
+    found["sensitivity"] = _sensitivity(experiment, changes, _ratios(pairs), report) if sensitivity else []
     return {**found, "verdict": verdict(found)}
 
 
@@ -65,8 +65,11 @@ def _run(experiment: Experiment, options: Fields, told: Callable[[int, int], Non
     return beside(experiment, COMMANDS[experiment.command](options, told))
 
 
-def _sensitivity(experiment: Experiment, changes: Fields, report: Report) -> list[Fields]:
-    """Of each assumed input with other values: ours over the published numbers, as it stands and as it is moved."""
+def _sensitivity(experiment: Experiment, changes: Fields, reached: Mapping[str, float], report: Report) -> list[Fields]:
+    """Of each assumed input with other values: ours over the published numbers, as `reached` and as it is moved.
+
+    What a move changes is taken from two runs with the `sensitivity` options, which may be shorter than the other.
+    """
     inputs = [(one, value) for one in experiment.assumed if one.key for value in one.values]
     if not inputs:
         return []
@@ -78,7 +81,11 @@ def _sensitivity(experiment: Experiment, changes: Fields, report: Report) -> lis
     for done, (one, value) in enumerate(inputs, 1):
         report(f"{experiment.name}, inputs", done, planned)
         ratios = _ratios(_run(experiment, moved(options, one.key, value), _silent))
-        both = {name: (stands[name], ratios[name]) for name in stands if name in ratios}
+        both = {
+            name: (reached[name], reached[name] * ratios[name] / before)
+            for name, before in stands.items()
+            if name in ratios and name in reached
+        }
         effect = exp(sum(log(b / a) for a, b in both.values()) / len(both)) if both else None
         found.append({"name": one.name, "value": str(value), "ratios": both, "effect": effect})
     report(f"{experiment.name}, inputs", planned, planned)

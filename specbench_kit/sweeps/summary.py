@@ -1,6 +1,6 @@
 """From a grid's rows to lines along its first axis, their break-even points, and a table for other programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,8 +60,26 @@ def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
         "axes": {axis.key: list(axis.values) for axis in axes},
         "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
         "edge": [_break_even(line, axes[0], "colocated_ratio") for line in methods if _at_edge(line)],
+        "fastest": list(_fastest(rows)),
         "rows": [_flat(row) for row in rows],
     }
+
+
+def _fastest(rows: Sequence[Row]) -> Iterator[Fields]:
+    """Of every point the method with the highest speedup, and the next one."""
+    by_place: dict[tuple[Value, ...], list[Row]] = {}
+    for row in rows:
+        by_place.setdefault(tuple(row.values.values()), []).append(row)
+    for there in by_place.values():
+        best, *others = sorted(there, key=lambda row: -row.overall["speedup"])
+        next_best = others[0] if others else best
+        yield {
+            "place": dict(best.values),
+            "method": best.spec,
+            "speedup": best.overall["speedup"],
+            "next": next_best.spec,
+            "lead": best.overall["speedup"] / next_best.overall["speedup"],
+        }
 
 
 def _label(row: Row, held: Sequence[Axis]) -> str:

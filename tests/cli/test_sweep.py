@@ -11,6 +11,11 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.sweeps.grid import replay_grid
+from specbench_kit.sweeps.settings import Settings
+from specbench_kit.sweeps.summary import summarise
+
 ROUND_TRIPS = (0.005, 0.02, 0.08, 0.32)
 
 
@@ -211,30 +216,25 @@ def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["empty.parquet"]
 
 
-def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace(tmp_path: Path) -> None:
-    options = ["--target", "synthetic", "--draft", "synthetic:spread=0", "--method", "fixed-k:k=2"]
-    options += ["--method", "specinfer:branching=2", "--set", "draft.ranks=0.5+0.4,1.0", "--deployment", "specedge"]
-    done = skit_here("sweep", *options, "--limit", 1, "--max-new-tokens", 40, "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    (folder,) = tmp_path.iterdir()
-    rows = {(row["draft.ranks"], row["method"]): row for row in read_object(folder / "summary.json")["rows"]}
-    assert rows[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
-    assert rows["0.5+0.4", "specinfer:branching=2"]["tokens_per_verify"] > 1.7
-    assert "SYNTHETIC PAIR" in (folder / "report.md").read_text()
+def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
+    pair = {"target": "synthetic", "draft": "synthetic:spread=0", "max_new_tokens": 40, "limit": 1}
+    settings = Settings(
+        methods=("fixed-k:k=2", "specinfer:branching=2"),
+        deployment="specedge",
+        replaced=("draft.ranks=0.5+0.4,1.0",),
+        recording=RecordSettings(methods=("autoregressive",), **pair),
+    )
+    rows = replay_grid(settings, settings.points(), None, lambda *_: None)
+    found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
+    assert found[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
+    assert found["0.5+0.4", "specinfer:branching=2"]["tokens_per_verify"] > 1.7
+    best = {one["place"]["draft.ranks"]: one["method"] for one in summarise(rows, settings.axes())["fastest"]}
+    assert best[1.0] == "fixed-k:k=2"
 
 
 def test_options_of_a_draft_need_a_synthetic_pair(tmp_path: Path) -> None:
     asked = ["sweep", "--method", "fixed-k", "--set", "draft.ranks=0.5,0.9", "--deployment", "wan", "--out", tmp_path]
     assert "give --target synthetic" in error_line(skit_here(*asked))
-    local = [
-        "sweep",
-        "--target",
-        "synthetic",
-        "--draft",
-        "synthetic",
-        "--method",
-        "fixed-k",
-        "--set",
-        "draft.ranks=0.5,1",
-    ]
+    pair = ["--target", "synthetic", "--draft", "synthetic"]
+    local = ["sweep", *pair, "--method", "fixed-k", "--set", "draft.ranks=0.5,1"]
     assert "choose a modelled --deployment" in error_line(skit_here(*local, "--out", tmp_path))

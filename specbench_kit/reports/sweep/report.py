@@ -18,6 +18,7 @@ def render(run: Fields, summary: Fields) -> str:
     """The report of what `run.json` and `summary.json` hold; its plots lie beside it in `plots/`."""
     sections = [
         _title(run, summary),
+        _fastest(summary),
         _break_even(summary),
         _edge(summary),
         _plots(summary),
@@ -35,6 +36,22 @@ def _title(run: Fields, summary: Fields) -> str:
     parts = [f"# Sweep over {varied} on {run['dataset'].get('name', 'a trace')}"]
     parts += [f"**{line}**" for line in wording.headlines(summary)]
     return "\n\n".join([*parts, warning(setting_cautions(dict(run)))])
+
+
+def _fastest(summary: Fields) -> str:
+    keys, found = list(summary["axes"]), summary["fastest"]
+    rows = [
+        (
+            *(wording.number(one["place"][key]) for key in keys),
+            code(one["method"]),
+            times(one["speedup"]),
+            code(one["next"]),
+            times(one["lead"]),
+        )
+        for one in found
+    ]
+    header = [*map(code, keys), "highest speedup", "", "next", "lead over it"]
+    return "## Which method where\n\n" + table(header, rows)
 
 
 def _break_even(summary: Fields) -> str:
