@@ -75,7 +75,8 @@ def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
 
 
 def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> None:
-    smaller = ["--system", "sled", "--acceptance", "iid:alpha=0.78,length=4", "--slo", "4", "--label", "sled"]
+    rules = ["--scheduler", "static:size=8", "--acceptance", "iid:alpha=0.78,length=4"]
+    smaller = ["--system", "sled", *rules, "--slo", "4", "--label", "sled"]
     options = ["--preset", "wisp-table-2", *smaller, *SHORT, "--seeds", 1]
     found = [searched(*options, "--out", tmp_path / one, command=one)[1] for one in ("simulate", "capacity")]
     assert found[0] == found[1]

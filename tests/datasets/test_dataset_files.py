@@ -46,7 +46,7 @@ def test_blank_lines_a_byte_order_mark_and_windows_line_ends_are_harmless(tmp_pa
 
 
 def test_a_path_without_the_suffix_is_known_by_its_separator(tmp_path: Path) -> None:
-    assert load_file(write(tmp_path / "prompts.txt.json", {"prompt": "Hi"})).name == "prompts.txt"
+    assert load_file(write(tmp_path / "prompts.txt.lines", {"prompt": "Hi"})).name == "prompts.txt"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, co
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match=r"absent\.jsonl': No such file"):
+    with pytest.raises(SkitError, match=r"there is no prompt file '.*absent\.jsonl'"):
         load_file(tmp_path / "absent.jsonl")
     with pytest.raises(SkitError, match="Is a directory"):
         load_file(tmp_path)

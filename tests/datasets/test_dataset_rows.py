@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Prompt, datasets
 
 LONG = " ".join(f"word{number}" for number in range(140))
@@ -25,7 +26,12 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     (
         "gsm8k",
         {"question": "Ann has 3 pens and buys 2. How many?", "answer": "3 + 2 = <<3+2=5>>5\n#### 5"},
-        Prompt("gsm8k-7", "math_reasoning", ("Ann has 3 pens and buys 2. How many?",)),
+        Prompt(
+            "gsm8k-7",
+            "math_reasoning",
+            ("Ann has 3 pens and buys 2. How many?",),
+            gold=Gold("number", ("3 + 2 = <<3+2=5>>5\n#### 5",)),
+        ),
     ),
     ("spec-bench", DIALOGUE, Prompt("81", "multi_turn", ("Write a letter.", "Shorten it."))),
     ("spec-bench", RAG, Prompt("481", "rag", ("A passage.\nA question?",))),
@@ -90,6 +96,7 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
                 "Read the passage and answer the question, showing how you get there.\n\n"
                 "They scored 7 and then 3 points.\n\nQuestion: How many points did they score?",
             ),
+            gold=Gold("phrase", ("10",)),
         ),
     ),
     (
@@ -99,6 +106,7 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
             "mmlu-7",
             "elementary_mathematics",
             ("2 + 2 = ?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nWhich choice is right? Give your reasons, then the letter.",),
+            gold=Gold("letter", ("B",)),
         ),
     ),
     (
@@ -109,7 +117,12 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
             "question_source": "http://www.triviacountry.com/",
             "answer": {"value": "Scheldt", "aliases": ["Schelde", "Scheldt"]},
         },
-        Prompt("triviaqa-7", "qa", ("Which river flows through Ghent?",)),
+        Prompt(
+            "triviaqa-7",
+            "qa",
+            ("Which river flows through Ghent?",),
+            gold=Gold("phrase", ("Scheldt", "Schelde", "Scheldt")),
+        ),
     ),
     ("oasst", MESSAGE, Prompt(MESSAGE["message_id"], "chat", ("Can you explain tides to me?",))),
     ("oasst", MESSAGE | {"parent_id": "c8e83833", "role": "assistant"}, None),

@@ -85,6 +85,9 @@ def test_run_json_has_every_number_that_time_depends_on(trace: Path, tmp_path: P
         "down_bytes_per_s": None,
         "seed": 0,
         "state_bytes": 10240.0,
+        "draft_bytes": 0.0,
+        "loss": 0.0,
+        "retry_s": 0.0,
     }
     zeros = {"form": "interactions", "a_s": 0.0, "b_compute_s": 0.0, "b_read_s": 0.0}
     assert deployment["drafter"]["latency"] == {**zeros, "c_s": 0.011}

@@ -12,8 +12,9 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.setting import findings, label, settings
 from specbench_kit.reports.comparison import markdown as comparison_markdown
+from specbench_kit.reports.comparison.latex import to_latex
 from specbench_kit.reports.comparison.scene import styles_of
-from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.run import markdown
 
 
