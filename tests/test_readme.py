@@ -18,7 +18,7 @@ from specbench_kit.methods.spec import parse_method
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "2", "--duration", "6"]
+DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "5", "--duration", "15"]
 SMALL = {"bench": DECODED, "sweep": DECODED, "simulate": SIMULATED, "capacity": SIMULATED}
 """What makes a command quick."""
 

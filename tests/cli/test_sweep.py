@@ -11,7 +11,6 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.sweeps.grid import replay_grid
 from specbench_kit.sweeps.settings import Settings
 from specbench_kit.sweeps.summary import summarise
@@ -222,7 +221,7 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
         methods=("fixed-k:k=2", "specinfer:branching=2"),
         deployment="specedge",
         replaced=("draft.ranks=0.5+0.4,1.0",),
-        recording=RecordSettings(methods=("autoregressive",), **pair),
+        **pair,
     )
     rows = replay_grid(settings, settings.points(), None, lambda *_: None)
     found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
