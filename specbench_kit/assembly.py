@@ -65,15 +65,12 @@ def live_engine(
             deployment=deployment,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    sampled_drafts = method.proposal == "sample" and not sampler.greedy
     verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
 
-    proposing = draft_sampler(sampler, draft_top_n if sampled_drafts else 0)
-
     def drafter(clock: Clock) -> Drafter:
-        return method.drafting.source(Parts(models, proposing, clock, sampled_drafts, capacity))
+        return round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
 
     if deployment is None:
         measured = MeasuringClock(target.device, started_s)
@@ -82,11 +79,14 @@ def live_engine(
     return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
 
 
-def draft_sampler(sampler: Sampler, top_n: int) -> Sampler:
-    """What tokens are drawn by that are drafted at random: of the likeliest alone, where `top_n` is not 0."""
-    if not top_n:
-        return sampler
-    return replace(sampler, top_k=min(top_n, sampler.top_k or top_n))
+def round_drafter(
+    method: Method, models: Mapping[str, Runner], clock: Clock, *, sampler: Sampler, draft_top_n: int, capacity: int
+) -> Drafter:
+    """Where a method with rounds drafts; at random from the `draft_top_n` likeliest tokens, 0 is all of them."""
+    sampled = method.proposal == "sample" and not sampler.greedy
+    if sampled and draft_top_n:
+        sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
+    return method.drafting.source(Parts(models, sampler, clock, sampled, capacity))
 
 
 def pipeline_engine(

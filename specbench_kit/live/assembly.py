@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from specbench_kit.assembly import draft_sampler, round_policy
+from specbench_kit.assembly import round_drafter, round_policy
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.meanwhile import Meanwhile
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
-from specbench_kit.drafting.base import Parts
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -37,9 +36,8 @@ def remote_engine(
         raise SkitError(f"{method.called} reads the target's hidden states, which stay on the server: name another one")
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = MeasuringClock(device, started_s)
-    sampled = method.proposal == "sample" and not sampler.greedy
-    proposing = draft_sampler(sampler, draft_top_n if sampled else 0)
-    drafter, there = method.drafting.source(Parts(models, proposing, clock, sampled, capacity)), verifier(clock)
+    drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
+    there = verifier(clock)
     return Engine(
         round_policy(method),
         Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
