@@ -30,6 +30,7 @@ from benchmarks import (
     specedge,
     speedup,
     start_up,
+    step_times,
     wire,
 )
 from benchmarks.common import Figure, Outcome, Setting, Skipped
@@ -51,6 +52,7 @@ MODULES = (
     pipeline_batches,
     serving,
     serving_log,
+    step_times,
     specedge,
     calibration,
     wire,

@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import typer
 from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
-from specbench_kit.cli.main import app
+from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.writing.markup import code, table
@@ -105,7 +104,8 @@ def _class(name: str, found: type) -> str:
 
 def _commands() -> str:
     parts = ["# Commands", "Every command takes `--config` and `--save-config`; `skit COMMAND --help` says the same."]
-    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+    for name in sorted(COMMANDS):
+        command = load_command(name)
         options = [
             (code(" ".join(one.opts) or one.name), (getattr(one, "help", "") or "").replace("\n", " "))
             for one in command.params

@@ -1,10 +1,7 @@
 """Whether the Hugging Face hub, or another server, can be reached; asked before a library retries for long."""
 
 from functools import cache
-from http.client import HTTPException
 from threading import Event, Thread
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 PROBE_S = 3.0
 """How long an answer is waited for; the hub library's own retries take over 20 seconds."""
@@ -23,6 +20,10 @@ def answers(url: str) -> bool:
 
     In a thread of its own, because a name look-up heeds no time-out.
     """
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
     answered = Event()
 
     def ask() -> None:

@@ -4,8 +4,9 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from specbench_kit.errors import SkitError
 
@@ -51,7 +52,7 @@ class Registry(Generic[T]):
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
                 importlib.import_module(module.name)
-            for point in entry_points(group=self.group):
+            for point in _installed().select(group=self.group):
                 self._load(point.name, point.load)
         return dict(sorted(self._entries.items()))
 
@@ -60,3 +61,9 @@ class Registry(Generic[T]):
             self.register(name)(load())
         except (ImportError, AttributeError) as error:
             raise SkitError(f"the installed {self.kind} '{name}' cannot be imported: {error}") from error
+
+
+@cache
+def _installed() -> Any:
+    """Those of every distribution, which takes a look at each."""
+    return entry_points()

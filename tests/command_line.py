@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from warm_start import warm_start
+from warm_start import loads_alike, warm_start
 
 SKIT = str(Path(sysconfig.get_path("scripts"), "skit"))
 PATIENCE_S = 300
@@ -48,9 +48,10 @@ def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]
     """Run `skit` with these arguments to its end, with its libraries loaded where nothing else is asked for."""
     settings: dict[str, Any] = {"capture_output": True, "env": environment(), "timeout": PATIENCE_S} | options
     command = [SKIT, *map(str, arguments)]
-    if options.keys() <= {"env", "cwd"} and command[1] not in QUICK:
+    usual = environment()
+    if options.keys() <= {"env", "cwd"} and command[1] not in QUICK and loads_alike(settings["env"], usual):
         place = str(options.get("cwd", Path.cwd()))
-        return warm_start(settings["env"]).run(command[1:], settings["env"], place, settings["timeout"])
+        return warm_start(usual).run(command[1:], settings["env"], place, settings["timeout"])
     done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **settings)
     return done
 

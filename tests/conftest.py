@@ -1,5 +1,6 @@
 """A pair of tiny real models on disk, and a comparison of runs that were made up."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Who gets which tests where several processes share them."""
     return _ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no later collection looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

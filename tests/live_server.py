@@ -1,6 +1,5 @@
 """A verification server of a small model in a thread of its own, and devices that call it."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -17,6 +16,7 @@ from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.connection import Caller, Connection
 from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.run import make_desk
 from specbench_kit.live.server.service import Door, Service
 from specbench_kit.live.verifier import WireVerifier
@@ -49,7 +49,7 @@ def serving(service: Service | None = None, **options: Any) -> Iterator[tuple[Se
     """Let it serve; yields it and its address."""
     service = service or make_server(**options)
     ports: SimpleQueue[int] = SimpleQueue()
-    thread = Thread(target=lambda: asyncio.run(service.run(ports.put)), daemon=True)
+    thread = Thread(target=lambda: run_loop(service.run(ports.put)), daemon=True)
     thread.start()
     try:
         yield service, f"127.0.0.1:{ports.get(timeout=30)}"

@@ -26,7 +26,7 @@ VARIANTS = {
         "specedge:tree=chain,depth=2,budget=4",
         "specedge:proactive=false,depth=2,budget=5",
     ],
-    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1"],
+    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1", "specinfer:branching=2-1-2,guesses=4"],
     "specpipe": [
         "specpipe:stages=2,width=3,children=2,budget=request",
         "specpipe:stages=4,width=12,children=4,rows=20,prefill=first,chunk=16",

@@ -4,29 +4,33 @@ A command spends most of a short test on loading torch and transformers. In the 
 process of its own, with the folder, environment and arguments that it was given.
 """
 
+import atexit
+import gc
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any, NoReturn
 
 LOADED = (
     "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
     "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
     "datasets",
     "sklearn.linear_model",
-    "specbench_kit.bench.campaign",
-    "specbench_kit.cli.main",
-    "specbench_kit.reports.comparison.document",
+    "typer._adapters",
+    "typer.rich_utils",
 )
-AT_LOADING = ("HF_", "LC_", "MPL", "OMP_", "TORCH", "TRANSFORMERS_")
-"""What environment variables begin with that are read when a library is loaded."""
+"""Beside all of the kit."""
+AT_LOADING = ("HF_", "LC_", "MPL", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
+"""What environment variables begin with that are read when Python or a library is loaded."""
 
 
 class WarmStart:
@@ -53,26 +57,37 @@ class WarmStart:
             code = self.process.stdout.readline()
             patience.cancel()
             if not code:
-                _started.cache_clear()
+                self.process.wait()
                 raise subprocess.TimeoutExpired(["skit", *arguments], timeout)
             return subprocess.CompletedProcess(["skit", *arguments], int(code), out.read_text(), err.read_text())
 
 
-@cache
-def _started(at_loading: frozenset[tuple[str, str]]) -> WarmStart:
-    other = {name: value for name, value in os.environ.items() if not name.startswith(AT_LOADING)}
-    return WarmStart(other | dict(at_loading))
+_running: list[WarmStart] = []
 
 
-def warm_start(env: Mapping[str, str]) -> WarmStart:
-    """The process for commands with this environment: one for all that load their libraries alike."""
-    return _started(frozenset((name, value) for name, value in env.items() if name.startswith(AT_LOADING)))
+def warm_start(variables: Mapping[str, str]) -> WarmStart:
+    """The process that is running, or a new one in this environment."""
+    if not _running or _running[0].process.poll() is not None:
+        _running[:] = [WarmStart(variables)]
+    return _running[0]
+
+
+def loads_alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether libraries that are loaded in one environment are what the other would load."""
+    return _at_loading(one) == _at_loading(other)
+
+
+def _at_loading(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(AT_LOADING)}
 
 
 def _serve() -> None:
     sys.path.pop(0)  # this folder, which a command does not know
-    for name in LOADED:
+    atexit.register(_leave)
+    kit = import_module("specbench_kit")
+    for name in (*LOADED, *(module.name for module in walk_packages(kit.__path__, "specbench_kit."))):
         import_module(name)
+    gc.freeze()  # no fork looks through what is loaded, page after page, for what could be freed
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()
@@ -90,8 +105,22 @@ def _become(order: Mapping[str, Any]) -> NoReturn:
     os.chdir(order["cwd"])
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = ["skit", *order["arguments"]]
-    import_module("specbench_kit.cli.main").main()
-    sys.exit()
+    _ending["code"] = 1
+    try:
+        import_module("specbench_kit.cli.main").main()
+    except SystemExit as end:
+        _ending["code"] = int(end.code or 0)
+    sys.exit(_ending["code"])
+
+
+_ending = {"code": 0}
+
+
+def _leave() -> NoReturn:
+    """The last thing that a process does: taking down all that is loaded takes longer than many a command."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_ending["code"])
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ def require_all(failed: "Mapping[str, int]") -> None:
         raise typer.Exit(1)
 
 
+def require_file(path: Path) -> None:
+    """Refuse a folder before the work is done whose result is to be that file."""
+    if path.is_dir():
+        raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / 'result'}")
+
+
 def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
     """What ends a command whose result lies in its run folder alone."""
     return SkitError(

@@ -16,6 +16,8 @@ from specbench_kit.runs.folder import write_text
 
 GIVEN = ("COMMANDLINE", "DEFAULT_MAP")
 """Where the value of an option comes from that a user gave."""
+PRESETS = Path(__file__).with_name("presets")
+"""Files that ship with the kit and go by their names: how papers sample."""
 NEVER = ("config", "save_config", "help")
 
 
@@ -32,7 +34,8 @@ def configurable(command: Command) -> Command:
         command(**values)
 
     read = typer.Option(
-        help="A TOML file of options by their names, as in batch_size = 8; the command line goes before it.",
+        help="A TOML file of options by their names, as in batch_size = 8; the command line goes before it. Or what a "
+        "paper samples with: specpipe-sampling, specedge-sampling.",
         callback=_take,
         is_eager=True,
     )
@@ -71,6 +74,8 @@ def _take(context: typer.Context, path: Path | None) -> Path | None:
 
 def read_options(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a file by the parameters that they are for; `known` are those of the command by option."""
+    bundled = PRESETS / f"{path}.toml"
+    path = bundled if path.parent == Path() and bundled.is_file() else path
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

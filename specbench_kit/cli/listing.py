@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench_kit.cli.declared import Given, options_of
+from specbench_kit.cli.listed import print_list
 from specbench_kit.errors import SkitError, did_you_mean
 from specbench_kit.option import Option
 from specbench_kit.specs import given_fields
@@ -45,7 +46,7 @@ def list_entries(
         print(json.dumps(entries[kind] if kind else entries))
         return
     for name, rows in entries.items():
-        _print_table(name, rows)
+        print_list(name, rows)
 
 
 def _methods() -> list[Entry]:
@@ -207,29 +208,3 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "engines": _engines,
     "formats": _formats,
 }
-
-
-def _print_table(kind: str, rows: list[Entry]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from specbench_kit.plain_text import one_line
-
-    table = Table(title=kind, title_justify="left", box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    group = ""
-    for row in rows:
-        if row.get("group", group) != group:
-            group = row["group"]
-            table.add_row(Text(f"[{group}]", style="bold"), "")
-        options = ",".join(f"{key}={value}" for key, value in row.get("options", {}).items())
-        missing = row.get("missing") and f"NOT HERE: it {row['missing']}."
-        words = " ".join(filter(None, (row["summary"], options and f"({options})", _needs(row), missing)))
-        table.add_row(*(Text(one_line(text)) for text in (row["name"], words)))
-    Console().print(table)
-
-
-def _needs(row: Entry) -> str:
-    return f"Needs {'; '.join(row['needs'])}." if row.get("needs") else ""

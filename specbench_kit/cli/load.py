@@ -33,11 +33,11 @@ def validate(
 ) -> None:
     """Simulate what `skit load` measured, and set both side by side."""
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.live.load import run
+    from specbench_kit.live.load import validation
 
     with stepping_bar() as report:
-        outcome = run.validate(folder, report)
-    _tell(outcome, f"{run.VALIDATION}.md", as_json)
+        outcome = validation.validate(folder, report)
+    _tell(outcome, f"{validation.VALIDATION}.md", as_json)
 
 
 def _tell(outcome: "Outcome", name: str, as_json: bool) -> None:
@@ -45,6 +45,6 @@ def _tell(outcome: "Outcome", name: str, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     for line in outcome.text.partition("\n## ")[0].splitlines():
-        if line.startswith("|"):
+        if line.startswith(("|", "> **")):
             say(console, line)
     tell_report(console, outcome.folder, outcome.summary, as_json, name)

@@ -1,36 +1,11 @@
-"""The `skit` command: one module per sub-command, and one place where errors become one line."""
+"""The `skit` command, and the one place where errors become one line."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from specbench_kit.cli import (
-    batch_sizes,
-    bench,
-    capacity,
-    compare,
-    doctor,
-    interchange,
-    listing,
-    load,
-    measure_ranks,
-    new,
-    profile_drafter,
-    profile_server,
-    profile_verifier,
-    record,
-    report,
-    reproduce,
-    rerun,
-    serve,
-    simulate,
-    sweep,
-    train_head,
-    train_predictor,
-    tune,
-)
-from specbench_kit.cli.config_file import configurable
+from specbench_kit.cli.commands import Commands
 from specbench_kit.errors import SkitError
 from specbench_kit.version import __version__
 
@@ -58,48 +33,30 @@ skit --help lists every command, skit COMMAND --help its options.
 
 app = typer.Typer(
     name="skit",
+    cls=Commands,
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # the library would take longer to load than all else
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-@app.callback(invoke_without_command=True)
-def _start(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _tell_version(asked: bool) -> None:
+    if asked:
         print(f"specbench-kit {__version__}")
-    elif context.invoked_subcommand is None:
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_tell_version)
+]
+
+
+@app.callback(invoke_without_command=True)
+def _start(context: typer.Context, version: VersionOption = False) -> None:
+    del version  # told when it was met, before any other option
+    if context.invoked_subcommand is None:
         print(GUIDE, end="")
-
-
-app.command("bench")(configurable(bench.bench))
-app.command("rerun")(configurable(rerun.rerun))
-app.command("serve")(configurable(serve.serve))
-app.command("load")(configurable(load.load))
-app.command("validate")(configurable(load.validate))
-app.command("report")(configurable(report.report))
-app.command("compare")(configurable(compare.compare))
-app.command("import")(configurable(interchange.import_run))
-app.command("export")(configurable(interchange.export_run))
-app.command("record")(configurable(record.record))
-app.command("train-predictor")(configurable(train_predictor.train_predictor))
-app.command("train-head")(configurable(train_head.train_head))
-app.command("profile-verifier")(configurable(profile_verifier.profile_verifier))
-app.command("profile-drafter")(configurable(profile_drafter.profile_drafter))
-app.command("profile-server")(configurable(profile_server.profile_server))
-app.command("measure-ranks")(configurable(measure_ranks.measure_ranks))
-app.command("sweep")(configurable(sweep.sweep))
-app.command("tune")(configurable(tune.tune))
-app.command("batch-sizes")(configurable(batch_sizes.batch_sizes))
-app.command("simulate")(configurable(simulate.simulate))
-app.command("capacity")(configurable(capacity.capacity))
-app.command("reproduce")(configurable(reproduce.reproduce))
-app.command("list")(configurable(listing.list_entries))
-app.command("new")(configurable(new.new))
-app.command("doctor")(configurable(doctor.doctor))
 
 
 def main() -> None:

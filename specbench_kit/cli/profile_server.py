@@ -1,4 +1,4 @@
-"""`skit profile-server`: what a server's batches take, its frames included."""
+"""`skit profile-server`: what a server's verifications and messages take."""
 
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.live.profile.settings import Settings
@@ -6,7 +6,7 @@ from specbench_kit.live.profile.settings import Settings
 
 @options_of(Settings)
 def profile_server(given: Given) -> None:
-    """Profile a server of `skit serve` over its wire: what a batch takes from the first frame to the last answer."""
+    """Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say

@@ -18,6 +18,17 @@ from rich.progress import (
 from specbench_kit.bench import lanes
 
 
+class _Bar(Progress):
+    """Leaves nothing behind of work that never began, so that an error is one line."""
+
+    def stop(self) -> None:
+        if any(task.visible for task in self.tasks):
+            super().stop()
+        else:
+            self.live.transient = True
+            self.live.stop()
+
+
 @contextmanager
 def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
     """Requests done, live speed of the method at work, and the time that is left."""
@@ -28,7 +39,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
         TextColumn("{task.fields[speed]:6.0f} tokens/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with _Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("decoding", total=None, speed=0.0, visible=False)
 
         def report(progress: lanes.Progress) -> None:
@@ -47,16 +58,16 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
 @contextmanager
 def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
     """Things done of things planned."""
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda done, planned: bar.update(task, completed=done, total=planned)
+    with _Bar(console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=None, visible=False)
+        yield lambda done, planned: bar.update(task, completed=done, total=planned, visible=True)
 
 
 @contextmanager
 def stepping_bar(time: ProgressColumn | None = None) -> Iterator[Callable[[str, int, int], None]]:
     """A bar per step: its name, things done of things planned, and the time that went by or another."""
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with _Bar(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(step: str, done: int, planned: int) -> None:

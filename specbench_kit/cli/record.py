@@ -7,7 +7,7 @@ from typing import Annotated
 
 from specbench_kit import common_options as common
 from specbench_kit.bench.settings import Settings
-from specbench_kit.cli.common import load_dataset, require_all, say
+from specbench_kit.cli.common import load_dataset, require_all, require_file, say
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.common_options import Prompts
 from specbench_kit.errors import SkitError
@@ -60,6 +60,7 @@ def record(given: Given) -> None:
     from rich.console import Console
 
     asked = Recording(**part(Recording, given))
+    require_file(asked.out)
     settings, console = asked.decoding(), Console()
     prompts = Prompts(**part(Prompts, given))
     loaded = load_dataset(prompts, asked.limit, asked.seed, console, to_train=asked.train_split)

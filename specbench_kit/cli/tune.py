@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.bench.tuning_options import TuningOptions
 from specbench_kit.cli import options
-from specbench_kit.cli.common import say
+from specbench_kit.cli.common import require_file, say
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.common_options import Timed
 from specbench_kit.option import OUTPUT, Option
@@ -36,6 +36,7 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.deployments.loading import load
 
     asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
+    require_file(asked.out)
     chosen = {**part(tuning.Settings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
     settings = tuning.Settings(**chosen, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
@@ -64,5 +65,7 @@ def _print(console: "Console", found: "Tuned") -> None:
         options = choice.spec.partition(":")[2] or "as it comes"
         table.add_row(*map(Text, (name, default, f"{choice.tokens_per_s:.1f}", str(choice.tried), options)))
     console.print(table)
+    if any(choice.default_tokens_per_s is None for choice in found.methods.values()):
+        console.print(Text(f"{ABSENT} as it comes, the method cannot be replayed on this trace", style="dim"))
     parts = f"{found.run['requests']} requests, half to choose and half for these figures"
     console.print(Text(f"{found.deployment}, batch of {found.batch_size}: {parts}", style="dim"))

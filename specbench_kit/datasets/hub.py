@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from urllib.request import urlopen
 
 from specbench_kit.datasets.base import Hub
 from specbench_kit.datasets.rows import PlacedRow, parse_rows
@@ -37,6 +36,8 @@ def fetch_rows(hub: Hub, folder: Path | None = None) -> list[PlacedRow]:
 
 
 def _download(url: str) -> list[PlacedRow]:
+    from urllib.request import urlopen
+
     with urlopen(url, timeout=DOWNLOAD_S) as lines:
         return list(parse_rows(url.rpartition("/")[2], lines))
 

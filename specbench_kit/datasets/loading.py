@@ -79,6 +79,11 @@ def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int 
     return replace(dataset, prompts=chosen, digest=digest(chosen), left_out=left_out, pool=tuple(pool))
 
 
+def sample_of(name: str) -> str:
+    """The file of a dataset's bundled prompts: the same ones on every machine."""
+    return str(SAMPLES / f"{datasets.get(name)().sample}.jsonl")
+
+
 def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a JSONL file; a line that is not one is an error with its number."""
     return _parse_all(path.name, read_rows(path), partial(file_prompt, path.stem))

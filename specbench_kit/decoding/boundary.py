@@ -1,12 +1,14 @@
 """The one place where loops ask a policy: its time is charged to it, and what it gives is checked and named."""
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
+from specbench_kit.decoding.records import EXPECTED_DIGITS
 from specbench_kit.decoding.rules import rule_for
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
@@ -52,6 +54,11 @@ class CheckedPolicy:
             wrong = PolicyError(f"keep gave node {node}, which is not the target's next token after the accepted ones")
             raise _named(self._name, wrong)
         return node
+
+    def expects(self, verdict: Verdict) -> float | None:
+        """How many of the submitted tokens it reckoned with to be accepted."""
+        found = self._policy.expects(verdict.draft, verdict.submitted)
+        return round(found, EXPECTED_DIGITS) if found is not None and isfinite(found) else None
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         """Tell it what came of the round."""

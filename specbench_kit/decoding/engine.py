@@ -10,7 +10,7 @@ from specbench_kit.decoding.detail import RoundDetail
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.policy import Policy
-from specbench_kit.decoding.records import RoundRecord
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Answer, Verdict, Verifier
 
@@ -64,6 +64,7 @@ class Engine(Loop):
         self.drafter, self.verifier = drafter, verifier
         self._warm = False
         """Whether no prompt is verified in this round."""
+        self._outcomes: Sequence[Outcome] = ()
 
     def _round(self) -> Sequence[Outcome]:
         drafts = self.drafter.begin(self.sessions)
@@ -74,7 +75,14 @@ class Engine(Loop):
         outcomes = self._commit(verdicts)
         self.policy.observe(verdicts)
         self._record(outcomes)
+        self._outcomes = outcomes
         return outcomes
+
+    def _collect(self) -> list[RequestRecord]:
+        for outcome in self._outcomes:  # not in the round: nobody waits for it
+            outcome.verdict.draft.session.record.rounds[-1].expected = self.policy.expects(outcome.verdict)
+        self._outcomes = ()
+        return super()._collect()
 
     def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
         for draft in drafts:

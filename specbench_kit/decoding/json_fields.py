@@ -96,14 +96,18 @@ def checked(record: Any, found: Any, nullable: tuple[str, ...] = ()) -> dict[str
 
 
 def all_checked(record: Any, found: list[Any], nullable: tuple[str, ...] = ()) -> bool:
-    """Whether `checked` would take each of these objects as it is, with all of its fields and no others.
+    """Whether `checked` would take each of these objects as it is, all with the same fields and no others.
 
     Looks at them field by field, which takes a tenth of the time; False says no more than that one has to look closer.
     """
     kinds = _kinds(record, nullable)
-    if set(map(type, found)) != {dict} or any(one.keys() != kinds.keys() for one in found):
+    if set(map(type, found)) != {dict}:
         return False
-    return all(_hold([one[name] for one in found], kind) for name, (kind, _) in kinds.items())
+    names = found[0].keys()
+    required = {name for name, (_, needed) in kinds.items() if needed}
+    if not required <= names <= kinds.keys() or any(one.keys() != names for one in found):
+        return False
+    return all(_hold([one[name] for one in found], kinds[name][0]) for name in names)
 
 
 def _hold(values: list[Any], kind: Kind) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
 
 Row = tuple[int, int]
@@ -136,10 +137,25 @@ class WorkModel(LatencyModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel(LatencyModel):
-    """A server's time from one batch to the next: its forward as in `WorkModel`, and what it does beside that.
+class HostedModel(WorkModel):
+    """A device's work as in `WorkModel`, or the launching of it by the host where that takes longer.
 
-    `request_s` are seconds per request, for its frames and its commit; `forward_s` those per batch.
+    `host_s` are seconds per forward, `host_request_s` those per request.
+    """
+
+    host_request_s: float
+    host_s: float
+    additive: ClassVar[bool] = False
+
+    def of_sums(self, sums: BatchSums) -> float:
+        return max(WorkModel.of_sums(self, sums), self.host_s + self.host_request_s * sums.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel(LatencyModel):
+    """A server's verification as it tells it: the forward as in `WorkModel`, and what it does beside that.
+
+    `request_s` are seconds per request, for its place in KV and its commit; `forward_s` those per batch.
     """
 
     token_s: float
@@ -153,6 +169,18 @@ class ServedModel(LatencyModel):
     def of_sums(self, sums: BatchSums) -> float:
         moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
         return self.forward_s + (moved_s + self.head_s * sums.kept + self.request_s * sums.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class LeapModel(LatencyModel):
+    """One time for up to a `tile` of new tokens, and `leap_s` more for each further tile (SpecPipe, Figure 9)."""
+
+    forward_s: float
+    leap_s: float
+    tile: float
+
+    def of_sums(self, sums: BatchSums) -> float:
+        return self.forward_s + self.leap_s * max(0, ceil(sums.linear / self.tile) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """What a policy may do: decide what to draft and what to verify, round by round or level by level."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a list of methods needs no torch
@@ -36,12 +38,20 @@ class Chains(NamedTuple):
 class StopRule:
     """Where a chain ends: after `most` tokens, or with the first one that `stops` marks, which is kept back or sent.
 
-    `stops` gives bool [offsets, tokens]; without it no token is marked.
+    `stops` gives bool [offsets, tokens]; without it no token is marked. `chances` [offsets, tokens] are those that it
+    gives every token of being accepted where those before it are.
     """
 
     most: int
     stops: "Callable[[Chains], NDArray[np.bool_]] | None" = None
     sends_last: bool = True
+    chances: "Callable[[Chains], NDArray[np.float64]] | None" = None
+
+
+def expected_accepted(chances: Iterable[float]) -> float:
+    """Tokens of a chain that are accepted at a mean, by the chance of each where those before it are."""
+    total: float = sum(accumulate(chances, mul))
+    return total
 
 
 class Policy:
@@ -70,6 +80,14 @@ class Policy:
 
     def keep(self, verdict: "Verdict") -> int | None:
         """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
+        return None
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float | None:
+        """How many of the `nodes` that were verified it reckoned with to be accepted.
+
+        This is the sum over them of the chance that a node and all above it are; None where it decides by no chance.
+        It is asked when the round is over, and its time counts for nobody.
+        """
         return None
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:

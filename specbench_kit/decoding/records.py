@@ -10,6 +10,8 @@ from specbench_kit.plain_text import one_line
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
+EXPECTED_DIGITS = 3
+"""Decimals of `RoundRecord.expected`: fewer than what a predictor's arithmetic leaves open."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,9 @@ class RoundRecord:
 
     `padded` says how the request lay in a verified batch whose rounding depends on its shape: rows, which of them it
     was, new tokens and keys per row, and the column from which logits were computed (see `Padding` for the order).
+
+    `expected` is how many of the submitted tokens the policy reckoned with to be accepted, where it decides by a
+    chance of that; a line holds it only there.
     """
 
     drafted: int
@@ -60,6 +65,7 @@ class RoundRecord:
     parents: list[int] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     padded: list[int] = field(default_factory=list)
+    expected: float | None = None
 
     @property
     def first_s(self) -> float:
@@ -137,7 +143,7 @@ class RequestRecord:
         """One line of `requests.jsonl`; a number that is not finite is a ValueError."""
         # Not `asdict`, which copies every number of every round on its own: that takes four times as long.
         found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found["rounds"] = [dict(zip(_ROUND, _of_round(one), strict=True)) for one in self.rounds]
+        found["rounds"] = [_round_fields(one) for one in self.rounds]
         return json.dumps(found, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -157,6 +163,13 @@ class RequestRecord:
 
 _ROUND = tuple(one.name for one in fields(RoundRecord))
 _of_round = attrgetter(*_ROUND)
+
+
+def _round_fields(one: RoundRecord) -> dict[str, Any]:
+    found = dict(zip(_ROUND, _of_round(one), strict=True))
+    if one.expected is None:
+        del found["expected"]
+    return found
 
 
 def _rounds(found: Any) -> list[RoundRecord]:

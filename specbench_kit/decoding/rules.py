@@ -1,6 +1,7 @@
 """How drafted tokens are accepted: greedily, by matching the target's own draws, or by the residual rule."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from torch import Tensor
 
@@ -59,8 +60,7 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numb
     """
     for place, node in enumerate(nodes):
         source, row = tree.source(node)
-        assert isinstance(source, Drawn)
-        draft, token = source.probabilities[row], tree.tokens[node]
+        draft, token = cast(Drawn, source).probabilities[row], tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
             left = (target[place] - draft).clamp_(min=0)
             left = left if left.any() else target[place]  # equal up to rounding: p - q has no positive part

@@ -19,5 +19,5 @@ def entries() -> list[dict[str, Any]]:
 
 def _entry(definition: Definition) -> dict[str, Any]:
     found = describe(definition.build())
-    sweep = {"sweep": dict(definition.sweep)} if definition.sweep else {}
+    sweep = {"sweep": dict(swept)} if (swept := definition.content.get("sweep")) else {}
     return {**found, "summary": f"modelled: {found['description']}", "time_kind": "modelled", **sweep}

@@ -7,10 +7,10 @@ from typing import Any
 
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import PLACEMENTS, Deployment, Endpoint, HandOver, Link
+from specbench_kit.deployments.forms import COEFFICIENTS, MODELS
 from specbench_kit.deployments.profiles import find_profile, origin, power_of
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.base import COEFFICIENTS, MODELS
 
 Fields = Mapping[str, Any]
 
@@ -93,7 +93,9 @@ def _coefficients(table: Fields, place: str) -> LatencyModel:
     cards.require_keys(table, ("form", *wanted), ("form", *wanted), place)
     numbers = {name: table[name] for name in wanted}
     cards.require_numbers(numbers, place)
-    if not any(numbers.values()):
+    if numbers.get("tile", 1) < 1:
+        raise SkitError(f"{place}: tile must be at least 1 token, not {numbers['tile']}")
+    if not any(number for name, number in numbers.items() if name != "tile"):
         raise SkitError(f"{place}: all of them are 0, so that no forward would take any time")
     return MODELS[form](**{name: float(value) for name, value in numbers.items()})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
-from specbench_kit.profilers.base import MODELS
+from specbench_kit.deployments.forms import MODELS
 
 Fields = Mapping[str, Any]
 

@@ -1,7 +1,8 @@
 """Experiments on one server's engine: a synthetic pair decoded by any method, in the time of a deployment."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from specbench_kit.bench.synthetic import SyntheticPrompts
@@ -38,25 +39,15 @@ class Decoded(SyntheticPrompts):
     """Series by label, and what all of them are asked."""
 
     series: Mapping[str, Series]
-    ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By label, `of` and `over`: figures of series, as in "specedge/throughput"."""
 
-    def rows(self, told: Told) -> Rows:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """The metrics of every series, beside plain decoding on the same deployment."""
-        plain: dict[tuple[str, tuple[str, ...]], list[RequestRecord]] = {}
-        rows: Rows = []
-        for done, (label, one) in enumerate(self.series.items()):
-            told(done, len(self.series))
-            place, key = one.place(), (one.deployment, one.replaced)
-            if key not in plain:
-                plain[key] = self.decode(BASELINE, place, "")
-            records = plain[key] if one.method == BASELINE else self.decode(one.method, place, one.draft)
-            found = summarise_run(records, plain[key], describe(place), batch_size=self.batch_size)["overall"]
-            rows.append({"series": label, **{name: {"mean": value} for name, value in _numbers(found)}})
-        told(len(self.series), len(self.series))
-        figures = {row["series"]: row for row in rows}
-        ratios = {label: _ratio(figures, **one) for label, one in self.ratios.items()}
-        return rows + [{"series": label, "ratio": {"mean": ratio}} for label, ratio in ratios.items()]
+        prompts = SyntheticPrompts(**{one.name: getattr(self, one.name) for one in fields(SyntheticPrompts)})
+        for label, one in self.series.items():
+            place, plain = one.place(), _plain(prompts, one.deployment, one.replaced)
+            records = plain if one.method == BASELINE else self.decode(one.method, place, one.draft)
+            found = summarise_run(records, plain, describe(place), batch_size=self.batch_size)["overall"]
+            yield {"series": label, **{name: {"mean": value} for name, value in _numbers(found)}}
 
 
 def bench(options: Mapping[str, Any], told: Told) -> Rows:
@@ -64,12 +55,17 @@ def bench(options: Mapping[str, Any], told: Told) -> Rows:
     series = {
         label: Series(**{**one, "replaced": tuple(one.get("replaced", ()))}) for label, one in options["series"].items()
     }
-    return Decoded(**{**options, "series": series}).rows(told)
+    rows: Rows = []
+    for row in Decoded(**{**options, "series": series}).rows():
+        rows.append(row)
+        told(len(rows), len(series))
+    return rows
 
 
-def _ratio(figures: Mapping[str, Any], of: str, over: str, factor: float = 1.0) -> float:
-    above, below = (figures[label][name]["mean"] for label, name in (one.split("/") for one in (of, over)))
-    return float(factor * above / below)
+@lru_cache(maxsize=8)
+def _plain(prompts: SyntheticPrompts, deployment: str, replaced: tuple[str, ...]) -> list[RequestRecord]:
+    """Plain decoding, which the places of a grid mostly share."""
+    return prompts.decode(BASELINE, Series(BASELINE, deployment, "", replaced).place(), "")
 
 
 def _numbers(found: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.errors import SkitError
+
 Fields = Mapping[str, Any]
 
 
@@ -12,15 +14,22 @@ def moved(options: Fields, key: str, value: Any) -> dict[str, Any]:
     if not tail:
         return {**options, key: _alike(options.get(key), value)}
     if head == "series":
-        name, _, inner = tail.partition(".")
-        chosen = options["series"] if name == "*" else {name: options["series"][name]}
-        return {
-            **options,
-            "series": {**options["series"], **{n: moved(one, inner, value) for n, one in chosen.items()}},
-        }
+        series, name = options["series"], _series_named(options["series"], tail)
+        inner = tail.removeprefix(f"{name}.")
+        chosen = series if name == "*" else {name: series[name]}
+        return {**options, "series": {**series, **{n: moved(one, inner, value) for n, one in chosen.items()}}}
     if head in options and isinstance(options[head], str | list):
         return {**options, head: _in_specs(options[head], tail, value)}
     return {**options, "replaced": [*options.get("replaced", []), f"{key}={value}"]}
+
+
+def _series_named(series: Fields, tail: str) -> str:
+    """The one that `tail` begins with; its name may have dots."""
+    found = [name for name in ("*", *series) if tail.startswith(f"{name}.")]
+    if not found:
+        known = ", ".join(series)
+        raise SkitError(f"series.{tail}: write series.NAME.option, or series.*.option; the series: {known}")
+    return max(found, key=len)
 
 
 def _alike(before: Any, value: Any) -> Any:

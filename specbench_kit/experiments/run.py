@@ -35,16 +35,18 @@ def run(
 ) -> Outcome:
     """Reproduce every named experiment; the pages go with run.json into a new folder of `out`.
 
-    Or into `to`, where others' results stay as they are.
+    Or into `to`, where others' results stay as they are. Numbers are written as they come.
     """
     chosen = list(dict.fromkeys(one.name for name in names for one in find(name)))
-    found = {name: reproduce(find(name)[0], report, dict(changes), sensitivity=sensitivity) for name in chosen}
     folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
-    together = {**_before(folder), **found}
+    together = _before(folder)
+    for name in chosen:
+        together[name] = reproduce(find(name)[0], report, dict(changes), sensitivity=sensitivity)
+        # what an interruption leaves can be gone on from, by the names that are missing
+        write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(together.items()))}))
     pages.write(folder, [together[name] for name in sorted(together)])
-    write_text(folder / SUMMARY, to_json({"experiments": together}))
     write_text(folder / "run.json", to_json({"command": "reproduce", **provenance.collect(tuple(argv))}))
-    return Outcome(folder, {"experiments": list(found.values())})
+    return Outcome(folder, {"experiments": [together[name] for name in chosen]})
 
 
 def _before(folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.serving import capacity as capacities
 from specbench_kit.serving import sweep
 from specbench_kit.serving.building import Builder
+from specbench_kit.serving.derived import derived
 from specbench_kit.serving.options import Rule
 from specbench_kit.serving.presets.base import as_tuples
 from specbench_kit.serving.settings import Settings
@@ -23,7 +24,7 @@ def simulate(options: Mapping[str, Any], told: Told) -> Rows:
     settings = _settings(options)
     rows = sweep.simulate_grid(settings, Builder(settings), lambda *_: False, lambda *_: None, told)
     summary = sweep.summarise(rows)
-    return [*summary["rows"], *summary["against_first"]]
+    return [*summary["rows"], *summary["against_first"], *derived(summary["rows"])]
 
 
 def capacity(options: Mapping[str, Any], told: Told) -> Rows:

@@ -6,6 +6,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Method, Policy, methods, require
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class _AdaEdlPolicy(Policy):
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (draft.request_id in self.probes))) for draft in drafts]
 
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(max(0.0, self._acceptance(draft, node)) for node in nodes)
+
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:
             if verdict.submitted:
@@ -84,7 +88,11 @@ class _AdaEdlPolicy(Policy):
         self.threshold = options.beta2 * self.threshold + (1 - options.beta2) * moved
 
     def _is_worth_it(self, draft: "Draft") -> bool:
-        worth = 1 - sqrt(self.options.factor * draft.tree.outlook(draft.tree.last).entropy) >= self.threshold
+        worth = self._acceptance(draft, draft.tree.last) >= self.threshold
         if not worth:
             self.probes.add(draft.request_id)
         return worth
+
+    def _acceptance(self, draft: "Draft", node: int) -> float:
+        """The lower bound on its chance."""
+        return 1 - sqrt(self.options.factor * draft.tree.outlook(node).entropy)

@@ -6,6 +6,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
 
@@ -37,7 +38,6 @@ class AdaSpec(Method):
     )
     needs = LATENCIES
     asks = Offer.PROBABILITIES
-    batch_aware = True
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:
@@ -46,6 +46,10 @@ class AdaSpec(Method):
         require(positive, f"adaspec: slo_tpot must be a number of seconds above 0, not {self.slo_tpot}")
         fits = 0 <= self.initial_confidence <= 1
         require(fits, f"adaspec: initial_confidence must lie in 0..1, not {self.initial_confidence}")
+
+    @property
+    def batch_aware(self) -> bool:
+        return True
 
     def prepare(self, environment: Environment) -> Method:
         slo_tpot = environment.round_s if self.slo_tpot is None else self.slo_tpot
@@ -108,6 +112,9 @@ class _AdaSpecPolicy(Policy):
         if self.options.elimination:
             self._eliminate(rows)
         return [list(range(1, new)) for new, _ in rows]
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(map(draft.tree.probability, nodes))
 
     def _throughput(self, expected: float, draft_s: float, rows: "Sequence[Row]") -> float:
         """Expected tokens per second of a round, or -1 where a round with drafts takes longer than the SLO allows."""

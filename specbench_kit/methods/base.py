@@ -129,13 +129,8 @@ class Method(ABC):
     """Whether it drafts; one that does not leaves the whole answer to the verifier, the link crossed once."""
     placement: ClassVar[Literal["edge", "server"] | None] = None
     """Where it drafts whatever the deployment says."""
-    overlaps: ClassVar[bool] = False
-    """Whether it drafts while the target verifies."""
     learned: ClassVar[bool] = False
     """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
-
-    batch_aware: ClassVar[bool] = False
-    """Whether it drafts as far as the whole batch pays for it, by what its forwards take."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -168,6 +163,16 @@ class Method(ABC):
             f"{self.called} reads {self.asks.words}, and drafter '{found.called}' has no more than "
             f"{found.offer.words}: choose another drafter or method",
         )
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it drafts while the target verifies."""
+        return False
+
+    @property
+    def batch_aware(self) -> bool:
+        """Whether it drafts as far as the whole batch goes, and not each request by itself."""
+        return False
 
     @property
     def trained_on(self) -> frozenset[str]:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 @methods.register("eagle2-tree")
 @dataclass(frozen=True)
 class Eagle2Tree(Method):
-    """Per level forward the `top_k` likeliest of its nodes, with `top_k` children each, for `depth` levels after the
-    first; then verify the `total` - 1 likeliest of all. A node counts with the probability from the root on.
+    """Grow `top_k` children of each level's `top_k` likeliest nodes, then verify the `total` - 1 likeliest of all.
 
+    There are `depth` levels after the first, and a node counts with the probability from the root on.
     With `drafter=head` it is EAGLE's; any drafter that gives trees will do.
     """
 
@@ -50,6 +50,9 @@ class _Eagle2Policy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [growth.kept for growth in self._growths]
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return next(growth for growth in self._growths if growth.draft is draft).expected(nodes)
 
     def _next_level(self, drafter: "Drafter", frontier: Frontier) -> Frontier:
         """The likeliest of the nodes that a level's forward has added.

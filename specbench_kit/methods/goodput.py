@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Latencies, Offer, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, round_s
 
@@ -52,15 +53,19 @@ class Goodput(LatencyAware):
 class _GoodputPolicy(Policy):
     def __init__(self, options: Goodput, latencies: Latencies) -> None:
         self.options, self.latencies = options, latencies
-        self.acceptance = options.initial_acceptance
+        self.acceptance = self.believed = options.initial_acceptance
         self.length, self.rounds, self.idle_decisions = 0, 0, 0
 
     def draft(self, drafter: "Drafter") -> None:
         if self.rounds % self.options.interval == 0:
             self.length = self._decide(drafter.drafts)
         self.rounds += 1
+        self.believed = self.acceptance
         for _ in range(self.length):
             drafter.extend(drafter.drafts)
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted([self.believed] * len(nodes))
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         accepted = sum(len(verdict.path) for verdict in verdicts)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
-from math import inf, log
+from math import exp, inf, log
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class Growth:
         # Of equals the older stays, so that no node outlives its parent.
         self.kept = self.best([*self.kept, *newcomers], self.budget)
         return True
+
+    def expected(self, nodes: Sequence[int]) -> float:
+        """How many of some nodes are accepted at a mean, by their scores."""
+        return sum(exp(self.scores[node]) for node in nodes)
 
     def below_root(self, draft: "Draft") -> "Growth":
         """The same growth in a tree that begins at its root (`TokenTree.below`)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import inf
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
@@ -50,7 +50,7 @@ class Rising:
 
     def note(self) -> None:
         """A level was drafted."""
-        before, self.expected = self.expected, sum(exp(self.growth.scores[node]) for node in self.growth.kept)
+        before, self.expected = self.expected, self.growth.expected(self.growth.kept)
         self.rise_before, self.rise = self.rise, self.expected - before
 
 
@@ -71,6 +71,9 @@ class _OptTreePolicy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [growth.kept for growth in self.growths]
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return next(growth for growth in self.growths if growth.draft is draft).expected(nodes)
 
     def _is_worth_it(self, tree: Rising) -> bool:
         return (tree.rise_before if self.options.late else tree.rise) > self.options.gain

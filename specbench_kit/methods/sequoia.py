@@ -1,5 +1,6 @@
 """A tree of one shape, the one that pays best by the pair's rank-wise acceptance."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -92,6 +93,14 @@ class _SequoiaPolicy(Policy):
                     below += shape.children
                 grown.append((draft, added, below))
             live = grown
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        reached, ranks = {0: 1.0}, Counter[int]()
+        for node in nodes:
+            parent = draft.tree.parents[node]
+            reached[node] = reached[parent] * self.chances[ranks[parent]]
+            ranks[parent] += 1
+        return sum(reached.values()) - 1
 
     def _choose_shape(self, drafts: "Sequence[Draft]") -> Shape:
         def verifying_s(size: int) -> float:

@@ -1,12 +1,13 @@
 """Stop where the chance that something drafted so far is rejected has grown too large."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Environment, Method, Policy, methods, require
 from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
@@ -95,6 +96,9 @@ class _SpecDecPpPolicy(Policy):
         live = drafter.drafts
         for _ in range(self.options.max_draft):
             live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(self.scores[draft.request_id][: len(nodes)])
 
     def _goes_on(self, draft: "Draft") -> bool:
         scores = self.scores[draft.request_id]

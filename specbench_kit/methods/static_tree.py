@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.errors import SkitError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -106,5 +108,8 @@ def fastest(
         for level in range(1, levels + 1)
         if (expected := found.expected(size, level)) > 0
     ]
+    if not rated:
+        shape = f"{sizes[0]} nodes on {levels} levels with {len(chances)} children at most"
+        raise SkitError(f"there is no tree of {shape}: allow more levels, or fewer nodes")
     _, size, level = min(rated)
     return found.shape(size, level)

@@ -1,10 +1,12 @@
 """Stop where the draft model's entropy says that the next token would be a guess."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Method, Policy, methods, require
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ class _SvipPolicy(Policy):
         for _ in range(self.options.max_draft):
             live = [draft for draft in drafter.extend(live) if self._is_sure(draft)]
 
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(max(0.0, 1 - self._rejection(draft, node)) for node in nodes)
+
     def _is_sure(self, draft: "Draft") -> bool:
-        entropy = draft.tree.outlook(draft.tree.last).entropy
-        return sqrt(self.options.factor * entropy) <= self.options.threshold
+        return self._rejection(draft, draft.tree.last) <= self.options.threshold
+
+    def _rejection(self, draft: "Draft", node: int) -> float:
+        """The bound on its chance."""
+        return sqrt(self.options.factor * draft.tree.outlook(node).entropy)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:
@@ -55,3 +56,6 @@ class _TetrisPolicy(Policy):
         # A token is never likelier than the ones before it, and of equals the earlier goes first: these are prefixes.
         taken = sorted(places)[: self.options.k * len(drafts)]
         return [sorted(node for _, request, node in taken if request == one) for one in range(len(drafts))]
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(map(draft.tree.probability, nodes))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Threshold(Method):
         require(self.max_draft >= 1, f"threshold: max_draft must be at least 1, not {self.max_draft}")
         require(not self.adaptive or self.unit == "request", "threshold: adaptive=true needs unit=request")
 
+    @property
+    def batch_aware(self) -> bool:
+        return self.unit == "batch"
+
     def policy(self) -> Policy:
         return _ThresholdPolicy(self)
 
@@ -65,13 +70,20 @@ class _ThresholdPolicy(Policy):
         options = self.options
         if options.schedule != "constant" or options.adaptive or options.unit == "batch":
             return None
-        return StopRule(options.max_draft, lambda chains: chains.statistics[..., -1] < options.threshold)
+        return StopRule(
+            options.max_draft,
+            lambda chains: chains.statistics[..., -1] < options.threshold,
+            chances=lambda chains: chains.statistics[..., -1],
+        )
 
     def draft(self, drafter: "Drafter") -> None:
         live = list(drafter.drafts)
         while live:
             grown = [d for d in live if len(d.tree) - 1 < self.limits[self._scope(d.request_id)]]
             live = self._sure(drafter.extend(grown))
+
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(map(draft.tree.probability, nodes))
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:

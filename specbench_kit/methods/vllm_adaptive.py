@@ -80,6 +80,10 @@ class _VllmAdaptivePolicy(Policy):
             lengths[request] += 1
         return [list(range(1, length + 1)) for length in lengths]
 
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float | None:
+        decides = self.fit.refits >= self.options.warmup_refits
+        return sum(self.scores[draft.request_id][: len(nodes)]) if decides else None
+
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:
             draft, accepted = verdict.draft, len(verdict.path)

@@ -1,10 +1,13 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
@@ -124,14 +127,16 @@ class _WispPolicy(Policy):
     def __init__(self, options: Wisp, predictor: "Predictor", point: Point) -> None:
         self.predictor, self.threshold, self.max_draft = predictor, point.threshold, point.max_draft
         self.keeps_back, self.cumulative = not options.send_last, options.score == "cumulative"
-        self.chances: dict[str, float] = {}
-        """By request, the chance that all tokens of its draft are accepted."""
+        self.chances: defaultdict[str, list[float]] = defaultdict(list)
+        """By request, the chance of each token of its draft where those before it are accepted."""
+        self.scored: tuple[Chains, NDArray[np.float64]] | None = None
+        """The chains that were scored last, and their scores."""
         self.probes: set[str] = set()
         """Requests whose newest token is kept back."""
 
     @property
     def stop_rule(self) -> StopRule:
-        return StopRule(self.max_draft, self._stops, sends_last=not self.keeps_back)
+        return StopRule(self.max_draft, self._stops, not self.keeps_back, self._scores)
 
     def draft(self, drafter: "Drafter") -> None:
         self.probes.clear()
@@ -143,17 +148,25 @@ class _WispPolicy(Policy):
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
 
+    def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
+        return expected_accepted(self.chances[draft.request_id][: len(nodes)])
+
+    def _scores(self, chains: Chains) -> "NDArray[np.float64]":
+        """Both that ask for them have the same chains."""
+        if self.scored is None or self.scored[0] is not chains:
+            self.scored = chains, self.predictor.score_chains(chains.statistics)
+        return self.scored[1]
+
     def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
-        scores = self.predictor.score_chains(chains.statistics)
+        scores = self._scores(chains)
         if self.cumulative:
             scores = scores.cumprod(axis=1)
         return ~(scores >= self.threshold)
 
     def _goes_on(self, draft: "Draft") -> bool:
-        chance = draft.tree.judge(draft.tree.last, self.predictor)
-        if self.cumulative:
-            chance = self.chances[draft.request_id] = self.chances.get(draft.request_id, 1.0) * chance
-        goes_on = chance >= self.threshold
+        chances = self.chances[draft.request_id]
+        chances.append(draft.tree.judge(draft.tree.last, self.predictor))
+        goes_on = (prod(chances) if self.cumulative else chances[-1]) >= self.threshold
         if self.keeps_back and not goes_on:
             self.probes.add(draft.request_id)
         return goes_on

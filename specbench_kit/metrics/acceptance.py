@@ -17,6 +17,12 @@ RATIOS = {
 """Metrics that are one sum over requests divided by another, which is what has an interval."""
 PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
 """The same, where anything was drafted while the target verified."""
+EXPECTED_RATIOS = {
+    "expected_per_verify": ("expected", "expecting"),
+    "accepted_per_verify": ("accepted_expecting", "expecting"),
+    "expectation_bias": ("expected", "accepted_expecting"),
+}
+"""The same, where the policy decides by chances of acceptance."""
 SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate")
 """Those that cannot be more than 1."""
 
@@ -61,7 +67,11 @@ def pooled(rounds: Rounds) -> Metrics:
 
 
 def _pairs(rounds: Rounds) -> dict[str, tuple[str, str]]:
-    return RATIOS | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+    return (
+        RATIOS
+        | (EXPECTED_RATIOS if rounds.sum("expecting") else {})
+        | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
+    )
 
 
 def _request_mean(numerator: Array, denominator: Array) -> float | None:

@@ -38,6 +38,12 @@ class Rounds:
     def _column(self, name: str) -> Array:
         if name == "proactive_rounds":
             return (self["proactive"] > 0).astype(np.float64)
+        if name == "accepted_expecting":
+            return self["accepted"] * self["expecting"]
+        if name == "expecting":
+            return np.array([one.expected is not None for one in self._rounds], dtype=np.float64)
+        if name == "expected":
+            return np.array([one.expected or 0.0 for one in self._rounds], dtype=np.float64)
         return np.array(list(map(attrgetter(name), self._rounds)), dtype=np.float64)
 
     def sum(self, column: str) -> float:

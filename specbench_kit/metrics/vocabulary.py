@@ -32,6 +32,14 @@ METRICS = (
     Metric("acceptance_rate", "share", "accepted / submitted"),
     Metric("acceptance_rate_request_mean", "share", "mean over requests of their own accepted / submitted"),
     Metric("draft_efficiency", "share", "accepted / drafted"),
+    Metric(
+        "expected_per_verify",
+        "number",
+        "submitted tokens of a round that the policy reckoned with to be accepted, each by its chances of it and of "
+        "those before it; the mean over the rounds where it decides by such chances",
+    ),
+    Metric("accepted_per_verify", "number", "submitted tokens that were accepted, the mean over the same rounds"),
+    Metric("expectation_bias", "times", "expected_per_verify / accepted_per_verify: above 1 the policy is too sure"),
     Metric("wasted_tokens", "count", "drafted - accepted, summed over rounds"),
     Metric("wdt", "seconds", "wasted drafting time: drafting seconds spent on wasted tokens, sent or not"),
     Metric("wdt_paper", "seconds", "WISP's own convention of wdt: counts only tokens that were sent, (K - L)+"),

@@ -28,9 +28,9 @@ def _pair(one: Published, rows: Sequence[Fields]) -> Fields:
     there = (look_up(row, one.metric) for row in rows if row["series"] == one.series and _at(row, one.where))
     simulated = next((found for found in there if found is not None), None)
     mean = None if simulated is None else simulated["mean"]
-    ratio = mean / one.value if mean is not None and one.value else None
+    ratio = mean / one.value if mean is not None and one.value and not one.bound else None
     described = {**one._asdict(), "where": dict(one.where)}
-    return {**described, "simulated": simulated, "simulated_over_published": ratio}
+    return {**described, "simulated": simulated, "simulated_over_published": ratio, "holds": one.holds(mean)}
 
 
 def _at(row: Fields, where: Mapping[str, Any]) -> bool:

@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 from specbench_kit.errors import SkitError, did_you_mean
 
 LIBRARY = Path(__file__).with_name("library")
+BOUNDS = ("at least", "at most")
+"""Keys of a published table, with `_`, that state one."""
 Fields = Mapping[str, Any]
+GRID = frozenset({"over", "ratios", "means", "picks"})
+"""Options of an experiment beside those of its command: axes of a grid, and what is derived from the rows."""
 
 
 class Assumed(NamedTuple):
@@ -30,7 +34,8 @@ class Assumed(NamedTuple):
 class Published(NamedTuple):
     """A number of the paper: whose it is, at which place of the grid, and which figure of a row it stands beside.
 
-    A value of None is one that the kit's authors do not have at hand.
+    A value of None is one that the kit's authors do not have at hand. Where the paper states a bound in place of a
+    number, `bound` says which, and the value is what it bounds.
     """
 
     series: str
@@ -38,6 +43,13 @@ class Published(NamedTuple):
     value: float | None
     where: Mapping[str, Any] = {}
     note: str = ""
+    bound: str = ""
+
+    def holds(self, ours: float | None) -> bool | None:
+        """Whether ours keeps the bound; None where there is none, or nothing to hold against it."""
+        if ours is None or self.value is None or not self.bound:
+            return None
+        return ours >= self.value if self.bound == BOUNDS[0] else ours <= self.value
 
 
 @dataclass(frozen=True)
@@ -86,7 +98,7 @@ def find(name: str) -> list[Experiment]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What the file says, with the assumptions of the one that it is `like`, `less` some of them."""
+    """What the file says, with the assumptions of the one that it is `like`, `less` some of them, moved there alone."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     like, less = content.pop("like", None), content.pop("less", [])
     if like is None:
@@ -94,7 +106,8 @@ def _content(path: Path) -> dict[str, Any]:
     own = content.get("assumed", [])
     named = {*less, *(one["name"] for one in own)}
     shared = [one for one in _content(LIBRARY / f"{like}.toml")["assumed"] if one["name"] not in named]
-    return {**content, "assumed": [*own, *shared]}
+    told = [{name: one[name] for name in ("name", "value", "effect")} for one in shared]
+    return {**content, "assumed": [*own, *told]}
 
 
 def _made(name: str, content: dict[str, Any]) -> Experiment:
@@ -112,9 +125,11 @@ def _published(table: Fields) -> Iterator[Published]:
     where: Fields = table.get("where", {})
     several = [name for name, value in where.items() if isinstance(value, list)]
     places = [dict(zip(several, at, strict=True)) for at in product(*(where[name] for name in several))]
-    values: Sequence[Any] = table.get("values", [table.get("value", False)] * len(places))
+    bound = next((one for one in BOUNDS if one.replace(" ", "_") in table), "")
+    single = table[bound.replace(" ", "_")] if bound else table.get("value", False)
+    values: Sequence[Any] = table.get("values", [single] * len(places))
     if len(values) != len(places):
         raise SkitError(f"{table['series']}, {table['metric']}: {len(values)} values for {len(places)} places")
     for place, value in zip(places, values, strict=True):
         number = None if value is False else float(value)
-        yield Published(table["series"], table["metric"], number, {**where, **place}, table.get("note", ""))
+        yield Published(table["series"], table["metric"], number, {**where, **place}, table.get("note", ""), bound)

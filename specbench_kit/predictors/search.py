@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors.base import Examples, Family, Params, Scorer
+from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space
 from specbench_kit.predictors.latency import stopwatch
 
 
@@ -51,14 +51,15 @@ def search(
     budget: Budget | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    space: Space | None = None,
 ) -> Found:
-    """Fit the family's defaults and random draws from its space; keep the least validation log-loss.
+    """Fit the family's defaults and random draws from its space, or another; keep the least validation log-loss.
 
     Log-loss, because operating points are set on probabilities: it rewards calibration as well as order.
     """
     budget = budget or Budget()
     elapsed_s, trials, kept = stopwatch(), [], None
-    plan = list(_draws(family, budget.trials, seed))
+    plan = list(_draws(family, space or family.space, budget.trials, seed))
     for params in plan:
         scorer = family.fit(train, valid, params, seed)
         trials.append(Trial(params, log_loss(valid, scorer)))
@@ -80,12 +81,12 @@ def log_loss(examples: Examples, scorer: Scorer) -> float:
     return float(metrics.log_loss(examples.labels, scores, labels=[False, True]))
 
 
-def _draws(family: Family, count: int, seed: int) -> Iterator[Params]:
+def _draws(family: Family, space: Space, count: int, seed: int) -> Iterator[Params]:
     """The defaults, then distinct points of the family's grid in random order."""
     from sklearn.model_selection import ParameterGrid, ParameterSampler
 
-    space = {name: list(values) for name, values in family.space.items()}
+    grid = {name: list(values) for name, values in space.items()}
     yield family.defaults
-    draws = ParameterSampler(space, min(count, len(ParameterGrid(space))), random_state=seed)
+    draws = ParameterSampler(grid, min(count, len(ParameterGrid(grid))), random_state=seed)
     others = [params for params in draws if params != family.defaults]
     yield from others[: count - 1]

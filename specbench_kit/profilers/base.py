@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import Any, Literal
 
 from specbench_kit.decoding.latency import (
+    BatchSums,
     ContextModel,
+    HostedModel,
     InteractionModel,
     LatencyModel,
     Row,
@@ -16,37 +19,58 @@ from specbench_kit.decoding.latency import (
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.devices import Device
 
-Form = Literal["interactions", "context", "work", "served"]
+Form = Literal["interactions", "context", "work", "hosted", "served"]
 Role = Literal["verifier", "drafter"]
 Source = Literal["measured", "published", "roofline"]
 
-MODELS: Mapping[str, type[InteractionModel | ContextModel | WorkModel | ServedModel]] = {
+MODELS: Mapping[str, type[InteractionModel | ContextModel | WorkModel | HostedModel | ServedModel]] = {
     "interactions": InteractionModel,
     "context": ContextModel,
     "work": WorkModel,
+    "hosted": HostedModel,
     "served": ServedModel,
 }
 COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "interactions": ("a_s", "b_compute_s", "b_read_s", "c_s"),
     "context": ("alpha_s", "gamma_s", "delta_s"),
     "work": ("token_s", "pair_s", "cached_s", "head_s", "forward_s"),
+    "hosted": ("token_s", "pair_s", "cached_s", "head_s", "forward_s", "host_request_s", "host_s"),
     "served": ("token_s", "pair_s", "cached_s", "head_s", "request_s", "forward_s"),
 }
 """Seconds per unit of the feature at the same place; the last is per forward."""
+HOST_TERMS = 2
+"""The last ones of the form `hosted`."""
 ROLES: tuple[Role, ...] = ("verifier", "drafter")
 SOURCES: tuple[Source, ...] = ("measured", "published", "roofline")
 
 
 def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
     """What each coefficient of a form is multiplied by for a batch."""
-    sums = sums_of(rows)
+    return features_of(form, sums_of(rows))
+
+
+def features_of(form: Form, sums: BatchSums) -> tuple[float, ...]:
+    """The same from a batch's sums."""
     if form == "context":
         return sums.pairs, sums.linear, 1
     if form == "work":
         return sums.linear, sums.pairs, sums.cached, sums.kept, 1
+    if form == "hosted":
+        return *features_of("work", sums), sums.requests, 1
     if form == "served":
         return sums.linear, sums.pairs, sums.cached, sums.kept, sums.requests, 1
     return sums.linear, sums.interactions, sums.cached, 1
+
+
+def terms(form: Form, coefficients: Mapping[str, float], sums: BatchSums) -> tuple[float, ...]:
+    """Seconds that each coefficient brings to a batch; where device and host go side by side, the slower one's."""
+    found = tuple(map(mul, coefficients.values(), features_of(form, sums)))
+    if form != "hosted":
+        return found
+    device, host = found[:-HOST_TERMS], found[-HOST_TERMS:]
+    if sum(device) < sum(host):
+        return *(0.0 for _ in device), *host
+    return *device, *(0.0 for _ in host)
 
 
 @dataclass(frozen=True, slots=True)

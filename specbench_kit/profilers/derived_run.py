@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from specbench_kit.profilers.base import Profile
+from specbench_kit.decoding.latency import HostedModel
+from specbench_kit.profilers.base import Form, Profile
 from specbench_kit.profilers.devices import Device, known_device
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.interconnects import find_interconnect
@@ -25,6 +26,7 @@ def _derive(settings: Settings, place: Place, card: Device, part: Part, date: st
     over = find_interconnect(settings.interconnect) if settings.interconnect else None
     model = Roofline(card.times(members), shapes, place.dtype).estimate(software, members, over)
     together = f", {members} of them over {over.title}" if over else ""
+    form: Form = "hosted" if isinstance(model, HostedModel) else "work"
     profile = Profile(
         name=f"{name_profile(part, settings, place)}{'' if settings.name else _ending(settings)}",
         role=part.role,
@@ -32,7 +34,7 @@ def _derive(settings: Settings, place: Place, card: Device, part: Part, date: st
         model=part.subject.name,
         dtype=place.dtype,
         source="roofline",
-        form="work",
+        form=form,
         coefficients={},
         reference=f"derived from the data sheet of {card.title}{together}, not measured",
         date=date,
@@ -42,7 +44,7 @@ def _derive(settings: Settings, place: Place, card: Device, part: Part, date: st
         device_card=None if known_device(card.name) == card else card,
     )
     observations = [Observation(one, model.seconds(one.rows)) for one in part.configurations]
-    return Result(profile, evaluated("work", asdict(model), observations))
+    return Result(profile, evaluated(form, asdict(model), observations))
 
 
 def _ending(settings: Settings) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench_kit.decoding.latency import sums_of
 from specbench_kit.errors import SkitError
-from specbench_kit.profilers.base import COEFFICIENTS, Form, features
+from specbench_kit.profilers.base import COEFFICIENTS, Form, features, terms
 from specbench_kit.profilers.workload import Configuration
 
 Matrix = NDArray[np.float64]
@@ -44,7 +45,7 @@ class Fit:
 
     def predict(self, configuration: Configuration) -> float:
         """Seconds of one forward."""
-        return float(np.dot(list(self.coefficients.values()), features(self.form, configuration.rows)))
+        return float(sum(terms(self.form, self.coefficients, sums_of(configuration.rows))))
 
     def accuracy(self, part: str, regime: str | None = None) -> dict[str, float | None]:
         """Metrics on the configurations of a part and, if named, a regime."""
@@ -64,8 +65,8 @@ class Fit:
     def shares(self, regime: str) -> dict[str, float]:
         """What part of the predicted time each term makes up on average."""
         rows = [one.configuration.rows for one in self.observations if one.configuration.regime == regime]
-        terms = np.array([features(self.form, row) for row in rows]) * np.array(list(self.coefficients.values()))
-        means = (terms / terms.sum(axis=1, keepdims=True)).mean(axis=0)
+        parts = np.array([terms(self.form, self.coefficients, sums_of(row)) for row in rows])
+        means = (parts / parts.sum(axis=1, keepdims=True)).mean(axis=0)
         return dict(zip(self.coefficients, map(float, means), strict=True))
 
     def describe(self) -> dict[str, Any]:

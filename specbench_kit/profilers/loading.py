@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,13 @@ def find_measured(
 
 def read(path: Path) -> Profile:
     """The profile in a file; one line says what is wrong with it."""
+    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@cache
+def _read(path: Path, changed_ns: int) -> Profile:
+    """A file is read once as long as it stays as it is: deployments name the same profiles again and again."""
+    del changed_ns  # another time is another entry of the cache
     content = cards.read_toml(path)
     place = f"the profile {path}"
     allowed = [one.name for one in fields(Profile) if one.name != "form"]

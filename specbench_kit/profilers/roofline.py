@@ -1,13 +1,14 @@
 """The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Literal
 
-from specbench_kit.decoding.latency import BatchSums, Row, WorkModel, sums_of
+from specbench_kit.decoding.latency import BatchSums, HostedModel, Row, WorkModel, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
-from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
+from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, terms
 from specbench_kit.profilers.devices import BYTES, Device, known_device
 from specbench_kit.profilers.interconnects import REDUCTIONS_PER_LAYER, Interconnect
 from specbench_kit.profilers.software import Software
@@ -60,7 +61,10 @@ class Roofline:
 
     def floor_s(self, rows: Sequence[Row]) -> float:
         """Seconds that no implementation undercuts."""
-        sums = sums_of(rows)
+        return self.floor_of(sums_of(rows))
+
+    def floor_of(self, sums: BatchSums) -> float:
+        """The same from a batch's sums."""
         return max(self.compute_s(sums), self.traffic_s(sums))
 
     def estimate(self, software: Software, members: int = 1, over: Interconnect | None = None) -> WorkModel:
@@ -71,8 +75,9 @@ class Roofline:
         shapes, reached = self.architecture, software.on(self.device.name)
         flop_s, kv_s = 1 / (self._peak * reached.compute), self._kv_s / reached.bandwidth
         reductions = REDUCTIONS_PER_LAYER * shapes.layers if over and members > 1 else 0
-        reduced_s = reductions * shapes.hidden_size * BYTES[self.dtype] * (over.per_byte_s(members) if over else 0.0)
-        return WorkModel(
+        per_byte_s = over.per_byte_s(members) / reached.interconnect if over else 0.0
+        reduced_s = reductions * shapes.hidden_size * BYTES[self.dtype] * per_byte_s
+        work = WorkModel(
             token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s + kv_s + reduced_s,
             pair_s=shapes.attention_flops * flop_s,
             cached_s=kv_s,
@@ -81,6 +86,9 @@ class Roofline:
             + (reached.step_s + shapes.layers * reached.layer_s)
             + reductions * (over.latency_s if over else 0.0),
         )
+        if not reached.is_hosted:
+            return work
+        return HostedModel(**asdict(work), host_request_s=reached.request_s, host_s=shapes.layers * reached.launch_s)
 
     def bounds(self, form: Form) -> dict[str, float]:
         """The least that each coefficient can be where the others are at theirs.
@@ -89,11 +97,13 @@ class Roofline:
         """
         per_token_s = 2 * self.architecture.layer_parameters / self._peak
         per_pair_s = self.architecture.attention_flops / self._peak
+        work = (per_token_s, per_pair_s, self._kv_s, self._head_s, self.per_forward_s)
         limits = {
             "interactions": (per_token_s, per_pair_s / 2, self._kv_s, self.per_forward_s),
             "context": (per_pair_s, per_token_s, self.per_forward_s),
-            "work": (per_token_s, per_pair_s, self._kv_s, self._head_s, self.per_forward_s),
-            "served": (per_token_s, per_pair_s, self._kv_s, self._head_s, 0.0, self.per_forward_s),
+            "work": work,
+            "hosted": (*work, 0.0, 0.0),
+            "served": (*work[:-1], 0.0, work[-1]),
         }
         return dict(zip(COEFFICIENTS[form], limits[form], strict=True))
 
@@ -143,9 +153,14 @@ def roofline_of(profile: Profile) -> Roofline | str:
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:
     """The configurations that a profile is meant to predict."""
-    if profile.form == "interactions" or (profile.form in ("work", "served") and profile.role == "verifier"):
+    if profile.form == "interactions" or (profile.form in ("work", "hosted", "served") and profile.role == "verifier"):
         return workload.verification()
     return workload.steps(DRAFT_STEP if profile.role == "drafter" else VERIFY_STEP)
+
+
+@cache
+def _sums(one: Configuration) -> BatchSums:
+    return sums_of(one.rows)
 
 
 def judge(profile: Profile) -> Verdict:
@@ -157,9 +172,9 @@ def judge(profile: Profile) -> Verdict:
     given = {**bounds, **profile.coefficients}
     predicted: dict[str, list[tuple[float, float]]] = {}
     for one in (*domain(profile), *workload.batches()):
-        found = zip(given.values(), features(profile.form, one.rows), strict=True)
-        seconds = sum(coefficient * feature for coefficient, feature in found)
-        predicted.setdefault(one.regime, []).append((seconds, roofline.floor_s(one.rows)))
+        sums = _sums(one)
+        seconds = sum(terms(profile.form, given, sums))
+        predicted.setdefault(one.regime, []).append((seconds, roofline.floor_of(sums)))
     regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
     slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
     del predicted["batched"], regimes["batched"]

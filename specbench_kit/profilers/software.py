@@ -16,13 +16,25 @@ _FILE = Path(__file__).with_name("software.toml")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Shares of a card's peak and of its bandwidth, what is added to each forward and layer there, and the source."""
+    """Shares of a card's peak, of its bandwidth and of its interconnect's, and what is added to each forward and layer.
+
+    The host takes `launch_s` for each layer and `request_s` for each request, beside the device's work; a forward is no
+    faster than either.
+    """
 
     compute: float = 1.0
     bandwidth: float = 1.0
     step_s: float = 0.0
     layer_s: float = 0.0
+    interconnect: float = 1.0
+    launch_s: float = 0.0
+    request_s: float = 0.0
     source: str = ""
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether the host can be what a forward waits for."""
+        return self.launch_s > 0 or self.request_s > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,8 @@ class Software:
         reached = self.on(device)
         added_us = [f"{1e6 * reached.step_s:g} us a step"] * (reached.step_s > 0)
         added_us += [f"{1e6 * reached.layer_s:g} us a layer"] * (reached.layer_s > 0)
+        added_us += [f"no less than {1e6 * reached.launch_s:g} us a layer on the host"] * (reached.launch_s > 0)
+        added_us += [f"{1e6 * reached.request_s:g} us a request there"] * (reached.request_s > 0)
         return (
             f"{self.title}, at {reached.compute:.0%} of the peak and {reached.bandwidth:.0%} of the bandwidth and "
             f"{' and '.join(added_us) or 'nothing'} besides ({reached.source})"
@@ -88,7 +102,7 @@ def _reached(content: Mapping[str, Any], place: str) -> Reached:
     names = [one.name for one in fields(Reached)]
     cards.require_keys(content, ("source",), names, place)
     cards.require_numbers({key: value for key, value in content.items() if key != "source"}, place)
-    for key in ("compute", "bandwidth"):
+    for key in ("compute", "bandwidth", "interconnect"):
         if not 0 < content.get(key, 1.0) <= 1:
             raise SkitError(f"{place}: {key} is a share of the data sheet from above 0 to 1, not {content[key]:g}")
     return Reached(**content)

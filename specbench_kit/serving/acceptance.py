@@ -64,7 +64,8 @@ class Typical(NamedTuple):
     """Averages per round: forwards of the draft model, tokens sent, and the share of these that is accepted.
 
     `longest` is the most that is sent. `rates` are the chances of a token at each place whose forerunners were
-    accepted, where they are known, and `spread` how much single tokens differ from them (see `Surety`).
+    accepted, where they are known; `spread` is how much single tokens differ from them, and `overconfidence` how much
+    higher the draft model puts them (see `Surety`).
     """
 
     steps: float
@@ -73,6 +74,7 @@ class Typical(NamedTuple):
     longest: int
     rates: tuple[float, ...] = ()
     spread: float = 0.0
+    overconfidence: float = 1.0
 
     @property
     def committed(self) -> float:
@@ -82,7 +84,7 @@ class Typical(NamedTuple):
     @property
     def surety(self) -> Surety:
         """Of single tokens."""
-        return Surety(self.rates or (self.chance,) * self.longest, self.spread)
+        return Surety(self.rates or (self.chance,) * self.longest, self.spread, self.overconfidence)
 
     @property
     def chance(self) -> float:
@@ -108,16 +110,20 @@ class PerPosition:
     """Chains whose token at position i is accepted with `rates[i]` if all before it were.
 
     With a predictor, drafting ends at the first token that it stops, which is drafted and not sent. `spread` is how
-    much surer the draft model is of some tokens than of others, as `Surety` has it.
+    much surer the draft model is of some tokens than of others, and `overconfidence` how much surer than is right, as
+    `Surety` has them.
     """
 
     rates: tuple[float, ...]
     predictor: Predictor | None = None
     spread: float = 0.0
+    overconfidence: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.spread <= 1:
             raise SkitError(f"spread must lie in 0..1, not {self.spread:g}")
+        if self.overconfidence <= 0:
+            raise SkitError(f"overconfidence must be above 0, not {self.overconfidence:g}")
         if not all(0 <= rate <= 1 for rate in self.rates):
             raise SkitError(f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
         chances = self.predictor or Predictor(1, 0)
@@ -134,9 +140,8 @@ class PerPosition:
             sent_right, sent_wrong = right * passes, (reached - right) * (1 - stops)
             steps, submitted, accepted = steps + reached, submitted + sent_right + sent_wrong, accepted + sent_right
             reached, correct = sent_right + sent_wrong, sent_right
-        return Typical(
-            steps, submitted, accepted / submitted if submitted else 0.0, len(self.rates), self.rates, self.spread
-        )
+        share = accepted / submitted if submitted else 0.0
+        return Typical(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
 
     def begin(self, chance: Floats) -> Begun:
         unknown = np.zeros(len(chance), dtype=np.int64)
@@ -167,18 +172,21 @@ class PerPosition:
         return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
-def iid(alpha: float, length: int, predictor: Predictor | None = None, spread: float = 0.0) -> PerPosition:
+def iid(
+    alpha: float, length: int, predictor: Predictor | None = None, spread: float = 0.0, overconfidence: float = 1.0
+) -> PerPosition:
     """Chains of one length whose tokens are accepted independently."""
     if length < 0:
         raise SkitError(f"a draft cannot be of {length} tokens")
-    return PerPosition((alpha,) * length, predictor, spread)
+    return PerPosition((alpha,) * length, predictor, spread, overconfidence)
 
 
 class Recorded:
     """Rounds as they were recorded, a request at a time, drawn by the device.
 
-    A response that goes on beyond its record continues with another. Drafts are chains, one forward a token, unless
-    `levels` says how many forwards a tree takes before it is sent, and `proactive` how many may follow.
+    A response that goes on beyond its record continues with another. A chain takes one forward a token, a tree, or what
+    others were drafted beside, one for each level of what it submitted, or `levels` of them where these are said;
+    `proactive` ones may follow.
     """
 
     def __init__(self, records: Sequence[RequestRecord], levels: int | None = None, proactive: int = 0) -> None:
@@ -211,4 +219,6 @@ _ANOTHER = -1
 
 
 def _round(one: RoundRecord, levels: int | None, proactive: int) -> Round:
+    if levels is None:
+        levels = one.deepest if one.parents or one.proactive else None
     return Round(one.drafted if levels is None else levels, one.submitted, one.accepted, proactive)

@@ -17,7 +17,7 @@ from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.acceptance import Acceptance
+from specbench_kit.serving.acceptance import Acceptance, iid
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
 from specbench_kit.serving.fleet import Kind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
@@ -28,18 +28,20 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
 from specbench_kit.serving.settings import Point, Series, Settings
 from specbench_kit.serving.slo import SloMix, parse_slo
-from specbench_kit.serving.sources import acceptance, of_trace
+from specbench_kit.serving.sources import acceptance, of_trace, require_traceable
+from specbench_kit.serving.varying import Levels, Waves
 from specbench_kit.specs import from_options
 from specbench_kit.traces.trace import TraceFile
 
 UNKNOWN = PairHashes("", "")
 """Odds are of no pair."""
-RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson}
+NOTHING_RECORDED = iid(0.5, 1)
+RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson, "waves": Waves, "levels": Levels}
 
 
 @dataclass
 class Builder:
-    """Makes the scenarios of one run; `trace` is what was recorded for it."""
+    """Makes the scenarios of one run; `trace` is what was recorded for it, where that is done."""
 
     settings: Settings
     trace: TraceFile | None = None
@@ -49,10 +51,11 @@ class Builder:
 
     @cached_property
     def network(self) -> Network:
-        """Recorded links, and an uplink that is shared."""
+        """Recorded links, and the ways that are shared."""
         settings = self.settings
         shared = inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s
-        return Network(read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None, shared)
+        trace = read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None
+        return Network(trace, shared, settings.frame_s, settings.turn_s, settings.turn_answer_s)
 
     def scenario(self, point: Point) -> Scenario:
         """What is simulated at a point."""
@@ -78,6 +81,7 @@ class Builder:
             warmup_s=settings.warmup_s,
             fleet=self._fleet(series),
             network=self.network,
+            verify_cv=settings.verify_cv,
         )
 
     def deployment(self, series: Series) -> Deployment:
@@ -102,9 +106,11 @@ class Builder:
             method, deployment = parse_method(series.method), self.deployment(series)
             if series.acceptance is not None:
                 self._sources[key] = acceptance(series.acceptance, method, deployment)
-            else:
-                assert self.trace is not None
+            elif self.trace is not None:
                 self._sources[key] = of_trace(self.trace, method, deployment)
+            else:
+                require_traceable(method)
+                self._sources[key] = NOTHING_RECORDED
         return self._sources[key]
 
     def _fleet(self, series: Series) -> tuple[Kind, ...]:
@@ -161,7 +167,7 @@ class Builder:
 
 
 def parse_arrivals(text: str, scale: float) -> Arrivals:
-    """`closed:think_s=5`, `poisson:rate_per_s=2`, or a file."""
+    """`closed:think_s=5`, `poisson:rate_per_s=2`, rates that change over time, or a file."""
     name, _, tail = text.partition(":")
     if name in RANDOM:
         if scale != 1:
@@ -171,7 +177,8 @@ def parse_arrivals(text: str, scale: float) -> Arrivals:
     path = Path(text).expanduser()
     if not path.exists():
         raise SkitError(
-            f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, or the file of a trace"
+            f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,swing=0.8, "
+            "levels:rate_per_s=2,cv=1, or the file of a trace"
         )
     return read_arrivals(path).scaled(scale)
 

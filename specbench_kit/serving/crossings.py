@@ -15,7 +15,7 @@ class Crossings:
     """When messages of one simulation arrive; `planned` times are those of the links alone, at their means."""
 
     def __init__(self, network: Network, fleet: Fleet, *, on_edge: bool) -> None:
-        self._trace, self._bytes_per_s = network.trace, network.shared_up_bytes_per_s
+        self._trace, self._bytes_per_s, self._frame_s = network.trace, network.shared_up_bytes_per_s, network.frame_s
         self._fleet, self._on_edge = fleet, on_edge
         count = len(fleet.kind)
         self._begins_s = np.arange(count) * GOLDEN % 1 * network.trace.lasts_s if network.trace else np.zeros(count)
@@ -29,17 +29,19 @@ class Crossings:
         size = size + self._fleet.draft_bytes[devices] * drafted
         crosses = begins | self._on_edge
         arrives_s = sent_s + planned["up_s"] + crosses * self._late_s(devices, size, sent_s)
-        if self._bytes_per_s == inf:
+        if self._bytes_per_s == inf and not self._frame_s:
             return devices, arrives_s
         there = devices[~crosses], arrives_s[~crosses]
-        queued = self._uplink.send(devices[crosses], arrives_s[crosses], size[crosses] / self._bytes_per_s)
+        takes_s = size[crosses] / self._bytes_per_s + self._frame_s
+        queued = self._uplink.send(devices[crosses], arrives_s[crosses], takes_s)
         return np.concatenate([there[0], queued[0]]), np.concatenate([there[1], queued[1]])
 
     def late_down_s(self, devices: Integers, planned: Planned, ended_s: float) -> Floats:
-        """How much later than planned answers arrive."""
+        """How much later than planned answers arrive, which leave in the order of their batch."""
         crosses = (planned["ends"] > 0) | (planned["begins"] > 0) | self._on_edge
         size = (planned["accepted"] + 1) * TOKEN_BYTES
-        late_s: Floats = crosses * self._late_s(devices, size, np.full(len(devices), ended_s))
+        leave_s = np.cumsum(crosses, dtype=np.float64) * self._frame_s
+        late_s: Floats = crosses * (leave_s + self._late_s(devices, size, ended_s + leave_s))
         return late_s
 
     def _late_s(self, devices: Integers, size: Floats, at_s: Floats) -> Floats:

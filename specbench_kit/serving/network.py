@@ -1,4 +1,4 @@
-"""Networks beyond one link for each device: links recorded over time, and an uplink that all devices share."""
+"""Networks beyond one link for each device: links recorded over time, and ways that all devices share."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -13,20 +13,28 @@ class Network:
     """`trace`: every device's link goes as recorded, each from a place of its own in the recording.
 
     `shared_up_bytes_per_s`: behind their links, all devices' messages to the server cross one more link, one after the
-    other in the order in which they reach it.
+    other in the order in which they reach it. `frame_s` is what the server takes to read a message or to write one, one
+    after the other in each direction and beside its verifications. From one verification to the next it takes `turn_s`,
+    and `turn_answer_s` for each answer of the first.
     """
 
     trace: LinkTrace | None = None
     shared_up_bytes_per_s: float = inf
+    frame_s: float = 0.0
+    turn_s: float = 0.0
+    turn_answer_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.shared_up_bytes_per_s > 0:
             raise SkitError(f"--shared-uplink must be above 0 bytes per second, not {self.shared_up_bytes_per_s:g}")
+        for name in ("frame_s", "turn_s", "turn_answer_s"):
+            if not 0 <= (seconds := getattr(self, name)) < inf:
+                raise SkitError(f"--{name.replace('_', '-')} takes seconds from 0 on, not {seconds:g}")
 
     @property
     def is_plain(self) -> bool:
         """Whether deployments' links say it all."""
-        return self.trace is None and self.shared_up_bytes_per_s == inf
+        return self.trace is None and self.shared_up_bytes_per_s == inf and not self.frame_s
 
     def link(self, nominal: Link) -> Link:
         """A deployment's link as promises and reports go by it: with a trace, of its mean round trip and bandwidth."""

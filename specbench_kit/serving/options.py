@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.common_options import (
-    Draft,
-    Dtype,
-    MaxNewTokens,
-    Out,
-    Prompts,
-    Target,
-    TorchDevice,
-)
+from specbench_kit.common_options import Draft, Dtype, MaxNewTokens, Out, Prompts, Target, TorchDevice
 from specbench_kit.errors import SkitError
 from specbench_kit.option import DEPLOYMENT, OUTPUT, RUN, Option
 
@@ -97,11 +89,7 @@ class Served:
     ] = ()
     link_trace: Annotated[
         str | None,
-        Option(
-            "A .csv or .jsonl with time_s, rtt_s and bytes_per_s, which all links follow over and over in place of "
-            "the deployment's.",
-            DEPLOYMENT,
-        ),
+        Option("A .csv or .jsonl of time_s, rtt_s and bytes_per_s that all links follow over and over.", DEPLOYMENT),
     ] = None
     shared_up_bytes_per_s: Annotated[
         float | None,
@@ -111,6 +99,19 @@ class Served:
             flag="shared-uplink",
         ),
     ] = None
+    frame_s: Annotated[
+        float,
+        Option("Seconds that the server takes for each message, one after the other in each direction.", DEPLOYMENT),
+    ] = 0.0
+    turn_s: Annotated[
+        float, Option("Seconds that the server takes from one verification to the next, besides.", DEPLOYMENT)
+    ] = 0.0
+    turn_answer_s: Annotated[
+        float, Option("Seconds that it takes there for each answer of the verification before.", DEPLOYMENT)
+    ] = 0.0
+    verify_cv: Annotated[
+        float, Option("How verifications of one size scatter: standard deviation over mean.", DEPLOYMENT)
+    ] = 0.0
     kv_tokens: Annotated[
         str,
         Option(
@@ -137,7 +138,8 @@ class Served:
     arrivals: Annotated[
         str,
         Option(
-            "closed:think_s=0, poisson:rate_per_s=2, or the file of a trace (Azure, BurstGPT, Mooncake, timestamps).",
+            "closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
+            "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, timestamps).",
             LOAD,
         ),
     ] = "closed"

@@ -15,6 +15,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving import capacity, sweep
 from specbench_kit.serving.building import Builder
+from specbench_kit.serving.derived import derived
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import backend
@@ -87,8 +88,18 @@ class Run:
         digest = self.dataset.digest if self.dataset else None
         defining = {**self.settings.described(), **more, "digest": digest}
         folder = unused_folder(self.settings.out, command, subject, defining)
-        trace = None if self.dataset is None else self._record(self.dataset, folder / "trace.parquet")
-        return folder, Builder(self.settings, trace)
+        builder = Builder(self.settings)
+        if self.dataset is not None:
+            self._rehearse(builder, command)
+            builder = Builder(self.settings, self._record(self.dataset, folder / "trace.parquet"))
+        return folder, builder
+
+    def _rehearse(self, builder: Builder, command: str) -> None:
+        """What is wrong besides the recording is told before it; a capacity may be none."""
+        for series in self.settings.series():
+            builder.source(series)
+        for point in self.settings.points() if command == "simulate" else ():
+            builder.scenario(point)
 
     def _record(self, dataset: LoadedDataset, path: Path) -> TraceFile:
         settings = self.settings
@@ -102,7 +113,9 @@ class Run:
         from specbench_kit.reports.serving.document import write_reports
 
         if self.chosen:
-            summary["published"] = beside(self.chosen.preset, [*summary["rows"], *summary.get("against_first", ())])
+            rows = summary["rows"]
+            compared = [*rows, *summary.get("against_first", ()), *derived(rows)]
+            summary["published"] = beside(self.chosen.preset, compared)
         run = self._describe(command, builder)
         if command == "simulate":
             write_text(folder / "simulate.csv", sweep.to_csv(summary["rows"]))

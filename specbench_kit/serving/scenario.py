@@ -28,8 +28,8 @@ class Scenario:
     `prompt_tokens` and `output_tokens` count where arrivals say nothing; where neither does, the lengths are the
     source's. `learned`: a predictor judges every drafted token. A server that drafts goes as far as the
     method `drafts_by` decides for the whole batch, or without one as far as each round says, and never beyond
-    `longest_draft`. `scheduler`
-    replaces the system's own. Until `warmup_s` nothing counts. Devices are of the kinds in `fleet`; where there are
+    `longest_draft`. Its verifications scatter by `verify_cv`, deviation over mean. `scheduler` replaces the system's
+    own. Until `warmup_s` nothing counts. Devices are of the kinds in `fleet`; where there are
     none, all have the deployment's drafter and link, and the source's rounds.
     """
 
@@ -52,13 +52,20 @@ class Scenario:
     warmup_s: float = 60.0
     fleet: tuple[Kind, ...] = ()
     network: Network = PLAIN
+    verify_cv: float = 0.0
 
     def __post_init__(self) -> None:
         _require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
         _require(self.max_batch >= 1, f"a batch must hold at least 1 request, not {self.max_batch}")
         spans = isfinite(self.duration_s) and 0 <= self.warmup_s < self.duration_s
         _require(
-            spans, f"the warm-up of {self.warmup_s:g} s must end before the {self.duration_s:g} s that are simulated"
+            spans,
+            f"the warm-up of {self.warmup_s:g} s must end before the {self.duration_s:g} s that are simulated: "
+            "give a longer --duration or a shorter --warm-up",
+        )
+        _require(
+            isfinite(self.verify_cv) and self.verify_cv >= 0,
+            f"--verify-cv takes a share from 0 on, not {self.verify_cv:g}",
         )
         for name in ("prompt_tokens", "output_tokens"):
             length = getattr(self, name)

@@ -72,7 +72,7 @@ class Scripts:
         return answered
 
     def sureties(self, devices: Integers) -> Floats:
-        """Chances of the tokens of the present drafts, [devices, tokens]: as likely to be right as they say."""
+        """Chances of the tokens of the present drafts, [devices, tokens], as the draft model tells them."""
         numbers = self._made[devices] - self._left[devices]
         places = np.arange(self._longest)
         counts = (numbers[:, None] * self._longest + places).ravel()

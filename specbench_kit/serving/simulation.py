@@ -19,7 +19,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Verification
+from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Scattered, Verification
 from specbench_kit.uncollected import uncollected
 
 
@@ -55,6 +55,8 @@ class Simulation:
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
         self._execution = _execution(scenario, self._devices)
+        if scenario.verify_cv:
+            self._execution = Scattered(self._execution, scenario.verify_cv, seed)
         self._residents = Residents(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
         self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not scenario.memory.lru
         self._held: deque[Waiting] = deque()
@@ -62,6 +64,8 @@ class Simulation:
         self._waiting: dict[int, Waiting] = {}
         self._batch: _Batch | None = None
         self._asked_again_s = self._idle_since_s = inf
+        self._turn_s, self._turn_answer_s = scenario.network.turn_s, scenario.network.turn_answer_s
+        self._free_s = 0.0
         self._idle_waiting_s, self._refusals, self._events, self._batches = 0.0, 0, 0, 0
         self._rounds, self._responses, self._batch_rows = Columns(ROUNDS), Columns(RESPONSES), Columns(BATCHES)
 
@@ -81,7 +85,8 @@ class Simulation:
         """When the server is free to decide, with something new to decide about."""
         if self._batch is not None:
             return self._batch.ended_s
-        return min(float(self._devices.arrives_s.min()), self._asked_again_s)
+        next_s = min(float(self._devices.arrives_s.min()), self._asked_again_s)
+        return next_s if next_s >= self._free_s else self._free_s
 
     def _arrive(self, devices: Integers) -> None:
         """Rounds have reached the server."""
@@ -117,7 +122,10 @@ class Simulation:
         self._queue.add_all(requests)
 
     def _decide(self, now_s: float) -> None:
-        """Ask the idle server's scheduler for a batch."""
+        """Ask the idle server's scheduler for a batch, once the answers of the last one are out."""
+        if now_s < self._free_s:
+            self._asked_again_s = self._free_s
+            return
         decision = self._queue.next_batch(now_s)
         if not decision.batch:
             self._refuse(now_s, decision)
@@ -173,6 +181,7 @@ class Simulation:
         self._events += 1
         self._batches += 1
         self._batch = None
+        self._free_s = batch.ended_s + self._turn_s + self._turn_answer_s * len(clients)
 
     def _go_on(self, batch: _Batch) -> _Batch:
         """Requests that were computed in part wait for the rest; what is left of the batch."""

@@ -14,7 +14,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
 from specbench_kit.serving.timing import levels_of_trees
 from specbench_kit.specs import from_options
-from specbench_kit.traces.replay import ready, replay
+from specbench_kit.traces.replay import ready, replay, require_chains
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -22,12 +22,14 @@ from specbench_kit.traces.trace import TraceFile
 class Odds(ABC):
     """A stop rule's chances, where there is one: of passing a right token, and of stopping a wrong one.
 
-    `spread`: how much surer the draft model is of some tokens than of others, from 0 to 1.
+    `spread`: how much surer the draft model is of some tokens than of others, from 0 to 1. `overconfidence`: what the
+    draft model says of a token's odds, over what they are.
     """
 
     recall: float | None = None
     specificity: float | None = None
     spread: float = 0.0
+    overconfidence: float = 1.0
 
     @property
     def predictor(self) -> Predictor | None:
@@ -51,7 +53,7 @@ class Iid(Odds):
     length: int = 4
 
     def acceptance(self) -> Acceptance:
-        return iid(self.alpha, self.length, self.predictor, self.spread)
+        return iid(self.alpha, self.length, self.predictor, self.spread, self.overconfidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Positions(Odds):
     rates: tuple[float, ...]
 
     def acceptance(self) -> Acceptance:
-        return PerPosition(self.rates, self.predictor, self.spread)
+        return PerPosition(self.rates, self.predictor, self.spread, self.overconfidence)
 
 
 ODDS: Mapping[str, type[Odds]] = {"iid": Iid, "positions": Positions}
@@ -93,21 +95,29 @@ def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Accept
     """A trace, replayed under the method."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
+    require_traceable(method)
     prepared = ready(method, trace, deployment)
+    return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))
+
+
+def require_traceable(method: Method) -> None:
+    """Trees and pipelines have rounds in runs only."""
     try:
-        return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))
+        require_chains(method)
     except SkitError as error:
-        raise SkitError(f"{error}, with skit bench, and name the folder of that run as --acceptance") from error
+        raise SkitError(
+            f"{method.called}: {error}, with skit bench, and name the folder of that run as --acceptance"
+        ) from error
 
 
 def of_run(folder: Path, deployment: Deployment) -> Acceptance:
-    """The rounds of a run as it was; trees take the levels that the deployment gives time for."""
+    """The rounds of a run as it was; trees that grow on while they wait take the levels that there is time for."""
     run = RunDirectory.open(folder)
     records = run.records()
     method = parse_method(run.run["method"])
-    if not (method.overlaps and any(record.rounds for record in records)):
+    proactive: int | None = getattr(method, "proactive_depth", None)
+    if proactive is None or not (method.overlaps and any(record.rounds for record in records)):
         return Recorded(records)
-    proactive: int = getattr(method, "proactive_depth", 0)
     return Recorded(records, levels_of_trees(deployment, *_typical_row(records)), proactive)
 
 

@@ -1,4 +1,4 @@
-"""How sure a draft model is of each token where only odds are known: as often right as it says."""
+"""How sure a draft model is of each token where only odds are known."""
 
 from collections.abc import Sequence
 
@@ -15,18 +15,24 @@ class Surety:
 
     Beta-distributed with so much `spread`: 0 gives every token the same chance, towards 1 all are sure, rightly or
     wrongly (the variance is that share of rate x (1 - rate)). Of a token whose outcome is decided, the chance is drawn
-    from those that lead to it, so that of all tokens with chance p the share p is right.
+    from those that lead to it, so that of all tokens with chance p the share p is right. What the draft model says of
+    a token are these odds times its `overconfidence`.
     """
 
-    def __init__(self, rates: Sequence[float], spread: float) -> None:
+    def __init__(self, rates: Sequence[float], spread: float, overconfidence: float = 1.0) -> None:
         self.rates = np.array(rates)
-        self._spread = spread
+        self._spread, self._overconfidence = spread, overconfidence
         self._values = (np.arange(GRID) + 0.5) / GRID
         if 0 < spread < 1:
             self._below = np.array([self._tables(min(max(rate, 1 / GRID), 1 - 1 / GRID)) for rate in rates])
 
     def drawn(self, accepted: Integers, chance: Floats) -> Floats:
         """Of requests whose draft is right for so many tokens, from random numbers [requests, places]."""
+        chances = self._chances(accepted, chance)
+        told: Floats = chances * self._overconfidence / (1 + chances * (self._overconfidence - 1))
+        return told
+
+    def _chances(self, accepted: Integers, chance: Floats) -> Floats:
         if not self._spread or not len(self.rates):
             return np.broadcast_to(self.rates, chance.shape)
         places = np.arange(len(self.rates))

@@ -1,13 +1,14 @@
 """Replay where a chain's own tokens say where it ends: lengths at every offset as arrays, then a walk per request."""
 
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.decoding.policy import Chains, StopRule
-from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.decoding.records import EXPECTED_DIGITS, RequestRecord, RoundRecord
 from specbench_kit.deployments.alone import Alone
 from specbench_kit.errors import SkitError
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
@@ -39,6 +40,8 @@ class Lengths(NamedTuple):
     drafted: list[int]
     submitted: list[int]
     accepted: list[int]
+    expected: list[float | None]
+    """Accepted tokens that the rule reckons with, where it decides by a chance."""
 
 
 def replay_chains(
@@ -71,7 +74,7 @@ def _walk(trace: RequestTrace, max_draft: int, lengths: Lengths, clock: Alone, b
     """From round to round, each of which begins where the one before has ended."""
     offset, end, known = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
     while offset < end:
-        drafted, submitted, accepted = (column[offset] for column in lengths)
+        drafted, submitted, accepted = (column[offset] for column in lengths[:3])
         if drafted > max_draft:
             raise too_short(max_draft)
         if offset + accepted >= known:
@@ -92,6 +95,7 @@ def _walk(trace: RequestTrace, max_draft: int, lengths: Lengths, clock: Alone, b
             commit_s=0.0,
             end_s=spent.end_s - began_s,
             deepest=submitted,
+            expected=lengths.expected[offset],
         )
         offset += committed
 
@@ -103,14 +107,26 @@ def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> Length
     longest = np.minimum(rule.most, np.maximum(room, 0))
     right = right_tokens(trace)
     drafted, submitted = longest, longest
+    expected: list[float | None] = [None] * len(offsets)
     if rule.stops is not None:
         inside = (offsets[:, None] + np.arange(header.max_draft)) < len(trace.output_ids)
-        stops = rule.stops(Chains(trace.statistics.astype(np.float64), right & inside))
+        chains = Chains(trace.statistics.astype(np.float64), right & inside)
+        stops = rule.stops(chains)
         stop = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, rule.most + 1)
         drafted = np.minimum(stop, longest)
         submitted = drafted if rule.sends_last else drafted - (stop <= longest)
+        if rule.chances is not None:
+            expected = _expected(rule.chances(chains), submitted)
     accepted = np.minimum(right.cumprod(axis=1).sum(axis=1), submitted)
-    return Lengths(drafted.tolist(), submitted.tolist(), accepted.tolist())
+    return Lengths(drafted.tolist(), submitted.tolist(), accepted.tolist(), expected)
+
+
+def _expected(chances: NDArray[np.float64], submitted: Integers) -> list[float | None]:
+    """Of as many tokens as are submitted [offsets], by the chance of each of a chain [offsets, tokens]."""
+    sums = np.pad(chances.cumprod(axis=1).cumsum(axis=1), ((0, 0), (1, 0)))
+    reached = np.minimum(submitted, chances.shape[1])
+    found = sums[np.arange(len(sums)), reached].round(EXPECTED_DIGITS)
+    return [one if isfinite(one) else None for one in found.tolist()]
 
 
 def right_tokens(trace: RequestTrace) -> NDArray[np.bool_]:

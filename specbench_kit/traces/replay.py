@@ -155,7 +155,7 @@ def recorded(header: TraceHeader) -> Deployment:
 def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
     """The method made ready for a replay; one that reads what is not on record is refused before."""
     drafting, header = method.drafting, trace.header
-    _require_chains(method)
+    require_chains(method)
     if drafting.models and method.asks > Offer.TOKENS:
         header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
     if method.uses_drafter and not drafting.models:
@@ -178,7 +178,7 @@ def replay(
 
     Time is modelled: that of the deployment, or of the recording machine.
     """
-    _require_chains(method)
+    require_chains(method)
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or method.drafting.on_record):
@@ -199,7 +199,8 @@ def replay(
     return _replay_rounds(engine, active, traces, batch_size)
 
 
-def _require_chains(method: Method) -> None:
+def require_chains(method: Method) -> None:
+    """A method that a trace holds no rounds for is an error."""
     if method.pipeline is not None:
         raise SkitError(CHAINS.format("fills a pipeline"))
     if method.asks >= Offer.TREES:

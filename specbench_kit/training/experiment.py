@@ -98,6 +98,7 @@ def _train_family(name: str, settings: Settings, split: Split, report: Report) -
         Budget(settings.trials),
         settings.seed,
         lambda done, planned, _trial: report(f"training {name}", done, planned),
+        settings.space_of(name),
     )
     samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
     return Trained(name, found, settings.features, measure(found.scorer, samples, LATENCY_TRIALS))

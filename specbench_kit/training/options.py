@@ -53,6 +53,13 @@ class TrainingOptions:
         Option("Features, separated by commas; draft_position may be added.", TRAINING, parse=parse_features),
     ] = ("confidence", "entropy", "margin", "logit_std")
     trials: Annotated[int, Option("Hyper-parameter trials per family.", TRAINING)] = 12
+    space: Annotated[
+        tuple[str, ...],
+        Option(
+            "Values to draw in place of a family's own, as in mlp.batch_size=32,64,128. May be given several times.",
+            TRAINING,
+        ),
+    ] = ()
     operating_point: Annotated[str, Option("What thresholds aim at: throughput, fpr=RATE or balanced.", TRAINING)] = (
         "throughput"
     )

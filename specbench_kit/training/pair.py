@@ -27,5 +27,7 @@ def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
 
 
 def _hash(source: ModelSource) -> str:
+    if source.synthetic:
+        return source.location
     folder = Path(source.location)
     return hash_model(folder) if folder.is_dir() else str(read_config(source)._commit_hash)

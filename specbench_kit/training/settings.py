@@ -6,9 +6,10 @@ from specbench_kit.bench.settings import RECORDED_TOGETHER
 from specbench_kit.bench.settings import Settings as RecordSettings
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.errors import SkitError
-from specbench_kit.predictors.base import families
+from specbench_kit.predictors.base import Space, families
 from specbench_kit.predictors.points import LOCAL
 from specbench_kit.predictors.search import Budget
+from specbench_kit.predictors.spaces import changed_spaces
 from specbench_kit.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.training.options import TrainingOptions
 
@@ -37,6 +38,7 @@ class Settings(TrainingOptions):
         parse_operating_point(self.operating_point)
         for family in self.families:
             families.get(family)
+        changed_spaces(self.space)
         if self.max_draft is not None and self.max_draft < 1:
             raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
         if self.repeats < 1:
@@ -61,6 +63,10 @@ class Settings(TrainingOptions):
         """The families that are trained: all, unless some are named."""
         return tuple(dict.fromkeys(self.families)) or tuple(families.all())
 
+    def space_of(self, family: str) -> Space:
+        """What is searched, by hyper-parameter."""
+        return {**families.get(family).space, **changed_spaces(self.space).get(family, {})}
+
     def recording(self) -> RecordSettings:
         """The same for the recording of a trace."""
         shared = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
@@ -75,6 +81,7 @@ class Settings(TrainingOptions):
             "families": list(self.chosen_families),
             "features": list(self.features),
             "trials": self.trials,
+            "space": list(self.space),
             "seed": self.seed,
             "limit": self.limit,
             "operating_point": self.operating_point,

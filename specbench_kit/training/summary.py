@@ -4,7 +4,6 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from specbench_kit.predictors.base import families
 from specbench_kit.predictors.scoring import calibration
 from specbench_kit.training.contenders import Contender, Trained
 from specbench_kit.training.description import acceptance_curves, correlations, describe_split
@@ -27,7 +26,7 @@ def summarise(experiment: Experiment) -> Fields:
         "max_draft": experiment.split.test.max_draft,
         "split": describe_split(experiment.split),
         "timing": asdict(experiment.timing),
-        "families": {name: _trained(trained) for name, trained in experiment.trained.items()},
+        "families": {name: _trained(trained, experiment) for name, trained in experiment.trained.items()},
         "contenders": [_contender(one, experiment) for one in experiment.contenders],
         "decoding": evaluation.decoding(),
         "classification": evaluation.classification(),
@@ -42,7 +41,7 @@ def summarise(experiment: Experiment) -> Fields:
     }
 
 
-def _trained(trained: Trained) -> Fields:
+def _trained(trained: Trained, experiment: Experiment) -> Fields:
     found = trained.found
     return {
         "features": list(trained.names),
@@ -50,7 +49,7 @@ def _trained(trained: Trained) -> Fields:
         "validation_loss": found.best.loss,
         "default_loss": found.trials[0].loss,
         "trials": len(found.trials),
-        "grid": prod(map(len, families.get(trained.family)().space.values())),
+        "grid": prod(map(len, experiment.settings.space_of(trained.family).values())),
         "latency": dict(trained.latency),
     }
 

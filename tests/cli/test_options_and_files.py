@@ -10,9 +10,11 @@ import typer
 from run_builders import write_methods
 from typer.testing import CliRunner
 
+from specbench_kit.cli.commands import COMMANDS
 from specbench_kit.cli.config_file import configurable
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.main import app
+from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.errors import SkitError
 from specbench_kit.option import RUN, Option
 from specbench_kit.serving.options import Served, Simulated, parse_devices
@@ -111,11 +113,9 @@ def test_a_bad_file_is_one_line(walk: typer.Typer, tmp_path: Path, text: str, me
 def test_every_command_takes_a_file(tmp_path: Path) -> None:
     """A key that none of them knows is refused by each, so each has read it."""
     file = write(tmp_path, "no_such_option = 1")
-    names = [command.name for command in app.registered_commands]
-    assert len(names) > 10
-    for name in names:
+    for name in COMMANDS:
         with pytest.raises(SkitError, match="unknown option 'no_such_option'"):
-            RUNNER.invoke(app, [str(name), "--config", file], catch_exceptions=False)
+            RUNNER.invoke(app, [name, "--config", file], catch_exceptions=False)
 
 
 def test_a_simulation_from_a_file_is_that_of_the_command_line(tmp_path: Path) -> None:
@@ -156,3 +156,45 @@ def test_a_saved_report_is_made_again(tmp_path: Path) -> None:
 
 def test_settings_are_keywords_in_python() -> None:
     assert (Simulated(devices=(3,)).devices, Served(system=("sled",)).seeds) == ((3,), 3)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a paper may say of sampling."""
+
+    temperature: Annotated[float, Option("Of the target.", RUN)] = 0.0
+    top_p: Annotated[float, Option("Nucleus.", RUN)] = 1.0
+    top_k: Annotated[int, Option("Of the likeliest.", RUN)] = 0
+    max_new_tokens: Annotated[int, Option("Longest answer.", RUN)] = 128
+
+
+def test_what_a_paper_samples_with_goes_by_its_name() -> None:
+    made = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+    @options_of(Sampled)
+    def go(given: Given) -> None:
+        """Sample."""
+        print(Sampled(**given))
+
+    made.command()(configurable(go))
+    assert told(made, "--config", "specpipe-sampling") == str(Sampled(0.6, 0.9, 80))
+    assert told(made, "--config", "specedge-sampling", "--top-k", "5") == str(Sampled(0.7, 1.0, 5, 256))
+
+
+def test_a_number_with_a_unit_is_shown() -> None:
+    asked = ["load", "--server", "localhost:1", "--trace", "t.parquet", "--duration", "40ms"]
+    done = RUNNER.invoke(app, asked)
+    assert done.exit_code == 2
+    assert "Invalid value for '--duration': Input should be a valid number, not '40ms'" in done.output
+
+
+@pytest.mark.parametrize("asked", [["record"], ["tune", "--replay", "t.parquet", "--method", "fixed-k"]])
+def test_a_folder_for_a_file_is_refused_before_the_work(asked: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SkitError, match="is a folder: give the file to be written"):
+        RUNNER.invoke(app, [*asked, "--out", str(tmp_path)], catch_exceptions=False)
+
+
+def test_nothing_is_left_of_a_bar_that_never_began(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SkitError), stepping_bar():
+        raise SkitError("nothing to do")
+    assert capsys.readouterr().err == ""

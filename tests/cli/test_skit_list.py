@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from command_line import environment, error_line, skit, skit_here
+from typer.testing import CliRunner
 
+from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.cli.listing import KINDS, SLOW
+from specbench_kit.cli.main import app
 from specbench_kit.datasets.base import datasets
 from specbench_kit.methods.base import GROUPS, methods
 
@@ -76,12 +79,33 @@ def test_an_unknown_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["list"], ["list", "--json"]])
 def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) -> None:
+    assert imported_by(*arguments) & HEAVY == set()
+
+
+def test_only_the_command_that_is_run_is_imported() -> None:
+    help_of_all, listing = imported_by("--help"), imported_by("list")
+    mine = {f"specbench_kit.cli.{name}" for name in ("commands", "main")}
+    assert {name for name in help_of_all if name.startswith("specbench_kit.cli.")} == mine
+    assert "specbench_kit.cli.listing" in listing
+    assert listing & {"specbench_kit.cli.bench", "specbench_kit.bench.settings"} == set()
+    assert (help_of_all | listing) & {"rich", "pydantic", "http.client"} == set()
+
+
+def test_help_says_of_each_command_what_the_command_says() -> None:
+    said = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    for name in COMMANDS:
+        first = load_command(name).help.partition("\n\n")[0]
+        assert f" {name} {' '.join(first.split())}" in said
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """Every module that a command had loaded when it ended."""
     code = (
         f"import sys; sys.argv = ['skit', *{arguments}]\n"
         "from specbench_kit.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as end:\n    assert not end.code\n"
-        f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)\n"
+        "print(*sys.modules, file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
-    assert done.stderr == "[]\n"
+    return set(done.stderr.split())

@@ -239,6 +239,8 @@ c_s = 0.01
         (["--backend", "cloud"], "--backend must be processes or ray, not 'cloud'"),
         (["--timeline", "5"], "--timeline takes FROM:TO in simulated seconds"),
         (["--warm-up", "50"], "the warm-up of 50 s must end before the 40 s that are simulated"),
+        (["--acceptance", "record", "--warm-up", "50"], "the warm-up of 50 s must end before the 40 s"),
+        (["--acceptance", "record", "--system", "specedge"], "specedge: a trace holds chains"),
         (["--estimator-factor", "0"], "the estimator's factor must be above 0"),
         (["--estimator-factor", "wrong"], "--estimator-factor takes numbers with commas between them"),
         (["--estimator-profile", "PROFILE"], "is of llama3.1-70b, but the server runs qwen3-32b"),

@@ -57,7 +57,9 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, dic
 
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, dict[str, Any], str]) -> None:
-    folder, summary, _ = over_round_trips
+    folder, summary, said = over_round_trips
+    marked = [line.split()[:2] for line in said.splitlines() if " * " in line]
+    assert marked == [[f"{one['place']['link.rtt_s']:g}", one["method"]] for one in summary["fastest"]]
     with (folder / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     methods = ["autoregressive", "fixed-k", "threshold:max_draft=6"]

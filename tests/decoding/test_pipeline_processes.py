@@ -115,7 +115,10 @@ def test_processes_take_the_same_steps_to_the_same_output(
         assert len({stage for _, stage, _ in told}) == 2
 
 
-@pytest.mark.parametrize("spec", ["autoregressive", "specinfer", "fixed-k", "specedge:depth=3", "eagle"])
+@pytest.mark.parametrize(
+    "spec",
+    ["autoregressive", "specinfer", "specinfer:branching=2-1-2,guesses=4", "fixed-k", "specedge:depth=3", "eagle"],
+)
 def test_rounds_pass_through_the_processes(
     spec: str, runners: Runners, requests_: list[Request], stages: ProcessStages
 ) -> None:

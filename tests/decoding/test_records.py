@@ -1,6 +1,7 @@
 """Lines of `requests.jsonl`: what is written is what is read, and what is wrong is said."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,14 @@ def test_a_record_survives_its_line() -> None:
     assert RequestRecord.from_json(line) == RECORD
     assert RequestRecord.from_json(line.encode()) == RECORD
     assert RequestRecord.from_dict(json.loads(line)) == RECORD
+
+
+def test_a_line_says_what_was_expected_only_where_something_was() -> None:
+    told = replace(RECORD, rounds=[replace(ROUND, expected=1.25)])
+    assert "expected" not in RECORD.to_json()
+    assert json.loads(told.to_json())["rounds"][0]["expected"] == 1.25
+    both = replace(RECORD, rounds=[ROUND, *told.rounds])
+    assert [RequestRecord.from_json(one.to_json()) for one in (told, both)] == [told, both]
 
 
 def test_what_a_newer_kit_adds_is_passed_over() -> None:

@@ -12,9 +12,11 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import parse_value
 from specbench_kit.deployments.listing import entries
 from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, find, load
+from specbench_kit.deployments.restoring import restore
 from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
+from specbench_kit.profilers.interconnects import find_interconnect
 from specbench_kit.profilers.loading import read
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.software import find_software
@@ -85,7 +87,7 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
     assert deployment.description.endswith(".")
     described = json.loads(json.dumps(describe(deployment), allow_nan=False))
     for role in ("drafter", "verifier"):
-        assert described[role]["latency"]["form"] in ("interactions", "context", "work")
+        assert described[role]["latency"]["form"] in ("interactions", "context", "work", "leaps")
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
         assert (", roofline" in described[role]["origin"]) == ("stands for " in described[role]["origin"])
@@ -128,7 +130,9 @@ def test_derived_profiles_follow_from_the_data_sheets(path: Path) -> None:
     assert "not measured" in profile.reference
     assert isinstance(roofline, Roofline)
     assert judge(profile).kind == "possible"
-    assert asdict(roofline.estimate(find_software(profile.software))) == pytest.approx(profile.coefficients)
+    over = find_interconnect("nvlink3") if profile.tensor_parallel > 1 else None
+    estimate = roofline.estimate(find_software(profile.software), profile.tensor_parallel, over)
+    assert asdict(estimate) == pytest.approx(profile.coefficients)
 
 
 def test_local_is_this_machine() -> None:
@@ -181,6 +185,15 @@ def test_profiles_and_coefficients_make_way_for_each_other(own: Path) -> None:
     assert "wisp-table-12" in deployment.verifier.origin
     slower = built("specedge", "verifier.coefficients.a_s=1e-3")
     assert slower.verifier.latency.seconds([(5, 100)]) == pytest.approx(0.0942 + 5e-3)
+
+
+def test_a_stage_time_that_leaps_with_every_tile_of_tokens() -> None:
+    deployment = built("specpipe-published", "verifier.coefficients.leap_s=0.1")
+    seconds = [deployment.verifier.latency.seconds([(new, 9)]) for new in (1, 64, 65, 128, 129)]
+    assert seconds == pytest.approx([0.30239, 0.30239, 0.40239, 0.40239, 0.50239])
+    assert restore(describe(deployment)) == deployment
+    with pytest.raises(SkitError, match="coefficients: tile must be at least 1 token, not 0"):
+        built("specpipe-published", "verifier.coefficients.tile=0")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import BUSY, READINGS
 from live_server import serving
 
 from specbench_kit.decoding.latency import ServedModel, sums_of
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection
 from specbench_kit.live.profile import run
-from specbench_kit.live.profile.busy import Busy, Load, Round, window
+from specbench_kit.live.profile.busy import Batch, Busy, Load, Round, Turn, batches, turns
 from specbench_kit.live.profile.settings import Settings
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS, features
@@ -18,15 +19,34 @@ from specbench_kit.profilers.base import COEFFICIENTS, features
 CALLER = Caller("same", 64)
 
 
-def test_a_window_is_between_the_last_answers_of_two_batches_that_found_all_sessions_there() -> None:
-    load = Load(sessions=2, drafted=1, context=9)
-    moments = [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.41), (4, 0.42), (5, 0.5), (6, 0.6), (7, 0.7)]
-    rounds = [Round(0.0, 0.0, arrived_s, batch, (2, 8 + batch)) for batch, arrived_s in moments]
-    found = window(rounds, load)
-    assert found is not None
-    assert found.batches == [[(2, 12), (2, 12)], [(2, 13)]]
-    assert found.seconds == pytest.approx(0.5 - 0.3)
-    assert window(rounds[:4], load) is None
+def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None:
+    told = [(4, 0.41, 9), (5, 0.44, 7), (4, 0.42, 8), (4, 0.45, 7)]
+    rounds = [Round(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in told]
+    assert batches(rounds) == [
+        Batch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2)),
+        Batch([(2, 7)], 0.05, None),
+    ]
+
+
+def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
+    """Batch 5 waited for 4 and began 20 ms behind it; the round of 6 came when 5 was through; of 7 there is no 8."""
+    told = [(4, 1.00, 0.0), (4, 1.01, 0.0), (5, 1.12, 0.08), (6, 1.32, 0.05), (9, 2.0, 0.1)]
+    rounds = [Round(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in told]
+    assert turns(rounds) == [Turn(2, pytest.approx(0.02))]
+
+
+def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
+    between = [Turn(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [Turn(1, 0.9)]
+    assert run._turn(between) == pytest.approx((1e-3, 2e-4))
+    assert run._turn([]) == (0.0, 0.0)
+
+
+def test_what_verifications_of_one_load_scatter_by_is_found() -> None:
+    """However wrong the fit is about the load."""
+    random, told = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3])
+    seconds = 0.05 * random.lognormal(0.0, np.sqrt(np.log(1 + 0.2**2)), 4000)
+    loads = [[Batch([(2, 7)], one, None) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
+    assert run._scatter(told, loads) == pytest.approx(0.2, rel=0.05)
 
 
 def test_rows_are_what_the_server_computed() -> None:
@@ -53,12 +73,14 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     settings = Settings(server="", to=tmp_path / "server.toml", sessions=4, window_s=0.02)
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
-        run.profile_server(settings, lambda *_: None)
+        monkeypatch.setenv(READINGS, str(BUSY))
+        assert "DISTURBED MACHINE: the host withheld" in run.profile_server(settings, lambda *_: None).text
     profile = loading.load(str(settings.to))
     assert (profile.form, profile.source, profile.model_hash) == ("served", "measured", "0")
     assert set(profile.coefficients) == set(COEFFICIENTS["served"])
     assert profile.latency().seconds([(5, 50)]) > 0
-    assert profile.fit["wire_s"] >= 0
+    assert profile.fit["wire_s"] > 0
+    assert profile.fit["frame_s"] > 0
 
 
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:

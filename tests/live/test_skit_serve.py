@@ -52,7 +52,7 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
         service.desk.batches.deliver = deliver
         (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
         before = read_rows(folder / "requests.jsonl")
-        resumed = skit_here(*command, "--resume")
+        resumed = skit(*command, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     after = read_rows(folder / "requests.jsonl")
     assert after[: len(before)] == before

@@ -197,3 +197,8 @@ def test_shares_have_to_be_chances(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "shares": [0.9, 0.9]}))
     with pytest.raises(SkitError, match="its shares are not chances of ranks"):
         load(path)
+
+
+def test_a_tree_that_does_not_exist_is_one_line() -> None:
+    with pytest.raises(SkitError, match="there is no tree of 2 nodes on 1 levels with 3 children at most: allow more"):
+        fastest((0.5, 0.2, 0.1), (2,), 1, 0.001, lambda _: 0.01)

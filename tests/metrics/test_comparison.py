@@ -101,6 +101,11 @@ def test_equal_times_are_no_win(tmp_path):
     assert f"no difference from `{other}` is shown" in wording.headline(found)
 
 
+def test_of_many_methods_a_sentence_names_the_first() -> None:
+    assert wording._some(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert wording._some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+
+
 def test_a_difference_inside_its_interval_is_called_none(tmp_path):
     rng = np.random.default_rng(1)
     records = in_turn(records_of(4, 0.7, 30, 24))

@@ -5,6 +5,7 @@ from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.search import Budget, Found, Trial, log_loss, search
+from specbench_kit.predictors.spaces import changed_spaces
 
 TRAIN, VALID = synthetic(600, seed=1), synthetic(300, seed=2)
 
@@ -36,6 +37,19 @@ def test_every_trial_lies_in_the_space() -> None:
     space = families.get("xgboost").space
     for trial in run("xgboost", Budget(trials=8)).trials:
         assert all(value in space[name] for name, value in trial.params.items())
+
+
+def test_a_space_of_ones_own_is_drawn_from() -> None:
+    space = {**families.get("logistic").space, **changed_spaces(["logistic.C=0.3,3"])["logistic"]}
+    found = search(families.get("logistic")(), TRAIN, VALID, Budget(9), space=space)
+    assert {trial.params["C"] for trial in found.trials[1:]} == {0.3, 3.0}
+    assert changed_spaces(["mlp.batch_norm=true", "mlp.batch_size=32,64"])["mlp"] == {
+        "batch_norm": (True,),
+        "batch_size": (32, 64),
+    }
+    for text, problem in (("mlp.depth=3", "mlp has hidden"), ("mlp", "write FAMILY"), ("mlp.dropout=x", "'x' is no")):
+        with pytest.raises(SkitError, match=problem):
+            changed_spaces([text])
 
 
 def test_used_up_seconds_end_the_search_after_the_trial_at_hand() -> None:

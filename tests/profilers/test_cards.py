@@ -25,6 +25,9 @@ BILLIONS = {
     "llama2-7b": 6.738,
     "vicuna-13b": 13.02,
     "vicuna-33b": 32.53,
+    "vicuna-68m": 0.0680,
+    "vicuna-160m": 0.1624,
+    "llama3.3-70b": 70.55,
 }
 """As the models' own pages give them."""
 

@@ -6,11 +6,12 @@ import pytest
 
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.base import COEFFICIENTS, MODELS, Form, features
+from specbench_kit.profilers.base import COEFFICIENTS, MODELS, Form, features, terms
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.interconnects import find_interconnect
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
-from specbench_kit.profilers.software import FUSED, find_software
+from specbench_kit.profilers.software import FUSED, Reached, Software, find_software
 from specbench_kit.profilers.workload import batches, verification
 
 A100 = Roofline(find_device("a100-80"), bundled_architectures()["qwen3-32b"], "bfloat16")
@@ -81,7 +82,7 @@ def test_a_cpu_is_judged_by_its_cores() -> None:
     assert roofline.device.peak("float32") == 2 * find_device("cpu").peak("float32")
 
 
-@pytest.mark.parametrize("form", ["interactions", "context", "work"])
+@pytest.mark.parametrize("form", ["interactions", "context", "work", "hosted"])
 def test_features_are_what_the_latency_models_multiply(form: Form) -> None:
     rows = [(3, 10), (1, 7), (20, 0)]
     for place, name in enumerate(COEFFICIENTS[form]):
@@ -94,3 +95,24 @@ def test_table_12_gives_the_papers_times() -> None:
     cold, short = (1500, 0), (5, 500)
     milliseconds = [1e3 * model.seconds(rows) for rows in ([cold], [short], [short] * 16, [cold, short])]
     assert milliseconds == pytest.approx([142.195, 17.423, 55.865, 144.758], abs=5e-4)
+
+
+def test_a_forward_waits_for_its_host_where_that_takes_longer() -> None:
+    reached = Reached(launch_s=1e-3, request_s=1e-4)
+    roofline = roofline_of(load("wisp-table-12"))
+    assert isinstance(roofline, Roofline)
+    device = roofline.estimate(Software("x", "x", "", anywhere=Reached()))
+    hosted = roofline.estimate(Software("x", "x", "", anywhere=reached))
+    host_s = 1e-3 * roofline.architecture.layers
+    assert hosted.seconds([(1, 0)] * 3) == host_s + 3e-4 > device.seconds([(1, 0)] * 3)
+    assert sum(terms("hosted", asdict(hosted), sums_of([(1, 0)] * 3))) == hosted.seconds([(1, 0)] * 3)
+    assert hosted.seconds([(4096, 0)]) == device.seconds([(4096, 0)]) > host_s
+
+
+def test_a_slower_share_of_the_interconnect_tells_where_cards_share_a_model() -> None:
+    over = find_interconnect("nvlink3")
+    whole, half = (Software("x", "x", "", anywhere=Reached(interconnect=share)) for share in (1.0, 0.5))
+    assert A100.estimate(half).token_s == A100.estimate(whole).token_s
+    alone_s = A100.estimate(whole).token_s
+    whole_s, half_s = (A100.estimate(one, 2, over).token_s for one in (whole, half))
+    assert half_s - alone_s == pytest.approx(2 * (whole_s - alone_s))

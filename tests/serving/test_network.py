@@ -9,10 +9,11 @@ import pytest
 
 from specbench_kit.deployments.base import Link
 from specbench_kit.errors import SkitError
-from specbench_kit.serving.crossings import SharedUplink
+from specbench_kit.serving.crossings import Crossings, SharedUplink
 from specbench_kit.serving.link_trace import LinkTrace, read_link_trace
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.network import Network
+from specbench_kit.serving.scripts import Scripts
 from specbench_kit.serving.simulation import simulate
 from tests.serving.scenes import DEPLOYMENT, calm, scenario
 
@@ -55,6 +56,38 @@ def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
     assert (np.diff(rounds["arrived_s"][order]) >= takes_s[order][1:] - 1e-9).all()
     missed = [figures(scene, one)["overall"]["deadline_miss_rate"] for one in (alone, shared)]
     assert missed[0] < missed[1]
+
+
+def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
+    scripts = Scripts(scenario(devices=3), 0)
+    crossings, planned = Crossings(Network(frame_s=0.5), scripts.fleet, on_edge=True), scripts.present(np.arange(3))
+    moved, arrives_s = crossings.up(np.arange(3), planned, np.array([2.0, 1.0, 9.0]) - planned["up_s"])
+    assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx({1: 1.5, 0: 2.5, 2: 9.5})
+    assert crossings.late_down_s(np.array([2, 0]), scripts.present(np.array([2, 0])), 20.0).tolist() == [0.5, 1.0]
+
+
+def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
+    """And no longer than that where a round waits; answers leave as before."""
+    scene = replace(scenario(devices=12, duration_s=8.0), network=Network(turn_s=0.01, turn_answer_s=0.002))
+    found = simulate(scene)
+    batches, rounds = found.batches, found.rounds
+    free_s = batches["ended_s"][:-1] + 0.01 + 0.002 * batches["size"][:-1]
+    assert (batches["started_s"][1:] >= free_s - 1e-9).all()
+    first = [rounds["arrived_s"][rounds["batch"] == place].min() for place in range(1, len(free_s) + 1)]
+    waits = batches["left_waiting"][:-1] > 0
+    waits |= np.array(first) <= free_s
+    assert waits.sum() > 5
+    assert batches["started_s"][1:][waits] == pytest.approx(free_s[waits])
+
+
+def test_verifications_scatter_around_what_they_take() -> None:
+    scene = scenario(devices=4, duration_s=60.0)
+    batches = simulate(replace(scene, verify_cv=0.3)).batches
+    share = (batches["ended_s"] - batches["started_s"]) / (batches["expected_s"] - batches["started_s"])
+    assert share.mean() == pytest.approx(1.0, abs=4 * 0.3 / np.sqrt(len(share)))
+    assert share.std() == pytest.approx(0.3, rel=0.15)
+    with pytest.raises(SkitError, match="--verify-cv takes a share from 0 on, not -1"):
+        replace(scene, verify_cv=-1.0)
 
 
 @pytest.mark.parametrize(

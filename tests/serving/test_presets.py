@@ -76,11 +76,11 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
 
 
 def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
-    preset = presets.get("wisp-figure-7")
-    assert preset.published[0] == Published("fcfs", "figures.overall.violation_rate", None, {"devices": 40})
-    row = {"series": "fcfs", "devices": 40, "figures": {"overall": {"violation_rate": {"mean": 0.2}}}}
-    pair = beside(preset, [row])[0]
-    assert pair["simulated"] == {"mean": 0.2}
+    preset = presets.get("wisp-figure-8")
+    assert preset.published[-1] == Published("wisp", "figures.violations.queue_dominant", None, {"devices": 120})
+    row = {"series": "wisp", "devices": 120, "figures": {"violations": {"queue_dominant": {"mean": 2.0}}}}
+    pair = beside(preset, [row])[-1]
+    assert pair["simulated"] == {"mean": 2.0}
     assert pair["simulated_over_published"] is None
 
 

@@ -7,6 +7,7 @@ import pytest
 from scenes import DEPLOYMENT, scenario
 
 from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
@@ -86,3 +87,12 @@ def test_tokens_are_as_often_right_as_their_chances_say() -> None:
         of = (chances >= low) & (chances < low + 0.15)
         assert accepted[of].mean() == pytest.approx(chances[of].mean(), abs=0.03)
     assert chances.var() == pytest.approx(0.4 * 0.7 * 0.3, abs=0.005)
+
+
+def test_an_overconfident_draft_model_tells_higher_odds_of_the_same_tokens() -> None:
+    accepted, random = np.array([0, 1]), np.array([[0.2], [0.6]])
+    honest, proud = (iid(0.5, 1, spread=0.4, overconfidence=by).typical.surety for by in (1.0, 3.0))
+    is_so, told = honest.drawn(accepted, random), proud.drawn(accepted, random)
+    assert told / (1 - told) == pytest.approx(3 * is_so / (1 - is_so))
+    with pytest.raises(SkitError, match="overconfidence must be above 0, not 0"):
+        iid(0.5, 1, overconfidence=0.0)

@@ -1,11 +1,13 @@
 """What devices ask for and what becomes of their drafts: acceptance, arrivals, promises, memory."""
 
 import os
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
+from report_builders import make_record, make_round
 from scenes import calm
 from trace_builders import MAX_DRAFT, made_requests
 
@@ -52,6 +54,13 @@ def test_what_is_typical_is_the_average_of_what_is_drawn(source: PerPosition) ->
     assert submitted == pytest.approx(source.typical.submitted, rel=0.02)
     assert 1 + accepted == pytest.approx(source.typical.committed, rel=0.02)
     assert all(one.accepted <= one.submitted <= one.steps <= source.typical.longest for one in rounds)
+
+
+def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
+    tree = replace(make_round(drafted=6, submitted=5, accepted=2), parents=(0, 0, 1, 1, 3), path=(1, 3), deepest=3)
+    chain = make_round(drafted=4, submitted=3, accepted=1)
+    assert drawn(Recorded([make_record("tree", tree)]), 1) == [Round(3, 5, 2)]
+    assert drawn(Recorded([make_record("chain", chain)]), 1) == [Round(4, 3, 1)]
 
 
 def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:

@@ -17,6 +17,11 @@ def test_a_pair_is_known_by_the_content_of_its_folders(tiny: TinyPair) -> None:
     assert found == PairHashes(hash_model(tiny.target), hash_model(tiny.draft))
 
 
+def test_a_synthetic_pair_is_known_by_its_options() -> None:
+    draft = "synthetic:ranks=0.7"
+    assert identify("synthetic", draft) == PairHashes("synthetic", draft)
+
+
 def test_a_missing_model_is_one_line(tiny: TinyPair, tmp_path: Path) -> None:
     with pytest.raises(SkitError, match="no target model"):
         identify(str(tmp_path / "nowhere"), str(tiny.draft))

@@ -1,4 +1,4 @@
-"""`skit load` and `skit validate`: a server under many devices, and the simulator beside it."""
+"""`skit load`: a server under many devices."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
-from specbench_kit.deployments.restoring import restore
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.load.drive import LATE_S, Drive
 from specbench_kit.live.load.settings import Settings
+from specbench_kit.machine.probe import probe_here
+from specbench_kit.machine.watch import Watch
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.reports.live import report
@@ -27,7 +28,6 @@ from specbench_kit.serving.events import write_events
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import of_trace
 from specbench_kit.serving.systems.base import System
@@ -37,7 +37,8 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 Fields = dict[str, Any]
 Report = Callable[[str, int, int], None]
 TRACE = "trace.parquet"
-VALIDATION = "validation"
+OF_SERVER = ("frame_s", "turn_s", "turn_answer_s")
+BESIDE = ("wire_s", "verify_cv", *OF_SERVER)
 RAMP_S = 5.0
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -62,51 +63,30 @@ def load(settings: Settings, told: Report) -> Outcome:
             f"the server holds the KV of {welcome.limits.slots} sessions, and whose is evicted is not simulated: start "
             f"it with --slots {max(settings.devices)}"
         )
-    deployment, wire_s = _deployment(settings, trace, welcome.model_hash)
+    deployment, beside = _deployment(settings, trace, welcome.model_hash)
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
-    scenarios = {devices: _scenario(config, devices, trace, deployment) for devices in settings.devices}
+    scenarios = {devices: scene_of(config, devices, trace, deployment) for devices in settings.devices}
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
-    run = _describe(settings, config, trace, deployment, welcome) | {"wire_s": wire_s}
+    run = _describe(settings, config, trace, deployment, welcome) | beside
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
-    texts, rows = _texts(trace), list[Fields]()
+    texts, rows, machine = _texts(trace), list[Fields](), list[Fields]()
     for done, (devices, scenario) in enumerate(scenarios.items()):
         told(f"{devices} devices", done, len(scenarios))
+        watch = Watch(probe_here(), torch.device("cpu"))
         driven = Drive(scenario, settings.seed, connection, texts).run()
-        rows.append({**_row(scenario, devices, driven.result), "late_s": list(driven.late_s)})
+        machine.append(watch.end({}))
+        rows.append({**row_of(scenario, devices, driven.result), "late_s": list(driven.late_s)})
         if settings.events:
             write_events(folder / "events", f"devices-{devices}", driven.result)
         connection.reconnect()
     told("done", len(scenarios), len(scenarios))
     connection.close()
     summary: Fields = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
+    run["machine"] = machine
     text = report.of_load(run, summary)
     _write(folder, run, summary, text)
     return Outcome(folder, run, summary, text)
-
-
-def validate(folder: Path, told: Report) -> Outcome:
-    """The same scenarios in the simulator, beside what was measured: into the run's folder."""
-    run, summary = _read(folder / "run.json"), _read(folder / "summary.json")
-    if run.get("command") != "load":
-        raise SkitError(f"{folder} is no run of skit load")
-    trace, deployment, config = TraceFile(folder / TRACE), restore(run["deployment"]), run["config"]
-    # What the profile says of the wire is there in the measurement already, beside the link that is shaped.
-    link = deployment.link
-    deployment = replace(deployment, link=replace(link, rtt_s=link.rtt_s + run.get("wire_s", 0.0)))
-    rows = []
-    for done, measured in enumerate(summary["rows"]):
-        devices = measured["devices"]
-        told(f"{devices} devices", done, len(summary["rows"]))
-        scenario = _scenario(config, devices, trace, deployment)
-        simulated = _row(scenario, devices, simulate(scenario, config["seed"]))
-        rows.append({"devices": devices, "measured": measured, "simulated": simulated})
-    told("done", len(rows), len(rows))
-    found = {"rows": [{**row, "apart": report.apart(row["measured"], row["simulated"])} for row in rows]}
-    text = report.of_validation(run, found)
-    write_text(folder / f"{VALIDATION}.json", to_json(found))
-    write_text(folder / f"{VALIDATION}.md", text)
-    return Outcome(folder, run, found, text)
 
 
 def _connect(settings: Settings, trace: TraceFile) -> Connection:
@@ -120,10 +100,10 @@ def _connect(settings: Settings, trace: TraceFile) -> Connection:
         raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost
 
 
-def _deployment(settings: Settings, trace: TraceFile, target: str) -> tuple[Deployment, float]:
+def _deployment(settings: Settings, trace: TraceFile, target: str) -> tuple[Deployment, dict[str, float]]:
     """Devices as fast as the trace's machine, the link that was given, and a server as fast as its profile says.
 
-    Besides the seconds that the profile found a round to take beyond the server.
+    Besides, what the profile found rounds and messages to take beside verifications.
     """
     here, link = recorded(trace.header), settings.link or Link()
     found = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
@@ -143,10 +123,11 @@ def _deployment(settings: Settings, trace: TraceFile, target: str) -> tuple[Depl
         cached_prompts=False,
         description="Devices that draft for a real server; only their own time and the link are modelled.",
     )
-    return deployment, float(found.fit.get("wire_s", 0.0))
+    return deployment, {name: float(found.fit.get(name, 0.0)) for name in BESIDE}
 
 
-def _scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
+def scene_of(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
+    """What so many devices do at the server."""
     method = ready(parse_method(config["method"]), trace, deployment)
     return Scenario(
         deployment,
@@ -168,12 +149,26 @@ def _texts(trace: TraceFile) -> list[RequestTrace]:
     return [text for text in trace if text.output_ids]
 
 
-def _row(scenario: Scenario, devices: int, result: Result) -> Fields:
+def row_of(scenario: Scenario, devices: int, result: Result) -> Fields:
+    """A row of a summary."""
     found = figures(scenario, result)
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    return {"devices": devices, "round_s": dict(_spread(round_s)), "figures": found}
+    return {
+        "devices": devices,
+        "round_s": dict(_spread(round_s)),
+        "slower": _slower(scenario, result),
+        "figures": found,
+    }
+
+
+def _slower(scenario: Scenario, result: Result) -> float | None:
+    """The time that batches took, over what was expected of them."""
+    started_s, ended_s, expected_s = (result.batches[name] for name in ("started_s", "ended_s", "expected_s"))
+    counted = started_s >= scenario.warmup_s
+    thought_s = float((expected_s - started_s)[counted].sum())
+    return float((ended_s - started_s)[counted].sum()) / thought_s if thought_s > 0 else None
 
 
 def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
@@ -194,16 +189,6 @@ def _describe(settings: Settings, config: Fields, trace: TraceFile, deployment: 
         **({"shaped_link": finite(settings.link)} if settings.link else {}),
         **provenance.collect(settings.argv),
     }
-
-
-def _read(path: Path) -> Fields:
-    try:
-        found = parse(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise SkitError(f"cannot read {path}: {error}; name the folder of a finished run of skit load") from error
-    if not isinstance(found, dict):
-        raise SkitError(f"{path} holds no object: name the folder of a run of skit load")
-    return found
 
 
 def _write(folder: Path, run: Fields, summary: Fields, text: str) -> None:

@@ -43,8 +43,10 @@ class Settings:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if min(self.devices) < 1:
+            raise SkitError(f"--devices must be at least 1, not {min(self.devices)}")
         if not 0 <= self.warmup_s < self.duration_s:
-            raise SkitError(f"--warm-up must end before the {self.duration_s:g} s that are measured")
+            raise SkitError(f"--warm-up must end before the {self.duration_s:g} s of --duration that are measured")
 
     def described(self) -> dict[str, Any]:
         """What decides the outcome, as `run.json` has it."""

@@ -1,9 +1,10 @@
 """Loads that keep a server busy: sessions whose next draft leaves as soon as the last one is answered."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
+from threading import Event
 from typing import Any, NamedTuple
 
 from specbench_kit.decoding.clock import reading_s
@@ -12,8 +13,6 @@ from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import Status, Up
 
-FIRST = 2
-"""Batches that do not count: they begin while not all sessions are there yet."""
 LEAST = 6
 """Rounds of every session, however long they take."""
 SPACE = 64
@@ -22,25 +21,39 @@ SPACE = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """So many sessions, tokens in a draft and tokens before it; `cold`: each round is of a new session."""
+    """So many sessions, tokens in a draft and tokens before it; `cold`: each round is of a new session.
+
+    A draft leaves `pause_s` after the last answer, as it does where it is made in the meantime.
+    """
 
     sessions: int
     drafted: int
     context: int
     cold: bool = False
+    pause_s: float = 0.0
 
 
-class Window(NamedTuple):
-    """Batches one behind the other: what each held, and the seconds of all."""
+class Batch(NamedTuple):
+    """Its rows, the seconds of its verification, and those by which one of its answers came behind another."""
 
-    batches: list[list[Row]]
+    rows: list[Row]
+    verify_s: float
+    apart_s: float | None
+
+
+class Turn(NamedTuple):
+    """From one verification to the next, for which a round waited already: answers of the first, and seconds."""
+
+    answers: int
     seconds: float
 
 
 class Round(NamedTuple):
-    """One answer: seconds of the round trip and of the verification, when it arrived, in which batch, and its row."""
+    """One answer: seconds of the round trip, in the queue and of the verification, when it arrived, in which batch, and
+    its row."""
 
     trip_s: float
+    queue_s: float
     verify_s: float
     arrived_s: float
     batch: int
@@ -105,6 +118,8 @@ class Busy:
         self.connection.send(Up(close={"session": session.name}))
 
     def _send(self, session: _Session, load: Load) -> None:
+        if load.pause_s:
+            Event().wait(load.pause_s)
         session.round, session.sent_s = session.round + 1, reading_s()
         draft = {"session": session.name, "round": session.round, "base": session.base, "tokens": [1] * load.drafted}
         self.connection.send(Up(draft=draft))
@@ -119,25 +134,35 @@ class Busy:
         session = self._sessions[told.session]
         row = session.base - told.cached + load.drafted, told.cached
         session.base += len(told.path) + 1
-        return session, Round(arrived_s - session.sent_s, told.verify_us / 1e6, arrived_s, told.number, row)
+        trip_s = arrived_s - session.sent_s
+        return session, Round(trip_s, told.queue_us / 1e6, told.verify_us / 1e6, arrived_s, told.number, row)
 
 
-def window(rounds: Iterable[Round], load: Load) -> Window | None:
-    """Batches from after the first to before the last of a load; None where it was too short."""
+def batches(rounds: Iterable[Round]) -> list[Batch]:
+    """Rounds by the batch that they were verified in."""
+    return [_batch(together) for together in _by_batch(rounds).values()]
+
+
+def turns(rounds: Iterable[Round]) -> list[Turn]:
+    """What a busy server takes between its verifications, by the first answers of each: the way here is the same."""
+    together, found = _by_batch(rounds), list[Turn]()
+    for number, after in together.items():
+        if (before := together.get(number - 1)) is not None:
+            began_s = min(one.arrived_s for one in after) - after[0].verify_s
+            seconds = began_s - min(one.arrived_s for one in before)
+            if max(one.queue_s for one in after) > seconds > 0:
+                found.append(Turn(len(before), seconds))
+    return found
+
+
+def _by_batch(rounds: Iterable[Round]) -> dict[int, list[Round]]:
     by_number: dict[int, list[Round]] = {}
     for one in rounds:
         by_number.setdefault(one.batch, []).append(one)
-    whole = list(_without_ends(by_number, load))
-    if len(whole) < FIRST:
-        return None
-    began_s, *ended_s = [max(one.arrived_s for one in batch) for batch in whole]
-    return Window([[one.row for one in batch] for batch in whole[1:]], ended_s[-1] - began_s)
+    return by_number
 
 
-def _without_ends(by_number: dict[int, list[Round]], load: Load) -> Iterator[list[Round]]:
-    """The last round of every session is answered while fewer and fewer are there."""
-    left = sum(map(len, by_number.values())) - load.sessions
-    for place, batch in enumerate(by_number.values()):
-        left -= len(batch)
-        if place >= FIRST and left >= 0:
-            yield batch
+def _batch(rounds: list[Round]) -> Batch:
+    moments = [one.arrived_s for one in rounds]
+    apart_s = (max(moments) - min(moments)) / (len(rounds) - 1) if len(rounds) > 1 else None
+    return Batch([one.row for one in rounds], rounds[0].verify_s, apart_s)

@@ -1,6 +1,6 @@
 """`skit profile-server`: loads that keep a server busy, and a fit of what its batches take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -13,9 +13,12 @@ from transformers import AutoTokenizer
 
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
-from specbench_kit.live.profile.busy import SPACE, Busy, Load, Round, Window, window
+from specbench_kit.live.profile.busy import SPACE, Batch, Busy, Load, Round, Turn, batches, turns
 from specbench_kit.live.profile.settings import Settings
 from specbench_kit.live.wire import tokenizer_hash
+from specbench_kit.machine.limits import disturbances
+from specbench_kit.machine.probe import probe_here
+from specbench_kit.machine.watch import Watch
 from specbench_kit.models.catalogue import from_pretrained, locate
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
 from specbench_kit.profilers.fit import metrics, non_negative
@@ -25,7 +28,9 @@ from specbench_kit.profilers.measurement import hardware_text
 Report = Callable[[str, int, int], None]
 SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
 COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
-TESTS = 8
+TESTS, TURNS, SEED = 8, 2, "profile-server"
+PAUSE_S = 0.02
+"""Of a device alone: a machine that has nothing to do for so long takes time to wake."""
 FORM: Form = "served"
 
 
@@ -42,19 +47,25 @@ def profile_server(settings: Settings, told: Report) -> Outcome:
     connection = _connect(settings)
     busy, welcome = Busy(connection), connection.welcome
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
-    found, alone = [], list[Round]()
-    for done, load in enumerate(loads := [*train, *test]):
-        told(f"{load.sessions} sessions", done, len(loads))
-        found.append(window(busy.rounds(load, settings.window_s), load))
-    for load in train:
+    found: dict[Load, list[Batch]] = {load: [] for load in [*train, *test]}
+    watch = Watch(probe_here(), torch.device("cpu"))
+    alone, between, order = list[Round](), list[Turn](), _order([*train, *test])
+    for done, load in enumerate(order):
+        told(f"{load.sessions} sessions", done, len(order))
+        rounds = busy.rounds(load, settings.window_s / TURNS)
+        found[load] += batches(rounds)
+        between += turns(rounds)
         if load.sessions == 2 and not load.cold:
-            alone += busy.rounds(Load(1, load.drafted, load.context), settings.window_s / 2)
+            lone = Load(1, load.drafted, load.context, pause_s=PAUSE_S)
+            alone += busy.rounds(lone, settings.window_s / 2 / TURNS)
     connection.close()
-    told("done", len(loads), len(loads))
-    trained, tested = _rows(found[: len(train)]), _rows(found[len(train) :])
+    told("done", len(order), len(order))
+    doubts = disturbances([watch.end({})])
+    trained, tested = _rows([found[load] for load in train]), _rows([found[load] for load in test])
     coefficients = _fit(*trained)
-    beyond_s = median(one.trip_s - float(_features([one.row]) @ coefficients) for one in alone)
-    fit = _accuracy(coefficients, trained, tested) | {"wire_s": max(0.0, beyond_s), "window_s": settings.window_s}
+    beside = _beside(alone, found.values(), between)
+    scatter = {"verify_cv": _scatter(coefficients, found.values()), "window_s": settings.window_s}
+    fit = {**_accuracy(coefficients, trained, tested), **beside, **scatter, **({"disturbed": doubts} if doubts else {})}
     profile = _profile(settings, welcome, dict(zip(COEFFICIENTS[FORM], coefficients.tolist(), strict=True)), fit)
     save(settings.to, profile)
     return Outcome(profile, _text(profile))
@@ -67,7 +78,7 @@ def _loads(most: int, context: int) -> tuple[list[Load], list[Load]]:
     cold = [number for number in COLD_CONTEXTS if number + 2 * SPACE < context] or [context // 4]
     train = [Load(n, k, c) for c in contexts for k in DRAFTED for n in sessions]
     train += [Load(min(n, most), 4, c, cold=True) for c in cold for n in COLD_SESSIONS]
-    random = Random("profile-server")
+    random = Random(SEED)
     test = [
         Load(random.randint(2, max(2, most)), random.randint(1, 8), random.randint(contexts[0], contexts[-1]))
         for _ in range(TESTS)
@@ -75,28 +86,67 @@ def _loads(most: int, context: int) -> tuple[list[Load], list[Load]]:
     return train, test
 
 
+def _order(loads: Sequence[Load]) -> list[Load]:
+    """Every load several times in mixed order: what slows a machine for a while slows all of them alike."""
+    random = Random(SEED)
+    return [load for _ in range(TURNS) for load in random.sample(loads, len(loads))]
+
+
 def _features(batch: Sequence[tuple[int, int]]) -> Any:
     return np.array(features(FORM, batch), np.float64)
 
 
-def _rows(windows: Sequence[Window | None]) -> tuple[Any, Any]:
-    """Of an average batch of each window, its features and its seconds."""
-    whole = [one for one in windows if one is not None]
-    matrix = np.array([np.mean([_features(batch) for batch in one.batches], axis=0) for one in whole])
-    return matrix, np.array([one.seconds / len(one.batches) for one in whole])
+def _rows(loads: Sequence[Sequence[Batch]]) -> tuple[Any, Any]:
+    """Of an average batch of each load, its features and its seconds."""
+    matrix = np.array([np.mean([_features(batch.rows) for batch in load], axis=0) for load in loads])
+    return matrix, np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
+
+
+def _beside(alone: Sequence[Round], loads: Iterable[Sequence[Batch]], between: Sequence[Turn]) -> dict[str, float]:
+    """Seconds of a round beside its verification where nothing else is sent, of every message where much is, and from
+    one verification to the next."""
+    frames = [batch.apart_s for load in loads for batch in load if batch.apart_s is not None]
+    turn_s, turn_answer_s = _turn(between)
+    return {
+        "wire_s": max(0.0, median(one.trip_s - one.verify_s for one in alone)),
+        "frame_s": median(frames) if frames else 0.0,
+        "turn_s": turn_s,
+        "turn_answer_s": turn_answer_s,
+    }
+
+
+def _turn(between: Sequence[Turn]) -> tuple[float, float]:
+    """Of the median by number of answers, which a thread that was kept waiting once does not move."""
+    if not between:
+        return 0.0, 0.0
+    by_answers: dict[int, list[float]] = {}
+    for one in between:
+        by_answers.setdefault(one.answers, []).append(one.seconds)
+    matrix = np.array([(1.0, answers) for answers in by_answers])
+    counts = np.sqrt([len(seconds) for seconds in by_answers.values()])
+    medians = np.array([median(seconds) for seconds in by_answers.values()])
+    turn_s, answer_s = non_negative(matrix * counts[:, None], medians * counts).tolist()
+    return turn_s, answer_s
 
 
 def _fit(matrix: Any, seconds: Any) -> Any:
     """Least squares of shares: a batch of few requests counts as much as one of many."""
-    if len(seconds) <= len(COEFFICIENTS[FORM]):
-        raise SkitError(f"only {len(seconds)} loads were long enough to measure: give a longer --window")
     return non_negative(matrix / seconds[:, None], np.ones(len(seconds)))
+
+
+def _scatter(coefficients: Any, loads: Iterable[Sequence[Batch]]) -> float:
+    """Standard deviation over mean among the batches of a load, as if each were of the same rows."""
+    apart: list[Any] = []
+    for load in loads:
+        logs = np.log([batch.verify_s / (_features(batch.rows) @ coefficients) for batch in load])
+        apart.append(logs - logs.mean())
+    return float(np.sqrt(np.expm1(np.concatenate(apart).var())))
 
 
 def _accuracy(coefficients: Any, *parts: tuple[Any, Any]) -> dict[str, Any]:
     predictors = len(coefficients) - 1
     return {
-        name: metrics(seconds, matrix @ coefficients, predictors) if len(seconds) else {"count": 0}
+        name: metrics(seconds, matrix @ coefficients, predictors)
         for name, (matrix, seconds) in zip(("train", "test"), parts, strict=True)
     }
 
@@ -113,7 +163,7 @@ def _profile(settings: Settings, welcome: Any, coefficients: dict[str, float], f
         coefficients=coefficients,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         hardware=hardware_text(torch.device("cpu")) if welcome.device == "cpu" else "",
-        note="from one batch of a busy server to the next, as seen at the other end of its wire",
+        note="verifications of a busy server, as it told them itself",
         model_hash=welcome.model_hash,
         fit=fit,
     )
@@ -123,9 +173,15 @@ def _text(profile: Profile) -> str:
     """A line per coefficient."""
     fit, times = profile.fit, profile.coefficients
     parts = [f"{name} {1e6 * value:.1f} us" for name, value in times.items()]
-    error = fit["test"].get("mape")
-    told = "nothing was tested" if error is None else f"{100 * error:.1f} % off on loads that were not fitted"
-    return f"{', '.join(parts)}; {told}; the wire beyond that takes {1e6 * fit['wire_s']:.0f} us a round"
+    told = f"{100 * fit['test']['mape']:.1f} % off on loads that were not fitted"
+    wire_us, frame_us, turn_us, answer_us = (
+        round(1e6 * fit[name]) for name in ("wire_s", "frame_s", "turn_s", "turn_answer_s")
+    )
+    beside = f"beside that {wire_us} us a round, {frame_us} us from answer to answer"
+    between = f"between verifications {turn_us} us and {answer_us} us for each answer"
+    scatter = f"verifications of one size scatter by {100 * fit['verify_cv']:.0f} %"
+    doubts = [f"DISTURBED MACHINE: {'; '.join(fit['disturbed'])}: take it again"] if "disturbed" in fit else []
+    return "; ".join([", ".join(parts), told, beside, between, scatter, *doubts])
 
 
 def _connect(settings: Settings) -> Connection:

@@ -10,6 +10,7 @@ from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.server.expectation import expectation
 from specbench_kit.live.server.journal import Journal
+from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.metrics import Counters
 from specbench_kit.live.server.service import Door, Service
 from specbench_kit.live.server.sessions import Sessions
@@ -87,7 +88,7 @@ def serve(settings: Settings, service: Service, counters: Counters, ready: Calla
             loop.add_signal_handler(number, service.stop)
         await service.run(ready)
 
-    asyncio.run(run())
+    run_loop(run())
 
 
 def _door(settings: Settings) -> Door:

@@ -31,7 +31,7 @@ class ReadsStates(Protocol):
 
 @executors.register("head")
 class HeadExecutor(PaddedExecutor):
-    """Any head on any device."""
+    """Any feature head on any device."""
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.model, self.reads = model, model.config.layers

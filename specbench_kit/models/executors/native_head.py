@@ -17,7 +17,7 @@ from specbench_kit.models.heads.model import HeadModel
 
 @executors.register("native-head")
 class NativeHeadExecutor(NativeExecutor):
-    """What `native` is to models."""
+    """Feature heads with what `native` compiles."""
 
     bitwise = False  # what it is told goes through torch
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -86,26 +87,21 @@ class SyntheticExecutor(Executor):
             found = torch.zeros(len(states), self._size)
             found[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
             return found
-        ranked = [self._ranked(state, self._agreement) for state in states]
-        found = torch.tensor([rest for _, _, rest in ranked])[:, None].repeat(1, self._size)
-        for line, (tokens, logits, _) in zip(found, ranked, strict=True):
-            line[tokens] = torch.tensor(logits)
-        return found
+        tokens, logits, rest = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
+        found = torch.tensor(rest)[:, None].repeat(1, self._size)
+        return found.scatter_(1, torch.tensor(tokens), torch.tensor(logits))
 
     def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
-        """The draft's likeliest tokens with their logits, and the logit of each of the others."""
+        """The draft's likeliest tokens and one more with their logits, and the logit of each of the others."""
         shared = _uniform(state.path, _Purpose.WHOSE) < agreement.shared
         chance = agreement.chance(_uniform(state.block if shared else state.path, _Purpose.CHANCE))
-        told = agreement.told(chance)
-        logits, rest = logits_of(agreement.shares(told), self._size - len(agreement.ranks))
-        answer, rank = self._answer(state), self._rank(state, agreement.shares(chance))
+        shares, logits, rest = _at(agreement, chance, self._size - len(agreement.ranks))
+        answer, rank = self._answer(state), self._rank(state, shares)
         first = _hashed(state.path, _Purpose.OTHERS) % (self._size - 1)
-        tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits))]
-        if rank < len(tokens):
-            tokens[rank] = answer
-        else:  # the last of all that are not ranked, so that wider trees do not hold it by chance
-            tokens, logits = [*tokens, answer], [*logits, rest - 1e-3]
-        return tokens, logits, rest
+        tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits) + 1)]
+        tokens[rank] = answer
+        # one that is not ranked is the last of all, so that wider trees do not hold it by chance
+        return tokens, [*logits, rest - 1e-3 if rank == len(logits) else rest], rest
 
     def _answer(self, state: _State) -> int:
         return _hashed(state.path, _Purpose.ANSWER) % self._size
@@ -118,6 +114,12 @@ class SyntheticExecutor(Executor):
             if left < 0:
                 return rank
         return len(shares)
+
+
+@lru_cache
+def _at(agreement: Agreement, chance: float, others: int) -> tuple[list[float], list[float], float]:
+    """Chances of the ranks, their logits, and that of each of the others; a block of tokens may share them."""
+    return agreement.shares(chance), *logits_of(agreement.shares(agreement.told(chance)), others)
 
 
 def _mixed(number: int) -> int:

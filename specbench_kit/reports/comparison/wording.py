@@ -62,6 +62,10 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """The table of methods; columns without any value are left out."""
 
 
+NAMED = 3
+"""Of many methods, in one sentence."""
+
+
 def headline(comparison: Comparison) -> str:
     """The result in one sentence, which calls nothing faster than the intervals show."""
     label = comparison.reference
@@ -80,7 +84,7 @@ def headline(comparison: Comparison) -> str:
     if slower:
         parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
     if even:
-        parts.append(f"no difference from {', '.join(even)} is shown")
+        parts.append(f"no difference from {_some(even)} is shown")
     return "; ".join([*parts, *_reservations(comparison, rivals)]) + "."
 
 
@@ -100,6 +104,12 @@ def _reservations(comparison: Comparison, rivals: Collection[str]) -> list[str]:
     lone = "raw times, for want of a baseline in every run: drift of the machine is not told from a difference"
     unchecked = "outputs were not checked, so that these methods are held against each other only"
     return [lone] * raw + [unchecked] * (comparison.reference in comparison.unchecked)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of many: the table marks them all."""
+    others = len(names) - NAMED
+    return ", ".join(names) if others < 2 else f"{', '.join(names[:NAMED])} and {others} others"
 
 
 def _are(names: Sequence[str]) -> str:

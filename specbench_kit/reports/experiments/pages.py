@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.reports.experiments.plots import sensitivity
-from specbench_kit.reports.experiments.wording import percent, place_of
+from specbench_kit.reports.experiments.wording import outcome, percent, place_of, published
 from specbench_kit.reports.writing.formatting import significant, times
 from specbench_kit.reports.writing.markup import document, table
 from specbench_kit.runs.folder import replace_file, write_text
@@ -52,8 +52,8 @@ COLUMNS = ("whose", "figure", "published", "ours", "ours / published")
 def _lines(one: Fields) -> Iterator[tuple[str, ...]]:
     for pair in one["published"]:
         ours = (pair["simulated"] or {}).get("mean")
-        published = "not in the text" if pair["value"] is None else significant(pair["value"], 4)
-        yield (place_of(pair), pair["metric"], published, significant(ours, 4), times(pair["simulated_over_published"]))
+        stands = published(pair) or "not in the text"
+        yield (place_of(pair), pair["metric"], stands, significant(ours, 4), outcome(pair))
 
 
 def _section(one: Fields) -> str:

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 Fields = Mapping[str, Any]
 FORMATS = ("svg",)
-ROW_IN = 0.34
+ROW_IN, LINE_IN, LEGEND_IN = 0.34, 0.05, 0.15
+"""At least for an input's value, for each number beside it, and for a line of the legend."""
+NARROW, WIDE, WIDE_SPAN = (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9), (1, 2, 3, 5, 7), 3.0
+"""Marks of the axis, by the largest ratio over the least."""
 
 
 def sensitivity(found: Fields) -> bytes:
@@ -32,13 +35,17 @@ def sensitivity(found: Fields) -> bytes:
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(moves)), [f"{move['name']}: {move['value']}"[:44] for move in moves], fontsize=7)
         axes.invert_yaxis()
-        logarithmic(axes, "x", (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9))
-        axes.set_xlabel("ours / published: a line from here to where the input moves it", fontsize=7)
-        axes.legend(
-            loc="upper center", bbox_to_anchor=(0.3, -0.1 - 0.5 / len(moves)), ncol=2, fontsize=6, frameon=False
-        )
+        logarithmic(axes, "x", NARROW if _span(moves) < WIDE_SPAN else WIDE)
+        axes.tick_params(axis="x", labelsize=7)
+        axes.set_xlabel("ours / published, and where the input moves it", fontsize=7)
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=6, frameon=False)
 
     name = found["name"].replace("/", "-")
-    height_in = 0.9 + ROW_IN * len(moves) + 0.08 * len(names)
+    height_in = 0.7 + max(ROW_IN, LINE_IN * len(names)) * len(moves) + LEGEND_IN * len(names) / 2
     picture = Picture(name, f"{found['name']}: what the assumed inputs do", "", height_in, paint)
     return draw(picture, found["source"], FORMATS)["svg"]
+
+
+def _span(moves: Sequence[Fields]) -> float:
+    ratios = [ratio for move in moves for pair in move["ratios"].values() for ratio in pair if ratio > 0]
+    return max(ratios) / min(ratios) if ratios else 1.0

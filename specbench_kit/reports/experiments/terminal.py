@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.reports.experiments.wording import place_of
-from specbench_kit.reports.writing.formatting import significant, times
+from specbench_kit.reports.experiments.wording import figure, outcome, place_of, published
+from specbench_kit.reports.writing.formatting import significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +19,7 @@ def print_experiment(console: "Console", found: Mapping[str, Any]) -> None:
     table = Table("whose", "figure", "published", "ours", "ours / published", box=None, pad_edge=False)
     for one in found["published"]:
         ours = significant((one["simulated"] or {}).get("mean"), 4)
-        published = significant(one["value"], 4)
-        cells = (place_of(one), one["metric"].split(".")[-1], published, ours, times(one["simulated_over_published"]))
+        cells = (place_of(one), figure(one), published(one) or "–", ours, outcome(one))
         table.add_row(*map(Text, cells))
     console.print(table)
     for one in found["assumed"]:

@@ -89,8 +89,8 @@ def _shares(axes: "Axes", fit: Fit, title: str) -> None:
     for place, name in enumerate(fit.coefficients):
         widths = np.array([found[name] * 100 for found in shares.values()])
         label = f"{SYMBOLS[name]}, per {UNITS[name].partition(' (')[0]}"
-        style: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "edgecolor": "black"}
-        axes.barh(range(len(shares)), widths, left=left, label=label, **style)
+        style: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place % len(HATCHES)]}
+        axes.barh(range(len(shares)), widths, left=left, label=label, edgecolor="black", **style)
         left += widths
     axes.set_yticks(range(len(shares)), list(shares))
     axes.set(xlabel="share of the predicted time (%)", title=title, xlim=(0, 100))

@@ -27,8 +27,9 @@ RULE = (
 
 ESTIMATE = (
     "Each forward takes its operations and then its bytes, one after the other, at the shares of peak and bandwidth "
-    "that the software reaches, and what the software adds to a step and to a layer. Real kernels overlap both in "
-    "part. Nothing was fitted: the coefficients are the roofline's own."
+    "that the software reaches, and what the software adds to a step and to a layer; where its host takes longer to "
+    "launch all that, the host's time. Real kernels overlap operations and bytes in part. Nothing was fitted: the "
+    "coefficients are the roofline's own."
 )
 
 

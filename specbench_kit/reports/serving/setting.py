@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specbench_kit.reports.writing import deployment
-from specbench_kit.reports.writing.formatting import count, share, significant
+from specbench_kit.reports.writing.formatting import count, seconds, share, significant
 from specbench_kit.reports.writing.markup import code, table
 from specbench_kit.reports.writing.wording import dataset_sentence
 
@@ -28,6 +28,7 @@ def setting(run: Fields) -> str:
         ("tokens, unless arrivals say", ", ".join(lengths)),
         ("links", f"as recorded in {code(str(config['link_trace']))}" if config["link_trace"] else ""),
         ("shared uplink", _rate(config["shared_up_bytes_per_s"])),
+        ("a message at the server", seconds(config["frame_s"]) if config["frame_s"] else ""),
         ("largest batch", str(config["max_batch"])),
         ("simulated", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
         ("seeds", f"{config['seeds']}, from {config['seed']} on; the same for every series"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.serving.lines import place
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 
@@ -136,9 +137,9 @@ def published_cells(pair: Fields) -> list[str]:
         pair["series"],
         place(pair["where"], list(pair["where"])) or ABSENT,
         metric_name(pair["metric"]),
-        NOT_AT_HAND if pair["value"] is None else form(pair["value"]),
+        NOT_AT_HAND if pair["value"] is None else f"{pair['bound']} {form(pair['value'])}".strip(),
         cell(pair["simulated"], form),
-        times(pair["simulated_over_published"]),
+        outcome(pair),
         *([times(ratios[key]) for key in ("published", "simulated", "ratio")] if ratios else [ABSENT] * 3),
     ]
 

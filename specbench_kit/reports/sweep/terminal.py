@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Fields = Mapping[str, Any]
+FASTEST = "*"
+FASTEST_NOTE = f"{FASTEST} the highest speedup there"
 
 
 def print_sweep(console: "Console", run: Fields, summary: Fields) -> None:
@@ -22,6 +24,7 @@ def print_sweep(console: "Console", run: Fields, summary: Fields) -> None:
     setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(dict(run))]
     console.print(Text(" · ".join(setting), style="dim"))
     console.print(_table(summary))
+    console.print(Text(FASTEST_NOTE, style="dim"))
     for line in wording.headlines(summary):
         console.print(Text(line, style="bold"), soft_wrap=True)
     for line in setting_cautions(dict(run)):
@@ -38,8 +41,11 @@ def _table(summary: Fields) -> "Table":
     table.add_column("method", overflow="fold")
     for name in ("speedup", "throughput", "tokens / verify"):
         table.add_column(name, justify="right")
+    fastest = [{**one["place"], "method": one["method"]} for one in summary["fastest"]]
     for row in summary["rows"]:
+        leads = any(one.items() <= row.items() for one in fastest)
+        method = f"{row['method']} {FASTEST}" if leads else row["method"]
         places = [wording.number(row[key]) for key in summary["axes"]]
         cells = [times(row["speedup"]), rate(row["throughput"]), significant(row["tokens_per_verify"])]
-        table.add_row(*map(Text, (*places, row["method"], *cells)))
+        table.add_row(*map(Text, (*places, method, *cells)))
     return table

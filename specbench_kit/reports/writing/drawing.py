@@ -108,13 +108,9 @@ def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
 
     `savefig` would draw everything twice.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     content = BytesIO()
     texts = shown(figure) if suffix == "svg" else {}
-    canvas: Any = {"svg": FigureCanvasSVG, "pdf": FigureCanvasPdf}.get(suffix, FigureCanvasAgg)(figure)
+    canvas = _canvas(suffix)(figure)
     if suffix == "svg":
         canvas.print_svg(content, metadata={"Date": None})
     elif suffix == "pdf":
@@ -123,6 +119,21 @@ def rendered(figure: Any, suffix: str, dpi: float | None = None) -> bytes:
         figure.dpi = dpi or figure.dpi
         canvas.print_png(content)
     return titled(content.getvalue().decode(), texts).encode() if texts else content.getvalue()
+
+
+def _canvas(suffix: str) -> Any:
+    """What draws a format; what draws another is not loaded."""
+    if suffix == "svg":
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+        return FigureCanvasSVG
+    if suffix == "pdf":
+        from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+        return FigureCanvasPdf
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    return FigureCanvasAgg
 
 
 def logarithmic(axes: "Axes", name: str, marks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:

@@ -22,6 +22,8 @@ SYMBOLS = {
     "head_s": "head",
     "request_s": "request",
     "forward_s": "forward",
+    "host_request_s": "request",
+    "host_s": "host",
 }
 UNITS = {
     "a_s": "new token",
@@ -35,12 +37,17 @@ UNITS = {
     "pair_s": "pair of a new token and one before it",
     "cached_s": "cached token",
     "head_s": "row of logits",
+    "request_s": "request",
     "forward_s": "forward",
+    "host_request_s": "request, on the host",
+    "host_s": "forward, on the host",
 }
 EQUATIONS = {
     "interactions": "T = a * new + b_compute * interactions + b_read * cached + c (WISP, Eq. 18 and 19)",
     "context": "T = alpha * context + gamma * new + delta (AdaSpec)",
     "work": "T = token * new + pair * context + read * cached + head * rows of logits + forward",
+    "hosted": "T = token * new + pair * context + read * cached + head * rows of logits + forward, or "
+    "request * requests + host where that is larger",
     "served": "T = token * new + pair * context + read * cached + head * rows of logits + request * requests + forward",
 }
 REACHED_R2, REACHED_GAP = 0.95, 0.05

@@ -1,0 +1,17 @@
+"""A simulated server stops all its drafts together where the method says so."""
+
+from specbench_kit.experiments.serving import simulate
+
+
+def test_a_batch_stops_where_its_mean_surety_falls_below_the_threshold() -> None:
+    """One device, every token right in 0.6 of all cases, which is what the draft model says of it."""
+    options = {
+        "seeds": 1, "jobs": 1, "duration_s": 3.0, "warmup_s": 0.5, "devices": [1], "slo": ["1/s"],
+        "system": ["adaspec"], "deployment": ["adaspec-7b-l40"], "acceptance": ["iid:alpha=0.6,length=6"],
+        "method": ["threshold:unit=batch,threshold=0.7,max_draft=6", "threshold:unit=batch,threshold=0.5,max_draft=6"],
+        "label": ["strict", "lax"], "prompt_tokens": 50, "output_tokens": 100,
+    }  # fmt: skip
+    sent = {one["series"]: one for one in simulate(options, lambda *_: None) if one.get("figures")}
+    strict, lax = (sent[name]["figures"]["overall"]["submitted_per_verify"]["mean"] for name in ("strict", "lax"))
+    assert 0.9 < strict <= 1
+    assert 5.5 < lax <= 6
