@@ -55,7 +55,8 @@ class Builder:
         settings = self.settings
         shared = inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s
         trace = read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None
-        return Network(trace, shared, settings.frame_s, settings.turn_s, settings.turn_answer_s)
+        host = settings.frame_s, settings.turn_s, settings.turn_answer_s, settings.answer_s
+        return Network(trace, shared, *host)
 
     def scenario(self, point: Point) -> Scenario:
         """What is simulated at a point."""

@@ -36,7 +36,7 @@ class Crossings:
         queued = self._uplink.send(devices[crosses], arrives_s[crosses], takes_s)
         return np.concatenate([there[0], queued[0]]), np.concatenate([there[1], queued[1]])
 
-    def late_down_s(self, devices: Integers, planned: Planned, ended_s: float) -> Floats:
+    def late_down_s(self, devices: Integers, planned: Planned, ended_s: float | Floats) -> Floats:
         """How much later than planned answers arrive, which leave in the order of their batch."""
         crosses = (planned["ends"] > 0) | (planned["begins"] > 0) | self._on_edge
         size = (planned["accepted"] + 1) * TOKEN_BYTES

@@ -97,7 +97,7 @@ class Devices:
         planned = self._scripts.present(np.array([device]))
         return bool(planned["context"] > planned["prompt"])
 
-    def receive(self, devices: Integers, ended_s: float, drafted: Drafted) -> Answered:
+    def receive(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> Answered:
         """Take the answers, where the server drafted at most so many tokens, and go on; returns what came of them."""
         planned = self._scripts.answer(devices, drafted)
         answered_s = ended_s + planned["down_s"]

@@ -15,7 +15,8 @@ class Network:
     `shared_up_bytes_per_s`: behind their links, all devices' messages to the server cross one more link, one after the
     other in the order in which they reach it. `frame_s` is what the server takes to read a message or to write one, one
     after the other in each direction and beside its verifications. From one verification to the next it takes `turn_s`,
-    and `turn_answer_s` for each answer of the first.
+    and `turn_answer_s` for each answer of the first. An answer that leaves beside a verification holds it up by
+    `answer_s`; the deployment's seconds of one have one such answer for each of its requests.
     """
 
     trace: LinkTrace | None = None
@@ -23,11 +24,12 @@ class Network:
     frame_s: float = 0.0
     turn_s: float = 0.0
     turn_answer_s: float = 0.0
+    answer_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.shared_up_bytes_per_s > 0:
             raise SkitError(f"--shared-uplink must be above 0 bytes per second, not {self.shared_up_bytes_per_s:g}")
-        for name in ("frame_s", "turn_s", "turn_answer_s"):
+        for name in ("frame_s", "turn_s", "turn_answer_s", "answer_s"):
             if not 0 <= (seconds := getattr(self, name)) < inf:
                 raise SkitError(f"--{name.replace('_', '-')} takes seconds from 0 on, not {seconds:g}")
 

@@ -106,9 +106,8 @@ class Served:
     turn_s: Annotated[
         float, Option("Seconds that the server takes from one verification to the next, besides.", DEPLOYMENT)
     ] = 0.0
-    turn_answer_s: Annotated[
-        float, Option("Seconds that it takes there for each answer of the verification before.", DEPLOYMENT)
-    ] = 0.0
+    turn_answer_s: Annotated[float, Option("Seconds there for each answer of the first.", DEPLOYMENT)] = 0.0
+    answer_s: Annotated[float, Option("Seconds by which each that still leaves holds up the next.", DEPLOYMENT)] = 0.0
     verify_cv: Annotated[
         float, Option("How verifications of one size scatter: standard deviation over mean.", DEPLOYMENT)
     ] = 0.0

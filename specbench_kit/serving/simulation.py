@@ -13,13 +13,14 @@ from specbench_kit.errors import SkitError
 from specbench_kit.serving.by_policy import ByPolicy
 from specbench_kit.serving.chances import Floats, Integers
 from specbench_kit.serving.devices import Answered, Devices
+from specbench_kit.serving.host import Host
 from specbench_kit.serving.memory import Residents
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Scattered, Verification
+from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Verification
 from specbench_kit.uncollected import uncollected
 
 
@@ -55,8 +56,7 @@ class Simulation:
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
         self._execution = _execution(scenario, self._devices)
-        if scenario.verify_cv:
-            self._execution = Scattered(self._execution, scenario.verify_cv, seed)
+        self._host = Host(scenario.network, scenario.verify_cv, seed)
         self._residents = Residents(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
         self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not scenario.memory.lru
         self._held: deque[Waiting] = deque()
@@ -64,8 +64,6 @@ class Simulation:
         self._waiting: dict[int, Waiting] = {}
         self._batch: _Batch | None = None
         self._asked_again_s = self._idle_since_s = inf
-        self._turn_s, self._turn_answer_s = scenario.network.turn_s, scenario.network.turn_answer_s
-        self._free_s = 0.0
         self._idle_waiting_s, self._refusals, self._events, self._batches = 0.0, 0, 0, 0
         self._rounds, self._responses, self._batch_rows = Columns(ROUNDS), Columns(RESPONSES), Columns(BATCHES)
 
@@ -86,7 +84,7 @@ class Simulation:
         if self._batch is not None:
             return self._batch.ended_s
         next_s = min(float(self._devices.arrives_s.min()), self._asked_again_s)
-        return next_s if next_s >= self._free_s else self._free_s
+        return next_s if next_s >= self._host.free_s else self._host.free_s
 
     def _arrive(self, devices: Integers) -> None:
         """Rounds have reached the server."""
@@ -123,8 +121,8 @@ class Simulation:
 
     def _decide(self, now_s: float) -> None:
         """Ask the idle server's scheduler for a batch, once the answers of the last one are out."""
-        if now_s < self._free_s:
-            self._asked_again_s = self._free_s
+        if now_s < self._host.free_s:
+            self._asked_again_s = self._host.free_s
             return
         decision = self._queue.next_batch(now_s)
         if not decision.batch:
@@ -153,6 +151,7 @@ class Simulation:
         if len(requests) > self._limits.requests or new + cached > self._limits.kv_tokens:
             raise SkitError("the scheduler chose a batch beyond the server's limits: it is broken")
         seconds, drafted = self._execution.run(requests, parts)
+        seconds = self._host.takes_s(seconds, len(requests), now_s)
         self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))
         self._batch = _Batch(requests, clients, now_s, now_s + seconds, drafted, parts)
         expected_s, left = now_s + self._estimator.of_batch(requests, parts), len(self._waiting) + len(self._held)
@@ -181,7 +180,7 @@ class Simulation:
         self._events += 1
         self._batches += 1
         self._batch = None
-        self._free_s = batch.ended_s + self._turn_s + self._turn_answer_s * len(clients)
+        self._host.ended(batch.ended_s, len(clients))
 
     def _go_on(self, batch: _Batch) -> _Batch:
         """Requests that were computed in part wait for the rest; what is left of the batch."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import log, sqrt
-from random import Random
 from typing import Protocol
 
 from specbench_kit.decoding.latency import Row, sums_of
@@ -65,20 +63,6 @@ class Verification:
         if self._drafted == 0:
             return self._partly_s(sums_of(rows)._replace(kept=len(rows))), 0
         return self._pass_s(rows), self._drafted
-
-
-class Scattered:
-    """Another's times, of which none is quite like the other: log-normal around them, `cv` is deviation over mean."""
-
-    def __init__(self, execution: Execution, cv: float, seed: int) -> None:
-        self._execution, self._random = execution, Random(f"{seed}/scatter")
-        variance = log(1 + cv**2)
-        self._mean, self._deviation = -variance / 2, sqrt(variance)
-
-    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, Drafted]:
-        """As the other does it, for a while that is drawn."""
-        seconds, drafted = self._execution.run(batch, parts)
-        return seconds * self._random.lognormvariate(self._mean, self._deviation), drafted
 
 
 class AsDrafted:

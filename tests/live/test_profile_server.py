@@ -11,21 +11,34 @@ from specbench_kit.decoding.latency import ServedModel, sums_of
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection
 from specbench_kit.live.profile import run
-from specbench_kit.live.profile.busy import Batch, Busy, Load, Round, Turn, batches, turns
+from specbench_kit.live.profile.busy import Batch, Busy, Load, Round, Turn, batches, turns, ways
 from specbench_kit.live.profile.settings import Settings
 from specbench_kit.profilers import loading
-from specbench_kit.profilers.base import COEFFICIENTS, features
+from specbench_kit.profilers.base import COEFFICIENTS
 
 CALLER = Caller("same", 64)
 
 
 def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None:
-    told = [(4, 0.41, 9), (5, 0.44, 7), (4, 0.42, 8), (4, 0.45, 7)]
+    told = [(4, 0.41, 9), (5, 0.48, 7), (4, 0.42, 8), (4, 0.45, 7)]
     rounds = [Round(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in told]
     assert batches(rounds) == [
-        Batch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2)),
-        Batch([(2, 7)], 0.05, None),
+        Batch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2), leaving=0),
+        Batch([(2, 7)], 0.05, None, leaving=1),  # it began at 0.43
     ]
+
+
+def test_rounds_are_on_their_way_for_as_long_as_the_server_tells_nothing_of() -> None:
+    told = [(4, 1.00, 0.10), (4, 1.02, 0.13), (5, 1.30, 0.12)]
+    rounds = [Round(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in told]
+    assert ways(rounds, 0.02) == pytest.approx([0.04, 0.05, 0.06])
+
+
+def test_a_device_alone_waits_before_its_next_draft() -> None:
+    with serving() as (_, address):
+        rounds = Busy(Connection(address, CALLER)).rounds(Load(sessions=1, drafted=1, context=10, pause_s=0.05), 0.1)
+    sent = [one.arrived_s - one.trip_s for one in rounds]
+    assert all(left - before.arrived_s >= 0.05 for before, left in zip(rounds, sent[1:], strict=False))
 
 
 def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
@@ -43,9 +56,9 @@ def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
 
 def test_what_verifications_of_one_load_scatter_by_is_found() -> None:
     """However wrong the fit is about the load."""
-    random, told = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3])
+    random, told = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3, 0])
     seconds = 0.05 * random.lognormal(0.0, np.sqrt(np.log(1 + 0.2**2)), 4000)
-    loads = [[Batch([(2, 7)], one, None) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
+    loads = [[Batch([(2, 7)], one, None, 0) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
     assert run._scatter(told, loads) == pytest.approx(0.2, rel=0.05)
 
 
@@ -60,13 +73,17 @@ def test_rows_are_what_the_server_computed() -> None:
 
 
 def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:
-    told = (2e-4, 1e-7, 3e-7, 1e-4, 6e-4, 3e-3)
+    told = (2e-4, 1e-7, 3e-7, 1e-4, 6e-4, 3e-3, 2e-4)
     train, _ = run._loads(24, 512)
-    rows = [(one.context + one.drafted, 0) if one.cold else (one.drafted + 1, one.context) for one in train]
-    matrix = np.array([features("served", [row] * load.sessions) for row, load in zip(rows, train, strict=True)])
-    assert run._fit(matrix, matrix @ told) == pytest.approx(told, rel=1e-6)
-    model, row = ServedModel(*told), (5, 160)
-    assert model.of_sums(sums_of([row, row])) == pytest.approx(np.dot(told, features("served", [row, row])))
+    loads: list[list[Batch]] = []
+    for one in train:
+        row = (one.context + one.drafted, 0) if one.cold else (one.drafted + 1, one.context)
+        made = [Batch([row] * one.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
+        loads.append([batch._replace(verify_s=run._features(batch) @ told) for batch in made])
+    times = run._fit(loads)
+    assert times == pytest.approx(told, rel=1e-6)
+    model, rows = ServedModel(**run._coefficients(times)), [(5, 160), (5, 160)]
+    assert model.of_sums(sums_of(rows)) == pytest.approx(run._features(Batch(rows, 0.0, None, leaving=2)) @ told)
 
 
 def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +98,8 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     assert profile.latency().seconds([(5, 50)]) > 0
     assert profile.fit["wire_s"] > 0
     assert profile.fit["frame_s"] > 0
+    assert profile.fit["busy_s"] >= 0
+    assert profile.fit["answer_s"] >= 0
 
 
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:

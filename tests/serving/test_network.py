@@ -80,6 +80,18 @@ def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
     assert batches["started_s"][1:][waits] == pytest.approx(free_s[waits])
 
 
+def test_answers_that_still_leave_hold_up_the_next_verification() -> None:
+    """Its own seconds have one such answer for each of its requests; where none leaves it takes so much less."""
+    network = Network(frame_s=0.004, answer_s=0.0005)
+    batches = simulate(replace(scenario(devices=12, duration_s=8.0), network=network)).batches
+    gaps_s = batches["started_s"][1:] - batches["ended_s"][:-1]
+    leaving = np.ceil(np.maximum(0.0, batches["size"][:-1] - gaps_s / 0.004))
+    more_s = ((batches["ended_s"] - batches["started_s"]) - (batches["expected_s"] - batches["started_s"]))[1:]
+    assert more_s == pytest.approx(0.0005 * (leaving - batches["size"][1:]), abs=1e-9)
+    assert leaving.min() == 0
+    assert leaving.max() > 1
+
+
 def test_verifications_scatter_around_what_they_take() -> None:
     scene = scenario(devices=4, duration_s=60.0)
     batches = simulate(replace(scene, verify_cv=0.3)).batches

@@ -12,7 +12,7 @@ from specbench_kit.decoding.clock import reading_s
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import PASSING, Status, Up
-from specbench_kit.serving.chances import Chances, Integers, Purpose
+from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
 from specbench_kit.serving.devices import Answered, Devices
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
 from specbench_kit.serving.scenario import Scenario
@@ -30,6 +30,16 @@ class _Sent:
     waiting: Waiting
     frame: Any
     accepted: int
+    sent_s: float
+
+
+@dataclass(slots=True)
+class _Session:
+    """A device's response at the server, its text and its rounds so far."""
+
+    name: str
+    text: RequestTrace
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,8 @@ class Drive:
     seed: int
     connection: Connection
     texts: Sequence[RequestTrace]
-    _sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By device the name of its session, and its rounds so far."""
+    _sessions: dict[int, _Session] = field(default_factory=dict)
+    """By device."""
     _sent: dict[str, tuple[int, _Sent]] = field(default_factory=dict)
     _places: dict[int, int] = field(default_factory=dict)
     """By the server's number of a batch its place here."""
@@ -76,9 +86,8 @@ class Drive:
                 self._send(due, now_s)
             wait_s = min(end_s, float(self._devices.arrives_s.min())) - self._now_s()
             found = self.connection.poll(max(0.0, wait_s))
-            while found is not None:
-                self._take(*found)
-                found = self.connection.poll(0.0)
+            if found is not None:
+                self._take_in([found, *iter(self._here, None)])
         return Driven(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
 
     def _now_s(self) -> float:
@@ -94,46 +103,61 @@ class Drive:
             self._late_s.append(now_s - request.arrived_s)
 
     def _send_one(self, request: Waiting, response: int, submitted: int, accepted: int) -> None:
-        text, context = self._text(request.client, response), request.new + request.cached - submitted
-        name = f"{self._nonce}/{request.client}/{response}"
-        known, rounds = self._sessions.get(request.client, ("", 0))
-        if known != name:
-            self._open(request.client, known, name, text)
-            rounds = 0
-        self._sessions[request.client] = name, rounds + 1
+        session = self._session(request.client, response)
+        session.rounds += 1
+        text, context = session.text, request.new + request.cached - submitted
         offset = context - len(text.prompt_ids)
         draft = {
-            "session": name,
-            "round": rounds + 1,
+            "session": session.name,
+            "round": session.rounds,
             "base": context,
             "tokens": text.drafted[offset, :submitted].tolist(),
             "round_ms": max(0.001, 1e3 * (request.deadline_s - request.arrived_s)),
             "remaining_ms": max(0.001, 1e3 * (request.promised_s - request.arrived_s)),
         }
-        self._sent[name] = request.client, _Sent(request, Up(draft=draft), accepted)
-        self.connection.send(self._sent[name][1].frame)
+        sent = _Sent(request, Up(draft=draft), accepted, self._now_s())
+        self._sent[session.name] = request.client, sent
+        self.connection.send(sent.frame)
 
-    def _open(self, device: int, before: str, name: str, text: RequestTrace) -> None:
-        if before:
-            self.connection.send(Up(close={"session": before}))
+    def _session(self, device: int, response: int) -> _Session:
+        """Of a device's response; a new one is opened, and the one before closed."""
+        name, before = f"{self._nonce}/{device}/{response}", self._sessions.get(device)
+        if before is not None and before.name == name:
+            return before
+        if before is not None:
+            self.connection.send(Up(close={"session": before.name}))
+        found = self._sessions[device] = _Session(name, self._text(device, response))
         sampling = {"temperature": 0.0, "seed": self.seed, "request": f"{device}"}
-        self.connection.send(Up(open={"session": name, "prompt": text.prompt_ids, "sampling": sampling}))
+        self.connection.send(Up(open={"session": name, "prompt": found.text.prompt_ids, "sampling": sampling}))
+        return found
 
     def _text(self, device: int, response: int) -> RequestTrace:
         """The request that the source draws for a device's response."""
         one = np.array([device]), np.array([response])
         return self.texts[int(self._chances.of(Purpose.RESPONSE, *one)[0] * len(self.texts))]
 
-    def _take(self, moment_s: float, down: Any) -> None:
-        kind = down.WhichOneof("kind")
-        if kind == "refused":
-            self._refused(down.refused)
-        if kind != "verdict":
-            return
-        device, sent = self._sent.pop(down.verdict.session)
-        self._require_planned(sent, down.verdict)
-        found = self._devices.receive(np.array([device]), moment_s - self._began_s, None)
-        self._record(device, sent, down.verdict, moment_s - self._began_s, found)
+    def _here(self) -> tuple[float, Any] | None:
+        return self.connection.poll(0.0)
+
+    def _take_in(self, found: Sequence[tuple[float, Any]]) -> None:
+        """What has arrived, all at once: devices that wait for the load's own machine would leave too late."""
+        told: list[tuple[float, Any]] = []
+        for moment_s, down in found:
+            kind = down.WhichOneof("kind")
+            if kind == "refused":
+                self._refused(down.refused)
+            elif kind == "verdict":
+                told.append((moment_s - self._began_s, down.verdict))
+        if told:
+            self._answered(told)
+
+    def _answered(self, told: Sequence[tuple[float, Any]]) -> None:
+        pairs = [self._sent.pop(verdict.session) for _, verdict in told]
+        for (_, sent), (_, verdict) in zip(pairs, told, strict=True):
+            self._require_planned(sent, verdict)
+        devices, moments = np.array([device for device, _ in pairs]), np.array([moment_s for moment_s, _ in told])
+        found = self._devices.receive(devices, moments, None)
+        self._record(devices, [sent for _, sent in pairs], [verdict for _, verdict in told], moments, found)
 
     def _require_planned(self, sent: _Sent, verdict: Any) -> None:
         if verdict.status != Status.OK:
@@ -149,28 +173,36 @@ class Drive:
             raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
         self.connection.send(self._sent[refused.session][1].frame)
 
-    def _record(self, device: int, sent: _Sent, told: Any, ended_s: float, found: Answered) -> None:
-        """As the simulator keeps them; the verification is placed by when its answer arrived."""
-        request, planned = sent.waiting, found.planned
-        started_s, slo = ended_s - told.verify_us / 1e6, self._devices.slo[[device]]
-        batch = self._place(told, started_s, ended_s)
-        self._batches[batch][5] += told.computed
-        self._batches[batch][6] += told.cached
-        seen = np.array([[request.arrived_s, request.deadline_s, request.new, request.cached]])
-        times = (started_s, ended_s, found.answered_s, found.sent_s)
-        self._rounds.extend(1, (device, slo, batch, *times), seen, planned.recorded)
-        if planned["ends"][0]:
+    def _record(
+        self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: Answered
+    ) -> None:
+        """As the simulator keeps them; what the server did not tell of a round is its wire, half of it either way."""
+        slo, planned = self._devices.slo[devices], found.planned
+        sent_s = np.array([one.sent_s for one in rounds])
+        verify_s, queue_s = np.array([(one.verify_us / 1e6, one.queue_us / 1e6) for one in told]).T
+        ended_s = moments_s - np.maximum(0.0, moments_s - sent_s - queue_s - verify_s) / 2
+        started_s = ended_s - verify_s
+        batches = np.array([self._place(*one) for one in zip(told, started_s.tolist(), ended_s.tolist(), strict=True)])
+        seen = np.array([(0.0, one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds])
+        seen[:, 0] = started_s - queue_s
+        times = (started_s, ended_s, found.answered_s, sent_s)
+        self._rounds.extend(len(devices), (devices, slo, batches, *times), seen, planned.recorded)
+        (ends,) = planned["ends"].nonzero()
+        if len(ends):
             tokens = planned["tokens"]
-            response = (device, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
-            self._responses.extend(1, response)
+            response = (devices, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
+            self._responses.extend(len(ends), [column[ends] for column in response])
 
     def _place(self, told: Any, started_s: float, ended_s: float) -> int:
-        """Of a batch, which is noted with its first answer."""
+        """Of a batch, which is noted with its first answer, and what this one had computed."""
         if told.number not in self._places:
             self._places[told.number] = len(self._batches)
             expected_s = started_s + told.expected_us / 1e6
             self._batches.append([started_s, ended_s, expected_s, told.batch, told.left, 0, 0])
-        return self._places[told.number]
+        place = self._places[told.number]
+        self._batches[place][5] += told.computed
+        self._batches[place][6] += told.cached
+        return place
 
     def _result(self, end_s: float) -> Result:
         clients = np.array([device for device, _ in self._sent.values()], dtype=np.int64)

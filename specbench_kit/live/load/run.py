@@ -37,8 +37,8 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 Fields = dict[str, Any]
 Report = Callable[[str, int, int], None]
 TRACE = "trace.parquet"
-OF_SERVER = ("frame_s", "turn_s", "turn_answer_s")
-BESIDE = ("wire_s", "verify_cv", *OF_SERVER)
+OF_SERVER = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
+BESIDE = ("wire_s", "busy_s", "verify_cv", *OF_SERVER)
 RAMP_S = 5.0
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

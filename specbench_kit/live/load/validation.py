@@ -64,7 +64,7 @@ def validate(folder: Path, told: Report) -> Outcome:
 
 def _scenario(run: Fields, devices: int, trace: TraceFile) -> Scenario:
     """What the profile says of the wire is there in the measurement already, beside the link that is shaped."""
-    frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0)
+    frame_s, wire_s = run.get("frame_s", 0.0), run.get("wire_s", 0.0) + run.get("busy_s", 0.0)
     deployment: Deployment = restore(run["deployment"])
     # A message alone is among what a round takes beside its verification, in either direction.
     link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))

@@ -1,10 +1,10 @@
-"""Loads that keep a server busy: sessions whose next draft leaves as soon as the last one is answered."""
+"""Loads that keep a server busy: sessions whose next draft leaves so long after the last one is answered."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
-from threading import Event
 from typing import Any, NamedTuple
 
 from specbench_kit.decoding.clock import reading_s
@@ -34,11 +34,13 @@ class Load:
 
 
 class Batch(NamedTuple):
-    """Its rows, the seconds of its verification, and those by which one of its answers came behind another."""
+    """Its rows, the seconds of its verification, those by which one of its answers came behind another, and how many
+    answers of the batch before it left when it had begun."""
 
     rows: list[Row]
     verify_s: float
     apart_s: float | None
+    leaving: int
 
 
 class Turn(NamedTuple):
@@ -77,6 +79,7 @@ class Busy:
     def __post_init__(self) -> None:
         self._numbers, self._nonce = count(), token_hex(8)
         self._sessions: dict[str, _Session] = {}
+        self._due = deque[tuple[float, _Session]]()
 
     def rounds(self, load: Load, seconds: float) -> list[Round]:
         """All that were answered, in the order of their arrival; those sent first are answered last."""
@@ -85,8 +88,7 @@ class Busy:
         if not load.cold:
             self._warm(load)
         until_s, found = reading_s() + seconds, list[Round]()
-        for session in list(self._sessions.values()):
-            self._send(session, load)
+        self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
             session, one = self._receive(load)
             found.append(one)
@@ -94,9 +96,9 @@ class Busy:
                 self._close(session)
             elif load.cold or session.base > load.context + SPACE:
                 self._close(session)
-                self._send(self._open(load), load)
+                self._due.append((reading_s() + load.pause_s, self._open(load)))
             else:
-                self._send(session, load)
+                self._due.append((reading_s() + load.pause_s, session))
         return found
 
     def _warm(self, load: Load) -> None:
@@ -118,16 +120,24 @@ class Busy:
         self.connection.send(Up(close={"session": session.name}))
 
     def _send(self, session: _Session, load: Load) -> None:
-        if load.pause_s:
-            Event().wait(load.pause_s)
         session.round, session.sent_s = session.round + 1, reading_s()
         draft = {"session": session.name, "round": session.round, "base": session.base, "tokens": [1] * load.drafted}
         self.connection.send(Up(draft=draft))
 
+    def _frame(self, load: Load) -> tuple[float, Any]:
+        """The next that arrives; drafts leave in the meantime when they are due."""
+        while self._due:
+            wait_s = self._due[0][0] - reading_s()
+            if wait_s <= 0:
+                self._send(self._due.popleft()[1], load)
+            elif (found := self.connection.poll(wait_s)) is not None:
+                return found
+        return self.connection.receive()
+
     def _receive(self, load: Load) -> tuple[_Session, Round]:
-        arrived_s, down = self.connection.receive()
+        arrived_s, down = self._frame(load)
         while down.WhichOneof("kind") == "opened":
-            arrived_s, down = self.connection.receive()
+            arrived_s, down = self._frame(load)
         told: Any = down.verdict
         if down.WhichOneof("kind") != "verdict" or told.status != Status.OK:
             raise SkitError(f"the server gave no verdict but {str(down).strip()!r}: let nobody else use it")
@@ -140,7 +150,8 @@ class Busy:
 
 def batches(rounds: Iterable[Round]) -> list[Batch]:
     """Rounds by the batch that they were verified in."""
-    return [_batch(together) for together in _by_batch(rounds).values()]
+    by_number = _by_batch(rounds)
+    return [_batch(together, by_number.get(number - 1, [])) for number, together in by_number.items()]
 
 
 def turns(rounds: Iterable[Round]) -> list[Turn]:
@@ -148,10 +159,18 @@ def turns(rounds: Iterable[Round]) -> list[Turn]:
     together, found = _by_batch(rounds), list[Turn]()
     for number, after in together.items():
         if (before := together.get(number - 1)) is not None:
-            began_s = min(one.arrived_s for one in after) - after[0].verify_s
-            seconds = began_s - min(one.arrived_s for one in before)
+            seconds = _began_s(after) - min(one.arrived_s for one in before)
             if max(one.queue_s for one in after) > seconds > 0:
                 found.append(Turn(len(before), seconds))
+    return found
+
+
+def ways(rounds: Iterable[Round], frame_s: float) -> list[float]:
+    """Seconds that each round was on its way, as if its answer had left as the first of its batch."""
+    found: list[float] = []
+    for together in _by_batch(rounds).values():
+        for place, one in enumerate(sorted(together, key=lambda one: one.arrived_s)):
+            found.append(one.trip_s - one.queue_s - one.verify_s - place * frame_s)
     return found
 
 
@@ -162,7 +181,13 @@ def _by_batch(rounds: Iterable[Round]) -> dict[int, list[Round]]:
     return by_number
 
 
-def _batch(rounds: list[Round]) -> Batch:
-    moments = [one.arrived_s for one in rounds]
+def _began_s(batch: list[Round]) -> float:
+    """When a verification began, as much later as an answer is on its way."""
+    return min(one.arrived_s for one in batch) - batch[0].verify_s
+
+
+def _batch(rounds: list[Round], before: list[Round]) -> Batch:
+    moments, began_s = [one.arrived_s for one in rounds], _began_s(rounds)
     apart_s = (max(moments) - min(moments)) / (len(rounds) - 1) if len(rounds) > 1 else None
-    return Batch([one.row for one in rounds], rounds[0].verify_s, apart_s)
+    leaving = sum(one.arrived_s > began_s for one in before)
+    return Batch([one.row for one in rounds], rounds[0].verify_s, apart_s, leaving)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
-from specbench_kit.live.profile.busy import SPACE, Batch, Busy, Load, Round, Turn, batches, turns
+from specbench_kit.live.profile.busy import SPACE, Batch, Busy, Load, Round, Turn, batches, turns, ways
 from specbench_kit.live.profile.settings import Settings
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.machine.limits import disturbances
@@ -28,10 +28,11 @@ from specbench_kit.profilers.measurement import hardware_text
 Report = Callable[[str, int, int], None]
 SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
 COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
-TESTS, TURNS, SEED = 8, 2, "profile-server"
+TESTS, TURNS, PASSES, SEED = 8, 2, 3, "profile-server"
 PAUSE_S = 0.02
 """Of a device alone: a machine that has nothing to do for so long takes time to wake."""
 FORM: Form = "served"
+BESIDE = ("wire_s", "busy_s", "frame_s", "answer_s", "turn_s", "turn_answer_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +50,26 @@ def profile_server(settings: Settings, told: Report) -> Outcome:
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
     found: dict[Load, list[Batch]] = {load: [] for load in [*train, *test]}
     watch = Watch(probe_here(), torch.device("cpu"))
-    alone, between, order = list[Round](), list[Turn](), _order([*train, *test])
+    alone, warm, between, order = list[Round](), list[list[Round]](), list[Turn](), _order([*train, *test])
     for done, load in enumerate(order):
         told(f"{load.sessions} sessions", done, len(order))
         rounds = busy.rounds(load, settings.window_s / TURNS)
         found[load] += batches(rounds)
         between += turns(rounds)
+        if not load.cold:
+            warm.append(rounds)
         if load.sessions == 2 and not load.cold:
             lone = Load(1, load.drafted, load.context, pause_s=PAUSE_S)
             alone += busy.rounds(lone, settings.window_s / 2 / TURNS)
     connection.close()
     told("done", len(order), len(order))
     doubts = disturbances([watch.end({})])
-    trained, tested = _rows([found[load] for load in train]), _rows([found[load] for load in test])
-    coefficients = _fit(*trained)
-    beside = _beside(alone, found.values(), between)
-    scatter = {"verify_cv": _scatter(coefficients, found.values()), "window_s": settings.window_s}
-    fit = {**_accuracy(coefficients, trained, tested), **beside, **scatter, **({"disturbed": doubts} if doubts else {})}
-    profile = _profile(settings, welcome, dict(zip(COEFFICIENTS[FORM], coefficients.tolist(), strict=True)), fit)
+    trained, tested = [found[load] for load in train], [found[load] for load in test]
+    times = _fit(trained)
+    beside = _beside(alone, warm, found.values(), between)
+    scatter = {"answer_s": times[-1], "verify_cv": _scatter(times, found.values()), "window_s": settings.window_s}
+    fit = {**_accuracy(times, trained, tested), **beside, **scatter, **({"disturbed": doubts} if doubts else {})}
+    profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
     return Outcome(profile, _text(profile))
 
@@ -76,7 +79,8 @@ def _loads(most: int, context: int) -> tuple[list[Load], list[Load]]:
     sessions = sorted({min(number, most) for number in SESSIONS})
     contexts = [number for number in CONTEXTS if number + 2 * SPACE < context] or [context // 4]
     cold = [number for number in COLD_CONTEXTS if number + 2 * SPACE < context] or [context // 4]
-    train = [Load(n, k, c) for c in contexts for k in DRAFTED for n in sessions]
+    every = [(n, k, c) for c in contexts for k in DRAFTED for n in sessions]
+    train = [Load(*one, pause_s=PAUSE_S * (place % 2)) for place, one in enumerate(every)]
     train += [Load(min(n, most), 4, c, cold=True) for c in cold for n in COLD_SESSIONS]
     random = Random(SEED)
     test = [
@@ -92,24 +96,32 @@ def _order(loads: Sequence[Load]) -> list[Load]:
     return [load for _ in range(TURNS) for load in random.sample(loads, len(loads))]
 
 
-def _features(batch: Sequence[tuple[int, int]]) -> Any:
-    return np.array(features(FORM, batch), np.float64)
+def _features(batch: Batch) -> Any:
+    """Those of the form, and the answers that leave beside the verification."""
+    return np.array((*features(FORM, batch.rows), batch.leaving), np.float64)
 
 
-def _rows(loads: Sequence[Sequence[Batch]]) -> tuple[Any, Any]:
+def _average(loads: Sequence[Sequence[Batch]]) -> tuple[Any, Any]:
     """Of an average batch of each load, its features and its seconds."""
-    matrix = np.array([np.mean([_features(batch.rows) for batch in load], axis=0) for load in loads])
+    matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
     return matrix, np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
 
 
-def _beside(alone: Sequence[Round], loads: Iterable[Sequence[Batch]], between: Sequence[Turn]) -> dict[str, float]:
-    """Seconds of a round beside its verification where nothing else is sent, of every message where much is, and from
-    one verification to the next."""
+def _beside(
+    alone: Sequence[Round],
+    warm: Iterable[Sequence[Round]],
+    loads: Iterable[Sequence[Batch]],
+    between: Sequence[Turn],
+) -> dict[str, float]:
+    """Seconds of a round beside its verification where nothing else is sent, of every message where much is, by which
+    a round is longer on its way to a busy server and back, and from one verification to the next."""
     frames = [batch.apart_s for load in loads for batch in load if batch.apart_s is not None]
+    wire_s, frame_s = max(0.0, median(one.trip_s - one.verify_s for one in alone)), median(frames) if frames else 0.0
     turn_s, turn_answer_s = _turn(between)
     return {
-        "wire_s": max(0.0, median(one.trip_s - one.verify_s for one in alone)),
-        "frame_s": median(frames) if frames else 0.0,
+        "wire_s": wire_s,
+        "frame_s": frame_s,
+        "busy_s": max(0.0, fmean(way_s for rounds in warm for way_s in ways(rounds, frame_s)) - wire_s),
         "turn_s": turn_s,
         "turn_answer_s": turn_answer_s,
     }
@@ -129,26 +141,38 @@ def _turn(between: Sequence[Turn]) -> tuple[float, float]:
     return turn_s, answer_s
 
 
-def _fit(matrix: Any, seconds: Any) -> Any:
-    """Least squares of shares: a batch of few requests counts as much as one of many."""
-    return non_negative(matrix / seconds[:, None], np.ones(len(seconds)))
+def _fit(loads: Sequence[Sequence[Batch]]) -> Any:
+    """Least squares of shares of what is expected: batches of few requests count as much as those of many, and every
+    load as much as another."""
+    matrix = np.array([_features(batch) for load in loads for batch in load])
+    seconds = np.array([batch.verify_s for load in loads for batch in load])
+    counts = np.concatenate([np.full(len(load), len(load)) for load in loads])
+    expected_s = seconds
+    for _ in range(PASSES):
+        weights = 1 / (expected_s * np.sqrt(counts))
+        times = non_negative(matrix * weights[:, None], seconds * weights)
+        expected_s = matrix @ times
+    return times
 
 
-def _scatter(coefficients: Any, loads: Iterable[Sequence[Batch]]) -> float:
+def _coefficients(times: Any) -> dict[str, float]:
+    """Of a verification beside which one answer leaves for each of its requests, as on average they do."""
+    found = dict(zip(COEFFICIENTS[FORM], times[:-1].tolist(), strict=True))
+    return found | {"request_s": found["request_s"] + float(times[-1])}
+
+
+def _scatter(times: Any, loads: Iterable[Sequence[Batch]]) -> float:
     """Standard deviation over mean among the batches of a load, as if each were of the same rows."""
     apart: list[Any] = []
     for load in loads:
-        logs = np.log([batch.verify_s / (_features(batch.rows) @ coefficients) for batch in load])
+        logs = np.log([batch.verify_s / (_features(batch) @ times) for batch in load])
         apart.append(logs - logs.mean())
     return float(np.sqrt(np.expm1(np.concatenate(apart).var())))
 
 
-def _accuracy(coefficients: Any, *parts: tuple[Any, Any]) -> dict[str, Any]:
-    predictors = len(coefficients) - 1
-    return {
-        name: metrics(seconds, matrix @ coefficients, predictors)
-        for name, (matrix, seconds) in zip(("train", "test"), parts, strict=True)
-    }
+def _accuracy(times: Any, *parts: Sequence[Sequence[Batch]]) -> dict[str, Any]:
+    averages = dict(zip(("train", "test"), map(_average, parts), strict=True))
+    return {name: metrics(seconds, matrix @ times, len(times) - 1) for name, (matrix, seconds) in averages.items()}
 
 
 def _profile(settings: Settings, welcome: Any, coefficients: dict[str, float], fit: dict[str, Any]) -> Profile:
@@ -174,14 +198,13 @@ def _text(profile: Profile) -> str:
     fit, times = profile.fit, profile.coefficients
     parts = [f"{name} {1e6 * value:.1f} us" for name, value in times.items()]
     told = f"{100 * fit['test']['mape']:.1f} % off on loads that were not fitted"
-    wire_us, frame_us, turn_us, answer_us = (
-        round(1e6 * fit[name]) for name in ("wire_s", "frame_s", "turn_s", "turn_answer_s")
-    )
-    beside = f"beside that {wire_us} us a round, {frame_us} us from answer to answer"
-    between = f"between verifications {turn_us} us and {answer_us} us for each answer"
+    us = {name: f"{1e6 * fit[name]:.0f} us" for name in BESIDE}
+    beside = f"beside that {us['wire_s']} a round, {us['busy_s']} more while it verifies"
+    answers = f"{us['frame_s']} from answer to answer, each of which holds up the next verification by {us['answer_s']}"
+    between = f"between verifications {us['turn_s']} and {us['turn_answer_s']} for each answer"
     scatter = f"verifications of one size scatter by {100 * fit['verify_cv']:.0f} %"
     doubts = [f"DISTURBED MACHINE: {'; '.join(fit['disturbed'])}: take it again"] if "disturbed" in fit else []
-    return "; ".join([", ".join(parts), told, beside, between, scatter, *doubts])
+    return "; ".join([", ".join(parts), told, beside, answers, between, scatter, *doubts])
 
 
 def _connect(settings: Settings) -> Connection:
