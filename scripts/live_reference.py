@@ -35,7 +35,8 @@ TITLE = """# The simulator beside a real server
 
 In percent or points, simulated less measured; bold is out of reach (10 % of throughput and median, 15 % of P95,
 3 points of violations). Simulated figures are means over several seeds. `withheld`: the share of the processors that
-the host gave to others during the load; above 2 % the times do not hold."""
+the host gave to others during the load; above 2 % the times do not hold. Where the first table is out of reach and the
+second is not, the machine was faster or slower during the load than during the profile."""
 
 LINKS = """# Methods over a shaped link
 

@@ -52,7 +52,7 @@ def serving(service: Service | None = None, **options: Any) -> Iterator[tuple[Se
     thread = Thread(target=lambda: run_loop(service.run(ports.put)), daemon=True)
     thread.start()
     try:
-        yield service, f"127.0.0.1:{ports.get(timeout=30)}"
+        yield service, f"127.0.0.1:{ports.get(timeout=120)}"
     finally:
         service.stop()
         thread.join(30)

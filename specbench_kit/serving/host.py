@@ -1,7 +1,10 @@
 """What a server's processor does besides: answers leave, verifications scatter, and one does not follow at once."""
 
-from math import ceil, log, sqrt
+from math import log, sqrt
 from random import Random
+from typing import Any
+
+import numpy as np
 
 from specbench_kit.serving.network import Network
 
@@ -20,7 +23,8 @@ class Host:
     def takes_s(self, seconds: float, requests: int, now_s: float) -> float:
         """Seconds of a verification that begins now; alone, with one answer to send for each request, so many."""
         if answer_s := self._network.answer_s:
-            seconds = max(0.0, seconds + answer_s * (self._leaving(now_s) - requests))
+            behind = float(leaving(self._answers, now_s - self._ended_s, self._network.frame_s))
+            seconds = max(0.0, seconds + answer_s * (behind - requests))
         if self._cv:
             seconds *= self._random.lognormvariate(self._mean, self._deviation)
         return seconds
@@ -30,8 +34,7 @@ class Host:
         self._answers, self._ended_s = answers, ended_s
         self.free_s = ended_s + self._network.turn_s + self._network.turn_answer_s * answers
 
-    def _leaving(self, now_s: float) -> int:
-        """Answers of the last verification that are not out yet: they leave one after the other."""
-        if not (frame_s := self._network.frame_s):
-            return 0
-        return ceil(max(0.0, self._answers - (now_s - self._ended_s) / frame_s))
+
+def leaving(answers: Any, since_s: Any, frame_s: float) -> Any:
+    """Answers of a verification that are not out yet so long after its end: one leaves after the other."""
+    return np.ceil(np.maximum(0.0, answers - since_s / frame_s)) if frame_s else 0.0 * answers

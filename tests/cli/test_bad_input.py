@@ -53,7 +53,7 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
 def test_what_no_run_can_be_made_of_is_refused_before_torch_is_loaded(
     arguments: list[str], line: str, tmp_path: Path
 ) -> None:
-    done = skit("bench", *arguments, cwd=tmp_path, timeout=60)
+    done = skit("bench", *arguments, cwd=tmp_path)
     assert error_line(done).startswith(line)
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""

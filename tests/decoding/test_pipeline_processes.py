@@ -182,7 +182,7 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
     first.send_signal(signal.SIGKILL)
     with pytest.raises(SkitError, match=rf"stage 1 of 2 \(process {first.pid}\) was ended by signal 9"):
         drain(engine)
-    assert psutil.wait_procs([first, second], timeout=10)[1] == []
+    assert psutil.wait_procs([first, second], timeout=PATIENCE_S)[1] == []
 
 
 def stage_processes(parent: int | None = None) -> list[psutil.Process]:
@@ -240,7 +240,7 @@ def test_a_dead_stage_ends_the_command_and_keeps_what_was_finished(
     finished = read_rows(run / "requests.jsonl")
     assert 2 <= len(finished) < 40
     assert read_object(run / "summary.json")["requests"]["finished"] == len(finished)
-    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
 def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path,
     running.kill()
     running.communicate(timeout=PATIENCE_S)
     assert len(processes) == 2
-    assert psutil.wait_procs(processes, timeout=10)[1] == []
+    assert psutil.wait_procs(processes, timeout=PATIENCE_S)[1] == []
 
 
 def test_torchrun_starts_the_stages_too(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:

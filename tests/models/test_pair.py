@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import TinyPair
+from command_line import PATIENCE_S, TinyPair
 from safetensors.torch import load_file, save_file
 from tiny_models import decode, make_requests, plain_logits
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -217,8 +217,7 @@ def test_a_hub_id_without_network(tmp_path: Path) -> None:
         removed = {"HF_HUB_OFFLINE", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}
         environment = {name: value for name, value in os.environ.items() if name not in removed}
         environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=90, env=environment, check=True
-        )
+        settings = {"capture_output": True, "text": True, "timeout": PATIENCE_S, "env": environment, "check": True}
+        done = subprocess.run([sys.executable, "-c", script], **settings)
     assert len(done.stdout.splitlines()) == 1
     assert done.stdout.startswith("cannot load model 'someone/some-model': ")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import PATIENCE_S
 from predictor_examples import synthetic
 from safetensors.numpy import save as encode
 
@@ -90,7 +91,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
     print(load(folder).scorer.score((0.7, 1.0, 0.4, 2.0)))
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     expected = [predictors[name].scorer.score((0.7, 1.0, 0.4, 2.0)) for name in NAMES]
     assert [float(line) for line in done.stdout.split()] == expected
 

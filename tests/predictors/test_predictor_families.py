@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from command_line import PATIENCE_S
 from predictor_examples import synthetic
 
 from specbench_kit.errors import SkitError
@@ -29,7 +30,7 @@ def test_finding_families_imports_no_training_library() -> None:
         "import sys; from specbench_kit.predictors.base import families; families.all();"
         "print({'torch', 'sklearn', 'xgboost', 'lightgbm', 'scipy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.strip() == "set()"
 
 

@@ -1,7 +1,7 @@
 """`skit load`: a server under many devices."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.events import write_events
+from specbench_kit.serving.host import leaving
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
@@ -76,7 +77,8 @@ def load(settings: Settings, told: Report) -> Outcome:
         watch = Watch(probe_here(), torch.device("cpu"))
         driven = Drive(scenario, settings.seed, connection, texts).run()
         machine.append(watch.end({}))
-        rows.append({**row_of(scenario, devices, driven.result), "late_s": list(driven.late_s)})
+        slower = _slower(scenario, driven.result, beside)
+        rows.append({**row_of(scenario, devices, driven.result), "slower": slower, "late_s": list(driven.late_s)})
         if settings.events:
             write_events(folder / "events", f"devices-{devices}", driven.result)
         connection.reconnect()
@@ -158,17 +160,20 @@ def row_of(scenario: Scenario, devices: int, result: Result) -> Fields:
     return {
         "devices": devices,
         "round_s": dict(_spread(round_s)),
-        "slower": _slower(scenario, result),
         "figures": found,
     }
 
 
-def _slower(scenario: Scenario, result: Result) -> float | None:
-    """The time that batches took, over what was expected of them."""
-    started_s, ended_s, expected_s = (result.batches[name] for name in ("started_s", "ended_s", "expected_s"))
-    counted = started_s >= scenario.warmup_s
-    thought_s = float((expected_s - started_s)[counted].sum())
-    return float((ended_s - started_s)[counted].sum()) / thought_s if thought_s > 0 else None
+def _slower(scenario: Scenario, result: Result, beside: Mapping[str, float]) -> float | None:
+    """The time that batches took, over what was expected of them beside the answers that left."""
+    started_s, ended_s, expected_s, size = (
+        result.batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
+    )
+    behind = leaving(size[:-1], started_s[1:] - ended_s[:-1], beside["frame_s"])
+    thought_s = expected_s[1:] - started_s[1:] + beside["answer_s"] * (behind - size[1:])
+    counted = started_s[1:] >= scenario.warmup_s
+    taken_s, thought_s = (ended_s - started_s)[1:][counted].sum(), thought_s[counted].sum()
+    return float(taken_s / thought_s) if thought_s > 0 else None
 
 
 def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
