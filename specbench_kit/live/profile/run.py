@@ -30,7 +30,7 @@ SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
 COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
 TESTS, TURNS, PASSES, SEED = 8, 2, 3, "profile-server"
 PAUSE_S = 0.02
-"""Of a device alone: a machine that has nothing to do for so long takes time to wake."""
+"""Of a device alone and in half of the loads: a machine that has nothing to do for so long takes time to wake."""
 FORM: Form = "served"
 BESIDE = ("wire_s", "busy_s", "frame_s", "answer_s", "turn_s", "turn_answer_s")
 
