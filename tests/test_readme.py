@@ -116,7 +116,7 @@ def run(words: list[str], folder: Path, whole: bool) -> tuple[int, str]:
         done = skit(*(name for word in words[1:] for name in spread(word, folder)), *small, cwd=folder, env=env)
     else:
         module = ["-m", *words[:2], "--no-deps", "--no-build-isolation", "--target", str(site)]
-        command = [*module, words[-1]] if words[0] == "pip" else ["-m", *words]
+        command = [*module, f"./{words[-1]}"] if words[0] == "pip" else ["-m", *words]
         done = subprocess.run(
             [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, check=False
         )
