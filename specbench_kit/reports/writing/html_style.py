@@ -61,7 +61,7 @@ fieldset {{ display: flex; flex-wrap: wrap; border: 1px solid var(--line); borde
 fieldset label {{ margin-right: 1rem; white-space: nowrap; }}
 .facts th {{ width: 9rem; color: var(--faint); }}
 .facts td {{ overflow-wrap: anywhere; }}
-@media (max-width: 40rem) {{ .facts th {{ width: 6.5rem; }} }}
+@media (max-width: 40rem) {{ .facts th {{ width: 6.5rem; }} .words td:last-child {{ min-width: 16rem; }} }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem; }}
 figure {{ margin: 0; padding: .5rem; border: 1px solid var(--line); border-radius: 6px; min-width: 0; }}
 figure svg {{ display: block; width: 100%; height: auto; max-height: 36rem; }}
