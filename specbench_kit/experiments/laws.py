@@ -16,6 +16,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
+from specbench_kit.serving.acceptance import even_chance
 
 PLACES = 1000
 HOUR_S = 3600
@@ -178,8 +179,4 @@ def _level_acceptance(tokens: float, levels: int) -> float:
     """The chance at which so many levels bring so many tokens a round."""
     if not 1 <= tokens <= levels + 1:
         raise SkitError(f"{levels} levels bring 1 to {levels + 1} tokens a round, not {tokens:g}")
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _moments(middle, levels)[0] < tokens else (low, middle)
-    return low
+    return even_chance(tokens - 1, levels)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
-from specbench_kit.methods.growth import Frontier, Growth, expand
+from specbench_kit.methods.growth import Frontier, Growth, expand, expected_of
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -52,7 +52,7 @@ class _Eagle2Policy(Policy):
         return [growth.kept for growth in self._growths]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return next(growth for growth in self._growths if growth.draft is draft).expected(nodes)
+        return expected_of(self._growths, draft, nodes)
 
     def _next_level(self, drafter: "Drafter", frontier: Frontier) -> Frontier:
         """The likeliest of the nodes that a level's forward has added.

@@ -1,6 +1,6 @@
 """Trees that grow where the draft model is surest, level by level."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
 from math import exp, inf, log
@@ -95,6 +95,11 @@ class Growth:
 
 
 Frontier = list[tuple[Growth, list[int]]]
+
+
+def expected_of(growths: Iterable[Growth], draft: "Draft", nodes: Sequence[int]) -> float:
+    """How many of a draft's nodes are accepted at a mean, by the scores of its growth."""
+    return next(growth for growth in growths if growth.draft is draft).expected(nodes)
 
 
 def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, Iterator[int]]":

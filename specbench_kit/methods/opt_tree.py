@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Offer, Policy, methods, require
-from specbench_kit.methods.growth import Growth, grow
+from specbench_kit.methods.growth import Growth, expected_of, grow
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -73,7 +73,7 @@ class _OptTreePolicy(Policy):
         return [growth.kept for growth in self.growths]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return next(growth for growth in self.growths if growth.draft is draft).expected(nodes)
+        return expected_of(self.growths, draft, nodes)
 
     def _is_worth_it(self, tree: Rising) -> bool:
         return (tree.rise_before if self.options.late else tree.rise) > self.options.gain

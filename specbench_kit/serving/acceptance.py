@@ -17,6 +17,16 @@ from specbench_kit.serving.surety import Surety
 BISECTIONS = 40
 
 
+def even_chance(accepted: float, drafted: float) -> float:
+    """The chance of each of so many tokens, where those before it were accepted, at which a mean of them is."""
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        brings = middle * (1 - middle**drafted) / (1 - middle)
+        low, high = (middle, high) if brings < accepted else (low, middle)
+    return (low + high) / 2
+
+
 class Round(NamedTuple):
     """One round of a device: `steps` forwards of the draft model, tokens sent, and how many the target takes.
 
@@ -89,12 +99,7 @@ class Typical(NamedTuple):
     @property
     def chance(self) -> float:
         """Of a token whose forerunners were accepted, as if it were the same at every place of a draft."""
-        accepted, low, high = self.submitted * self.acceptance, 0.0, 1.0
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            brings = middle * (1 - middle**self.submitted) / (1 - middle)
-            low, high = (middle, high) if brings < accepted else (low, middle)
-        return (low + high) / 2
+        return even_chance(self.submitted * self.acceptance, self.submitted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,8 +183,8 @@ class Drive:
         ended_s = moments_s - np.maximum(0.0, moments_s - sent_s - queue_s - verify_s) / 2
         started_s = ended_s - verify_s
         batches = np.array([self._place(*one) for one in zip(told, started_s.tolist(), ended_s.tolist(), strict=True)])
-        seen = np.array([(0.0, one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds])
-        seen[:, 0] = started_s - queue_s
+        asked = [(one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds]
+        seen = np.column_stack([started_s - queue_s, asked])
         times = (started_s, ended_s, found.answered_s, sent_s)
         self._rounds.extend(len(devices), (devices, slo, batches, *times), seen, planned.recorded)
         (ends,) = planned["ends"].nonzero()

@@ -157,11 +157,7 @@ def row_of(scenario: Scenario, devices: int, result: Result) -> Fields:
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    return {
-        "devices": devices,
-        "round_s": dict(_spread(round_s)),
-        "figures": found,
-    }
+    return {"devices": devices, "round_s": dict(_spread(round_s)), "figures": found}
 
 
 def _slower(scenario: Scenario, result: Result, beside: Mapping[str, float]) -> float | None:
@@ -172,8 +168,8 @@ def _slower(scenario: Scenario, result: Result, beside: Mapping[str, float]) -> 
     behind = leaving(size[:-1], started_s[1:] - ended_s[:-1], beside["frame_s"])
     thought_s = expected_s[1:] - started_s[1:] + beside["answer_s"] * (behind - size[1:])
     counted = started_s[1:] >= scenario.warmup_s
-    taken_s, thought_s = (ended_s - started_s)[1:][counted].sum(), thought_s[counted].sum()
-    return float(taken_s / thought_s) if thought_s > 0 else None
+    taken_s, expected = (ended_s - started_s)[1:][counted].sum(), thought_s[counted].sum()
+    return float(taken_s / expected) if expected > 0 else None
 
 
 def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
