@@ -8,11 +8,11 @@ from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Setting
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.papers.adaspec import METHODS, ablation
-from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import replay

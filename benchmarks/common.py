@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from specbench_kit.assembly import live_engine
-from specbench_kit.bench.conversations import Conversation
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
+from specbench_kit.studies.bench.conversations import Conversation
 
 Item = TypeVar("Item")
 Runners = tuple[Runner, Runner]

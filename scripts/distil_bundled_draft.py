@@ -21,9 +21,9 @@ from torch import Tensor
 from train_bundled_pair import HELD_OUT, Optimizer, load, math_documents, save
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner

@@ -8,10 +8,10 @@ from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
 from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.core.specs import given_fields
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.writing.markup import code, table
-from specbench_kit.specs import given_fields
 
 PAYS = {
     "bounds": "References: what nothing costs, and what cannot be beaten.",

@@ -27,8 +27,8 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.models.head_library import RECORD
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
-from specbench_kit.training.heads.fit import Optimizer, Text, batched, judge, new_head
-from specbench_kit.training.heads.options import Recipe
+from specbench_kit.studies.training.heads.fit import Optimizer, Text, batched, judge, new_head
+from specbench_kit.studies.training.heads.options import Recipe
 
 LAYERS = (2, 6, 10)
 VOCABULARY = 2048

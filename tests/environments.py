@@ -4,7 +4,7 @@ from tiny_predictors import PAIR
 
 from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.placing import environment
+from specbench_kit.deployments.placing import environment
 
 DEPLOYMENT = Deployment(
     "test",

@@ -10,7 +10,7 @@ from command_line import TinyPair, write_rows
 from trace_builders import made_requests, write_trace
 
 import specbench_kit.api as skit
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -35,19 +35,19 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import given_fields
 from specbench_kit.decoding import rules
 from specbench_kit.decoding.distributions import DraftForward
+from specbench_kit.decoding.drafting.base import DRAFT, Offer, drafters
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.drafting.base import DRAFT, Offer, drafters
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
-from specbench_kit.specs import given_fields
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter

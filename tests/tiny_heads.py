@@ -13,8 +13,8 @@ from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.training.heads.fit import Text, fit, new_head
-from specbench_kit.training.heads.options import Recipe
+from specbench_kit.studies.training.heads.fit import Text, fit, new_head
+from specbench_kit.studies.training.heads.options import Recipe
 
 _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
 

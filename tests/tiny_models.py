@@ -10,10 +10,10 @@ from tiny_heads import heads_beside
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method

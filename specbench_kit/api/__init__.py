@@ -7,26 +7,26 @@ from typing import Any
 
 from specbench_kit.api.result import Result
 from specbench_kit.api.study import Study
-from specbench_kit.bench.campaign import Campaign
-from specbench_kit.bench.conclusion import Conclusion
-from specbench_kit.bench.lanes import Progress
-from specbench_kit.bench.replay_run import bench_replay
-from specbench_kit.bench.settings import RECORDED_TOGETHER, Settings
-from specbench_kit.bench.settings import Settings as RecordSettings
+from specbench_kit.core.option import declared_in, from_keywords, part
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load as load_deployment
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.option import declared_in, from_keywords, part
 from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import Kept, Recorded
-from specbench_kit.serving.run import Run
-from specbench_kit.serving.settings import Settings as ServingSettings
-from specbench_kit.sweeps.run import run_sweep
-from specbench_kit.sweeps.settings import Settings as SweepSettings
-from specbench_kit.training.run import run_training
-from specbench_kit.training.settings import Settings as TrainSettings
+from specbench_kit.studies.bench.campaign import Campaign
+from specbench_kit.studies.bench.conclusion import Conclusion
+from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.replay_run import bench_replay
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
+from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.serving.run import Run
+from specbench_kit.studies.serving.settings import Settings as ServingSettings
+from specbench_kit.studies.sweep.run import run_sweep
+from specbench_kit.studies.sweep.settings import Settings as SweepSettings
+from specbench_kit.studies.training.run import run_training
+from specbench_kit.studies.training.settings import Settings as TrainSettings
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 

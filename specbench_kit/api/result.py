@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
 from specbench_kit.metrics.run_data import Run, load_runs

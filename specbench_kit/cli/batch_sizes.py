@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit import common_options as common
-from specbench_kit.bench.settings import Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts, Timed
-from specbench_kit.errors import SkitError
-from specbench_kit.option import RUN, Option
+from specbench_kit.core import common_options as common
+from specbench_kit.core.common_options import Prompts, Timed
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import RUN, Option
+from specbench_kit.studies.bench.settings import Settings
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -56,8 +56,8 @@ def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
     console = Console(stderr=as_json)
     prompts = Prompts(**part(Prompts, given))
     source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)
-    from specbench_kit.bench.batch_curve import run_curves
     from specbench_kit.cli.progress import decoding_bar
+    from specbench_kit.studies.bench.batch_curve import run_curves
 
     with decoding_bar() as report:
         curves = run_curves(settings, asked.sizes, source, report)

@@ -7,20 +7,20 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.bench.settings import Settings, Sources
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, require_all, say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.processes.place import by_torchrun
-from specbench_kit.errors import SkitError
+from specbench_kit.studies.bench.settings import Settings, Sources
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.bench.campaign import Campaign
-    from specbench_kit.bench.conclusion import Conclusion
-    from specbench_kit.bench.lanes import Progress
+    from specbench_kit.studies.bench.campaign import Campaign
+    from specbench_kit.studies.bench.conclusion import Conclusion
+    from specbench_kit.studies.bench.lanes import Progress
 
 Report = Callable[["Progress"], None]
 
@@ -70,7 +70,7 @@ def _doubt_tuning(settings: Settings, console: "Console") -> None:
     """Say where tuned options were tuned for something else."""
     if settings.tuned is None:
         return
-    from specbench_kit.bench.tuned import load
+    from specbench_kit.studies.bench.tuned import load
 
     name = settings.deployment.name if settings.deployment else "recorded"
     for doubt in load(settings.tuned).doubts(name, settings.batch_size):
@@ -79,8 +79,8 @@ def _doubt_tuning(settings: Settings, console: "Console") -> None:
 
 def _prepare(settings: Settings, sources: Sources, console: "Console") -> "Campaign":
     """Check the cheap things first: method names, then data, then models."""
-    from specbench_kit.bench.choice import chosen
     from specbench_kit.methods.spec import parse_method
+    from specbench_kit.studies.bench.choice import chosen
 
     if len(set(sources.dataset)) < len(sources.dataset):
         raise SkitError("a dataset is given twice: name each --dataset once")
@@ -90,7 +90,7 @@ def _prepare(settings: Settings, sources: Sources, console: "Console") -> "Campa
     each = [Prompts(dataset=name, data_dir=sources.data_dir, sample=sources.sample) for name in sources.dataset]
     loaded = [load_dataset(one, settings.limit, settings.seed, console) for one in each]
     with _preparing(console) as report:
-        from specbench_kit.bench.campaign import Campaign
+        from specbench_kit.studies.bench.campaign import Campaign
 
         campaign = Campaign(settings, loaded, report)
     for benchmark in campaign.benchmarks:
@@ -129,7 +129,7 @@ def _replay(settings: Settings, path: Path) -> "tuple[list[Conclusion], dict[str
         raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
     if settings.repeats > 1:
         raise SkitError("--repeats measures again, and a replay is the same every time: leave out one of them")
-    from specbench_kit.bench.replay_run import bench_replay
+    from specbench_kit.studies.bench.replay_run import bench_replay
 
     with _progress() as report:
         return bench_replay(settings, path, report)
@@ -155,9 +155,9 @@ def _progress() -> AbstractContextManager[Report]:
 
 def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
     """Print the result; several runs get one more folder, which is returned, with a report on all of them."""
-    from specbench_kit.bench.joint import report_jointly
     from specbench_kit.reports.comparison.terminal import print_comparison
     from specbench_kit.reports.run.terminal import print_summary
+    from specbench_kit.studies.bench.joint import report_jointly
 
     directories = [conclusion.directory for conclusion in conclusions]
     joint = report_jointly(out, conclusions)

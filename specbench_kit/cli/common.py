@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.common_options import Prompts
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import one_line
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ import typer
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.report import Comparing
-from specbench_kit.option import Option
+from specbench_kit.core.option import Option
 
 FAILED = 1
 """Exit code where a condition of --fail-if holds."""

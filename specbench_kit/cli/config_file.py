@@ -11,7 +11,7 @@ import tomli_w
 import typer
 
 from specbench_kit.cli.declared import Command, with_signature
-from specbench_kit.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.runs.folder import write_text
 
 GIVEN = ("COMMANDLINE", "DEFAULT_MAP")

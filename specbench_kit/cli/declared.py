@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from specbench_kit.errors import SkitError
-from specbench_kit.option import Given, Option, declared_in, part
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import Given, Option, declared_in, part
 
 __all__ = ["Given", "options_of", "part"]
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.common_options import DataDir
-from specbench_kit.errors import SkitError
-from specbench_kit.version import __version__
+from specbench_kit.core.common_options import DataDir
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.version import __version__
 
 State = Literal["ok", "note", "missing", "broken"]
 MARKS: dict[State, tuple[str, str]] = {
@@ -128,7 +128,7 @@ def _threads() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    from specbench_kit.machine.probe import probe_here
+    from specbench_kit.runs.machine.probe import probe_here
 
     load = probe_here().system().load
     busy = load > 0.5 * _processors()
@@ -156,7 +156,7 @@ def _datasets(data_dir: Path | None) -> Iterator[Finding]:
 
 
 def _hub() -> Iterator[Finding]:
-    from specbench_kit.hub import hub_reachable
+    from specbench_kit.core.hub import hub_reachable
 
     if hub_reachable():
         yield Finding("hub", "ok", "answers")
@@ -177,7 +177,7 @@ def _bundled() -> Iterator[Finding]:
 
 
 def _own() -> Iterator[Finding]:
-    from specbench_kit.user_data import user_folder
+    from specbench_kit.core.user_data import user_folder
 
     folder = user_folder("predictors").parent
     place = next(path for path in (folder, *folder.parents) if path.exists())
@@ -212,7 +212,7 @@ def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from specbench_kit.plain_text import one_line
+    from specbench_kit.core.plain_text import one_line
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for overflow in ("ignore", "ignore", "fold"):

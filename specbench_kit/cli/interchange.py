@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.errors import SkitError
-from specbench_kit.interchange.importing import Names
-from specbench_kit.option import OUTPUT, RUN, Option
+from specbench_kit.core import common_options as common
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OUTPUT, RUN, Option
+from specbench_kit.studies.interchange.importing import Names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def import_run(given: Given, as_json: options.JsonOption = False) -> None:
     """
     from rich.console import Console
 
-    from specbench_kit.interchange.base import formats
+    from specbench_kit.studies.interchange.base import formats
 
     asked, names, console = Importing(**part(Importing, given)), Names(**part(Names, given)), Console(stderr=as_json)
     if formats.get(asked.name).gives_traces:
@@ -67,7 +67,7 @@ def import_run(given: Given, as_json: options.JsonOption = False) -> None:
 
 def _import_trace(console: "Console", asked: Importing, names: Names, as_json: bool) -> None:
     from specbench_kit.cli.common import say
-    from specbench_kit.interchange.importing import import_trace
+    from specbench_kit.studies.interchange.importing import import_trace
 
     done = import_trace(asked.file, asked.name, names, asked.out or TRACE, ("skit", *sys.argv[1:]))
     for note in done.notes:
@@ -79,8 +79,8 @@ def _import_trace(console: "Console", asked: Importing, names: Names, as_json: b
 
 def _import_run(console: "Console", asked: Importing, names: Names, as_json: bool) -> None:
     from specbench_kit.cli.common import say
-    from specbench_kit.interchange.importing import import_file
     from specbench_kit.reports.run.terminal import print_summary
+    from specbench_kit.studies.interchange.importing import import_file
 
     argv = ("skit", *sys.argv[1:])
     done = import_file(asked.file, asked.name, asked.baseline, names, asked.out or RESULTS, argv)
@@ -99,7 +99,7 @@ def export_run(given: Given) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.interchange.importing import export_run as write
+    from specbench_kit.studies.interchange.importing import export_run as write
 
     asked = Exporting(**given)
     write(asked.run, asked.name, asked.out)

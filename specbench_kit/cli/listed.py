@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
-from specbench_kit.plain_text import one_line
+from specbench_kit.core.plain_text import one_line
 
 GAP = 2
 LONGEST_NAME = 0.3

@@ -9,9 +9,9 @@ import typer
 
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.listed import print_list
-from specbench_kit.errors import SkitError, did_you_mean
-from specbench_kit.option import Option
-from specbench_kit.specs import given_fields
+from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.option import Option
+from specbench_kit.core.specs import given_fields
 
 Entry = dict[str, Any]
 
@@ -125,7 +125,7 @@ def _software() -> list[Entry]:
 
 
 def _formats() -> list[Entry]:
-    from specbench_kit.interchange.base import formats
+    from specbench_kit.studies.interchange.base import formats
 
     return [{"name": name, "summary": form.summary, "tool": form.tool} for name, form in formats.all().items()]
 
@@ -151,7 +151,7 @@ def _schedulers() -> list[Entry]:
 
 
 def _presets() -> list[Entry]:
-    from specbench_kit.serving.presets.base import presets
+    from specbench_kit.studies.serving.presets.base import presets
 
     return [
         {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}

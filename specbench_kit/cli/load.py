@@ -9,17 +9,17 @@ import typer
 from specbench_kit.cli import options
 from specbench_kit.cli.common import say, tell_report
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.live.load.settings import Settings
+from specbench_kit.studies.load.settings import Settings
 
 if TYPE_CHECKING:
-    from specbench_kit.live.load.run import Outcome
+    from specbench_kit.studies.load.run import Outcome
 
 
 @options_of(Settings)
 def load(given: Given, as_json: options.JsonOption = False) -> None:
     """Let many devices draft for a server of `skit serve`: their drafts are recorded, what the server does is real."""
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.live.load import run
+    from specbench_kit.studies.load import run
 
     settings = Settings(**given, argv=("skit", *sys.argv[1:]))
     with stepping_bar() as report:
@@ -33,7 +33,7 @@ def validate(
 ) -> None:
     """Simulate what `skit load` measured, and set both side by side."""
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.live.load import validation
+    from specbench_kit.studies.load import validation
 
     with stepping_bar() as report:
         outcome = validation.validate(folder, report)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli.commands import Commands
-from specbench_kit.errors import SkitError
-from specbench_kit.version import __version__
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.version import __version__
 
 INTERRUPTED = 130
 """Exit code that typer makes of Ctrl-C."""

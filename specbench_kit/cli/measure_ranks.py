@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit import common_options as common
-from specbench_kit.bench.settings import Settings
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
-from specbench_kit.option import DECODING, OUTPUT, Option
+from specbench_kit.core import common_options as common
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.option import DECODING, OUTPUT, Option
+from specbench_kit.studies.bench.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
     settings = Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
     console = Console(stderr=as_json)
     loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
-    from specbench_kit.bench import ranks_run
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks
+    from specbench_kit.studies.bench import ranks_run
 
     with counting_bar("ranking") as report:
         table = ranks_run.measure(settings, loaded, report)

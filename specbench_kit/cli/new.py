@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.option import Option
+from specbench_kit.core.option import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ def new(given: Given) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.scaffold import new_method
+    from specbench_kit.cli.scaffold import new_method
 
     asked, console = New(**given), Console()
     folder = new_method(asked.name, asked.out)

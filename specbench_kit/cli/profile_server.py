@@ -1,7 +1,7 @@
 """`skit profile-server`: what a server's verifications and messages take."""
 
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.live.profile.settings import Settings
+from specbench_kit.studies.server_profile.settings import Settings
 
 
 @options_of(Settings)
@@ -11,7 +11,7 @@ def profile_server(given: Given) -> None:
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.live.profile.run import profile_server as run
+    from specbench_kit.studies.server_profile.run import profile_server as run
 
     settings = Settings(**given)
     with stepping_bar() as report:

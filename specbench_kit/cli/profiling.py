@@ -3,13 +3,13 @@
 from rich.console import Console
 from rich.progress import TimeRemainingColumn
 
-from specbench_kit.bench.profile_run import Outcome, run_profiling
 from specbench_kit.cli.common import not_saved, say, tell_report
 from specbench_kit.cli.progress import stepping_bar
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.reports.profile.terminal import print_profiles
 from specbench_kit.reports.writing.profiles import analytic_line
+from specbench_kit.studies.bench.profile_run import Outcome, run_profiling
 
 
 def profile(settings: Settings, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from specbench_kit.bench import lanes
+from specbench_kit.studies.bench import lanes
 
 
 class _Bar(Progress):

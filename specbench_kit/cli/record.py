@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit import common_options as common
-from specbench_kit.bench.settings import Settings
 from specbench_kit.cli.common import load_dataset, require_all, require_file, say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
-from specbench_kit.errors import SkitError
-from specbench_kit.option import DECODING, OUTPUT, RUN, Option
+from specbench_kit.core import common_options as common
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option
+from specbench_kit.studies.bench.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ def record(given: Given) -> None:
     settings, console = asked.decoding(), Console()
     prompts = Prompts(**part(Prompts, given))
     loaded = load_dataset(prompts, asked.limit, asked.seed, console, to_train=asked.train_split)
-    from specbench_kit.bench import record_run
     from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.studies.bench import record_run
 
     with counting_bar("recording") as report:
         done = record_run.record(settings, loaded, asked.out, asked.max_draft, report, asked.share, asked.text)

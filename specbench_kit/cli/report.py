@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from specbench_kit import common_options as common
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of
-from specbench_kit.errors import SkitError
-from specbench_kit.option import Option
+from specbench_kit.core import common_options as common
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import Option
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ import typer
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import say
-from specbench_kit.option import OUTPUT, RUN
+from specbench_kit.core.option import OUTPUT, RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ def reproduce(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.fields import parse_field
-    from specbench_kit.experiments.run import run
+    from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)
     with stepping_bar() as report:

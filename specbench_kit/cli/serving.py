@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.papers.experiment import Experiment
-    from specbench_kit.serving.run import Chosen, Outcome, Run
-    from specbench_kit.serving.settings import Settings
+    from specbench_kit.studies.serving.run import Chosen, Outcome, Run
+    from specbench_kit.studies.serving.settings import Settings
 
 
 def find_preset(name: str | None) -> "Chosen | None":
     """The preset of that name."""
-    from specbench_kit.serving.presets.base import presets
-    from specbench_kit.serving.run import Chosen
+    from specbench_kit.studies.serving.presets.base import presets
+    from specbench_kit.studies.serving.run import Chosen
 
     if name is None:
         return None
@@ -29,9 +29,9 @@ def find_preset(name: str | None) -> "Chosen | None":
 
 def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings":
     """Options that were given, over those of the preset, over the defaults."""
-    from specbench_kit.bench.settings import RECORDED_TOGETHER
-    from specbench_kit.bench.settings import Settings as RecordSettings
-    from specbench_kit.serving.settings import Settings
+    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER
+    from specbench_kit.studies.bench.settings import Settings as RecordSettings
+    from specbench_kit.studies.serving.settings import Settings
 
     chosen = part(Settings, {**(preset.options if preset else {}), **given})
     recorded = Recorded(**part(Recorded, given))
@@ -51,7 +51,7 @@ def run_command(command: str, given: Given, as_json: bool) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.serving.run import Run
+    from specbench_kit.studies.serving.run import Run
 
     chosen = find_preset(Published(**part(Published, given)).preset)
     settings = make_settings(given, chosen.preset if chosen else None)

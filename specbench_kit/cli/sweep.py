@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, tell_report
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
-from specbench_kit.sweeps.options import SweepOptions
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.studies.sweep.options import SweepOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.sweeps.run import Outcome
-    from specbench_kit.sweeps.settings import Settings
+    from specbench_kit.studies.sweep.run import Outcome
+    from specbench_kit.studies.sweep.settings import Settings
 
 
 @options_of(SweepOptions, Prompts)
@@ -22,7 +22,7 @@ def sweep(given: Given, as_json: options.JsonOption = False) -> None:
     """Compare methods over a range of deployments or options, and find where they stop paying for themselves."""
     from rich.console import Console
 
-    from specbench_kit.sweeps.settings import Settings
+    from specbench_kit.studies.sweep.settings import Settings
 
     settings = Settings(**part(SweepOptions, given), argv=("skit", *sys.argv[1:]))
     settings.points()
@@ -39,7 +39,7 @@ def _load(settings: "Settings", given: Given, console: "Console") -> "LoadedData
 
 def _run(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.sweeps.run import run_sweep
+    from specbench_kit.studies.sweep.run import run_sweep
 
     with stepping_bar() as report:
         return run_sweep(settings, dataset, report)

@@ -6,8 +6,8 @@ import sys
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
-from specbench_kit.training.heads.options import Recipe, Settings
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.studies.training.heads.options import Recipe, Settings
 
 
 @options_of(Settings, Recipe, Prompts)
@@ -19,7 +19,7 @@ def train_head(given: Given, as_json: options.JsonOption = False) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.training.heads import run
+    from specbench_kit.studies.training.heads import run
 
     recipe, console = Recipe(**part(Recipe, given)), Console(stderr=as_json)
     settings = Settings(**part(Settings, given), recipe=recipe, argv=("skit", *sys.argv[1:]))

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, not_saved, say, tell_report
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Prompts
-from specbench_kit.training.options import Clocks, TrainingOptions
+from specbench_kit.core.common_options import Prompts
+from specbench_kit.studies.training.options import Clocks, TrainingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.training.run import Outcome
-    from specbench_kit.training.settings import Settings
+    from specbench_kit.studies.training.run import Outcome
+    from specbench_kit.studies.training.settings import Settings
 
 
 @options_of(TrainingOptions, Prompts, Clocks)
@@ -36,7 +36,7 @@ def train_predictor(given: Given, as_json: options.JsonOption = False) -> None:
 
 def _settings(given: Given) -> "Settings":
     from specbench_kit.deployments.loading import load
-    from specbench_kit.training.settings import Settings
+    from specbench_kit.studies.training.settings import Settings
 
     first, *others = map(load, dict.fromkeys(Clocks(**part(Clocks, given)).deployments))
     asked = part(TrainingOptions, given)
@@ -49,7 +49,7 @@ def _load(settings: "Settings", given: Given, console: "Console") -> "LoadedData
 
 def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.training.run import run_training
+    from specbench_kit.studies.training.run import run_training
 
     with stepping_bar() as report:
         return run_training(settings, dataset, report)

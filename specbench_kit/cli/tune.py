@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.bench.tuning_options import TuningOptions
 from specbench_kit.cli import options
 from specbench_kit.cli.common import require_file, say
 from specbench_kit.cli.declared import Given, options_of, part
-from specbench_kit.common_options import Timed
-from specbench_kit.option import OUTPUT, Option
+from specbench_kit.core.common_options import Timed
+from specbench_kit.core.option import OUTPUT, Option
+from specbench_kit.studies.bench.tuning_options import TuningOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.bench.tuned import Tuned
+    from specbench_kit.studies.bench.tuned import Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
     """Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains."""
     from rich.console import Console
 
-    from specbench_kit.bench import tuned, tuning
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
+    from specbench_kit.studies.bench import tuned, tuning
 
     asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
     require_file(asked.out)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Hub, Prompt
 from specbench_kit.datasets.turns import user_turns
-from specbench_kit.errors import SkitError
 
 PREFIX = "hub:"
 PATH = re.compile(r"\w[\w.-]*/\w[\w.-]*")

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from specbench_kit.core.registry import Registry
 from specbench_kit.datasets.answers import Gold
-from specbench_kit.registry import Registry
 
 Source = Literal["local", "hub", "sample", "file"]
 FINGERPRINT_DIGITS = 16

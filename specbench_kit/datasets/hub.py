@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.hub import answers, hub_reachable
 from specbench_kit.datasets.base import Hub
 from specbench_kit.datasets.rows import PlacedRow, parse_rows
-from specbench_kit.errors import SkitError
-from specbench_kit.hub import answers, hub_reachable
 
 DOWNLOAD_S = 30.0
 """How long a download may stand still."""

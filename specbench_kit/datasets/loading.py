@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.datasets import any_hub, mixing
 from specbench_kit.datasets.base import RESERVED, Dataset, LoadedDataset, Prompt, Source, datasets
 from specbench_kit.datasets.files import file_prompt
 from specbench_kit.datasets.hub import fetch_rows, hub_label
 from specbench_kit.datasets.rows import PARQUET, PlacedRow, read_rows
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import one_line
 
 SAMPLES = Path(__file__).parent / "samples"
 

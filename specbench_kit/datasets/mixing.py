@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
-from specbench_kit.errors import SkitError
 
 
 def shares(limit: int | None, datasets: int) -> list[int | None]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import first_line
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line
 
 PARQUET = ".parquet"
 PlacedRow = tuple[str, dict[str, Any]]

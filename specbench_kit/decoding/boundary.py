@@ -5,6 +5,7 @@ from math import isfinite
 
 from torch import Tensor
 
+from specbench_kit.core.errors import PolicyError, SkitError
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.policy import Child, LevelPolicy, Policy
@@ -12,7 +13,6 @@ from specbench_kit.decoding.records import EXPECTED_DIGITS
 from specbench_kit.decoding.rules import rule_for
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.errors import PolicyError, SkitError
 
 
 class CheckedPolicy:

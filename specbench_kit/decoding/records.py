@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal
 
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.decoding.json_fields import all_checked, checked, parse, shown
-from specbench_kit.plain_text import one_line
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]

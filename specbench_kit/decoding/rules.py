@@ -5,10 +5,10 @@ from typing import cast
 
 from torch import Tensor
 
+from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.distributions import Drawn
 from specbench_kit.decoding.sampling import Numbers, draw
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.errors import PolicyError
 
 Rule = Callable[[TokenTree, Sequence[int], Tensor, Numbers], tuple[list[int], int]]
 

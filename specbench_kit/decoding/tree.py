@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
+from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.distributions import Distributions, Judge, NodeStats, Outlook
-from specbench_kit.errors import PolicyError
 
 
 class TokenTree:

@@ -6,8 +6,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.profiles import find_profile
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import COEFFICIENTS
 
 Value = str | int | float | bool

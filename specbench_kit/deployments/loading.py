@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import Value, parse_field, replace_fields
 from specbench_kit.deployments.parsing import parse
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
 
 LOCAL = "local"

@@ -5,11 +5,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import PLACEMENTS, Deployment, Endpoint, HandOver, Link
 from specbench_kit.deployments.forms import COEFFICIENTS, MODELS
 from specbench_kit.deployments.profiles import find_profile, origin, power_of
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
 
 Fields = Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import known_device

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from specbench_kit.assembly import round_drafter, round_policy
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.meanwhile import Meanwhile
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import reading_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.errors import SkitError
 from specbench_kit.live.link import Lane
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 

@@ -5,12 +5,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Answer, Verdict
-from specbench_kit.errors import SkitError
 from specbench_kit.live.engines.base import Asked, Engine
 
 AT_ONCE = 64

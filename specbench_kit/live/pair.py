@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from specbench_kit.drafting.base import DRAFT
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
 from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.pair import LoadedModel, Pair, load_model

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
-from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import Engine, engines

@@ -2,9 +2,9 @@
 
 from math import inf
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Link
-from specbench_kit.errors import SkitError
-from specbench_kit.specs import from_options
 
 
 def parse_link(text: str) -> Link:

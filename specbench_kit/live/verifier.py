@@ -6,6 +6,7 @@ from secrets import token_hex
 from threading import Event
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, reading_s
 from specbench_kit.decoding.distributions import Drawn
 from specbench_kit.decoding.drafter import Draft
@@ -14,7 +15,6 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict
-from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection, LostError
 from specbench_kit.live.wire import PASSING, Status, Up
 

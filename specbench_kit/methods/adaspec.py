@@ -6,8 +6,8 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
 from specbench_kit.methods.base import Environment, Method, Offer, Policy, methods, require
-from specbench_kit.specs import from_options
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.registry import Registry
+from specbench_kit.decoding.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
-from specbench_kit.drafting.base import Drafting, Offer, parse_drafter
-from specbench_kit.errors import SkitError
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.points import HERE, Place
-from specbench_kit.registry import Registry
 
 __all__ = [
     "GROUPS",
@@ -148,7 +148,7 @@ class Method(ABC):
     def drafting(self) -> Drafting:
         """The drafter, with its options."""
         if self.drafter == "none":
-            from specbench_kit.drafting.look_up import Nothing
+            from specbench_kit.decoding.drafting.look_up import Nothing
 
             return Nothing()
         return parse_drafter(self.drafter)

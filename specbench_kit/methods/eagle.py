@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from specbench_kit.drafting.base import Drafting
+from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.methods.base import Group, methods
 from specbench_kit.methods.fixed_k import FixedK
 
@@ -21,6 +21,6 @@ class Eagle(FixedK):
 
     @property
     def drafting(self) -> Drafting:
-        from specbench_kit.drafting.head import Head
+        from specbench_kit.decoding.drafting.head import Head
 
         return Head(self.head)

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
 
 if TYPE_CHECKING:

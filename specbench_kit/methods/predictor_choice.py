@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 if TYPE_CHECKING:
     from specbench_kit.predictors.library import PairHashes

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from specbench_kit.drafting.base import Drafting
+from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.fixed_k import FixedK
 
@@ -28,6 +28,6 @@ class PromptLookup(FixedK):
 
     @property
     def drafting(self) -> Drafting:
-        from specbench_kit.drafting import prompt_lookup
+        from specbench_kit.decoding.drafting import prompt_lookup
 
         return prompt_lookup.PromptLookup(min=self.min, max=self.max)

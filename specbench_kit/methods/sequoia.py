@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
 from specbench_kit.methods.static_tree import SIZES, Shape, fastest

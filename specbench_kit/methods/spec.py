@@ -3,8 +3,8 @@
 from math import isfinite
 from typing import Any
 
+from specbench_kit.core.specs import given_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
-from specbench_kit.specs import given_fields, parse_spec
 
 
 def parse_method(spec: str) -> Method:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

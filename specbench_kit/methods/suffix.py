@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from specbench_kit.drafting.base import Drafting
+from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.methods.base import Method, Policy, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 
@@ -34,7 +34,7 @@ class Suffix(Method):
 
     @property
     def drafting(self) -> Drafting:
-        from specbench_kit.drafting import suffix
+        from specbench_kit.decoding.drafting import suffix
 
         return suffix.Suffix(self.max_depth, self.factor, self.offset, self.min_prob, self.shared)
 

@@ -7,8 +7,8 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor

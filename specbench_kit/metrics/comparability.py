@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
+from specbench_kit.core.nested import flat
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.run_data import Run
 from specbench_kit.metrics.setting import deployment_name, sampling_sentence
-from specbench_kit.nested import flat
 
 Labelled = Sequence[tuple[str, Run]]
 

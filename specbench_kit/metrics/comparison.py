@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_kit.errors import SkitError, did_you_mean
-from specbench_kit.machine.limits import disturbances
+from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
+from specbench_kit.runs.machine.limits import disturbances
 
 Row = Mapping[str, Any]
 

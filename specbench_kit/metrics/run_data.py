@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_lined
+from specbench_kit.core.uncollected import uncollected
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.summary_shape import is_summary
 from specbench_kit.metrics.units import batch_size
-from specbench_kit.plain_text import one_lined
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
-from specbench_kit.uncollected import uncollected
 
 Fields = dict[str, Any]
 Records = list[RequestRecord]

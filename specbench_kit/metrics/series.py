@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import Group, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparability import dataset_name

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.nested import flat
+from specbench_kit.core.nested import flat
 
 Fields = Mapping[str, Any]
 

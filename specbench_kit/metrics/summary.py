@@ -8,8 +8,8 @@ seconds.
 from collections.abc import Sequence
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
 from specbench_kit.metrics.attainment import attainment

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from specbench_kit.errors import SkitError
-from specbench_kit.hub import hub_reachable
-from specbench_kit.plain_text import first_line, one_line
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.hub import hub_reachable
+from specbench_kit.core.plain_text import first_line, one_line
 
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.catalogue import BUNDLED, ModelSource
-from specbench_kit.user_data import user_folder
 
 AUTO = "auto"
 HEAD = "head:"

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.generation import ignored_settings

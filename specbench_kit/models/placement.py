@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 PACKAGES = {
     "bitsandbytes": "bitsandbytes",

@@ -8,7 +8,7 @@ from operator import eq
 import torch
 from torch import Tensor
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.base import Executor, Forward, Row
 
 

@@ -3,10 +3,10 @@
 import torch
 from transformers import GenerationConfig, PretrainedConfig
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
 from specbench_kit.models.catalogue import SYNTHETIC, ModelSource
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.specs import from_options
 
 CONTEXT = 1 << 20
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 
 def unshared(target: Any, draft: Any, names: tuple[str, str]) -> list[int]:

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specbench_kit.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")

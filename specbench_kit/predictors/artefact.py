@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import RESERVED
-from specbench_kit.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, Tensors, families
 from specbench_kit.predictors.library import AGAIN, HEADER, SCHEMA, WEIGHTS, PairHashes, read_file, read_header
 from specbench_kit.predictors.points import NEVER, PUBLISHED, Place, Point, Rule, best_of, read_points

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.errors import SkitError
-from specbench_kit.registry import Registry
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.registry import Registry
 
 FEATURES = ("confidence", "entropy", "margin", "logit_std")
 """Draft-side statistics of a token, as `NodeStats` names them (WISP 4.2)."""

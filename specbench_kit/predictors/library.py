@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.user_data import user_folder
+from specbench_kit.core.user_data import user_folder
 
 SCHEMA = 1
 BUNDLED = Path(__file__).parent / "bundled"

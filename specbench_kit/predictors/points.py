@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from math import nextafter
 from typing import Any, Literal, NamedTuple
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 NEVER = nextafter(1.0, 2.0)
 """A threshold that no probability reaches."""

@@ -7,9 +7,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.user_data import user_folder
 from specbench_kit.predictors.library import BUNDLED, PairHashes
-from specbench_kit.user_data import user_folder
 
 SCHEMA = 1
 RANKS = 32

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space
 from specbench_kit.predictors.latency import stopwatch
 

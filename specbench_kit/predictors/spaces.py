@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import families
 
 FORM = "write FAMILY.PARAMETER=VALUE,VALUE, as in mlp.batch_size=32,64,128"

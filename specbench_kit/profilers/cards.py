@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean
 
 Fields = Mapping[str, Any]
 

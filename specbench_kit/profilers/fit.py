@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import sums_of
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import COEFFICIENTS, Form, features, terms
 from specbench_kit.profilers.workload import Configuration
 

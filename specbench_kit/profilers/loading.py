@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.user_data import user_folder
 from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers.base import COEFFICIENTS, ROLES, SOURCES, Form, Profile, Role
 from specbench_kit.runs.folder import write_text
-from specbench_kit.user_data import user_folder
 
 if TYPE_CHECKING:
     import torch

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.errors import SkitError
-from specbench_kit.machine.probe import probe_here
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
@@ -36,6 +35,7 @@ from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.watching import watched
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.machine.probe import probe_here
 
 Fields = dict[str, Any]
 

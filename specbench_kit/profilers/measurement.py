@@ -8,9 +8,9 @@ from statistics import median
 
 import torch
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel, kept_logits
-from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.devices import CPU, Device, find_device, known_device, reported_as
 from specbench_kit.profilers.settings import Settings
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.workload import Configuration
 
 HEADER = "configuration,part,regime,rows,run,repeat,seconds"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.loading import data_folder, save

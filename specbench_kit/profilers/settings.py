@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
-from specbench_kit.errors import SkitError
-from specbench_kit.option import MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option
 from specbench_kit.profilers.software import FUSED
 
 Budget = Annotated[float, Option("Seconds that measuring may take; lengths shrink to fit.", RUN, flag="budget")]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures, of_config, read_architecture

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from specbench_kit.decoding.clock import effort
-from specbench_kit.machine.probe import Probe
-from specbench_kit.machine.watch import Timed, Watch
 from specbench_kit.profilers.measurement import Stand
 from specbench_kit.profilers.part import Part
 from specbench_kit.profilers.samples import Samples
+from specbench_kit.runs.machine.probe import Probe
+from specbench_kit.runs.machine.watch import Timed, Watch
 
 Fields = dict[str, Any]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import one_line
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.reports.writing import html
 from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.reports.writing.markup import code, document, table

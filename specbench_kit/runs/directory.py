@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_lined
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import one_lined
 from specbench_kit.runs import fields
 from specbench_kit.runs.folder import replace_file
 from specbench_kit.runs.reading import read_details, read_object, read_records, reported, whole_lines

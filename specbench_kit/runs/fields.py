@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.json_fields import Kind, shown
-from specbench_kit.errors import SkitError
 
 HINTS: Mapping[str, Any] = {
     **dict.fromkeys(("dataset", "models", "config", "hardware", "deployment", "versions", "left_out"), dict),

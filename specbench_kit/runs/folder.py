@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 KEY_DIGITS = 8
 

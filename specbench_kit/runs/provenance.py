@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, requires, ver
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIT = "specbench-kit"

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 
 
 def read_object(path: Path) -> dict[str, Any]:

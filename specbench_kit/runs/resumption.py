@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specbench_kit.errors import SkitError
-from specbench_kit.nested import flat
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.nested import flat
 
 Fields = Mapping[str, Any]
 

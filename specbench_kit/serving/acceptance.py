@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.chances import Floats, Integers
 from specbench_kit.serving.surety import Surety
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.timing import Drafted, Parts, rows_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.result import Column, Result
 
 WHOLE = ("client", "slo", "response", "batch", "new", "cached", "drafted", "submitted", "accepted", "committed",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Acceptance, Begun, Rounds
 from specbench_kit.serving.chances import Floats, Integers
 

@@ -7,9 +7,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
 from specbench_kit.serving.chances import Floats, Integers
-from specbench_kit.specs import from_options
 
 
 @dataclass(frozen=True)

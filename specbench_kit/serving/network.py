@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from math import inf
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.link_trace import LinkTrace
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.common_options import Draft, Dtype, MaxNewTokens, Out, Prompts, Target, TorchDevice
-from specbench_kit.errors import SkitError
-from specbench_kit.option import DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.core.common_options import Draft, Dtype, MaxNewTokens, Out, Prompts, Target, TorchDevice
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 
 LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
 Objective = Literal["speed", "tpot"]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from math import isfinite
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.serving.acceptance import Acceptance
 from specbench_kit.serving.arrivals import Arrivals, ClosedLoop

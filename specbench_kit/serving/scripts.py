@@ -6,8 +6,8 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import TOKEN_BYTES
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import Rounds
 from specbench_kit.serving.arrivals import Asks
 from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose

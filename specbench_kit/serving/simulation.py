@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.uncollected import uncollected
 from specbench_kit.serving.by_policy import ByPolicy
 from specbench_kit.serving.chances import Floats, Integers
 from specbench_kit.serving.devices import Answered, Devices
@@ -21,7 +22,6 @@ from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
 from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Verification
-from specbench_kit.uncollected import uncollected
 
 
 def simulate(scenario: Scenario, seed: int = 0) -> Result:

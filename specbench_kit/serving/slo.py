@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isclose, isfinite
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 CLASSES: Mapping[str, float] = {"1": 2.0, "2": 4.0, "3": 6.0, "4": 8.0}
 """Tokens per second by WISP's class."""

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
 from specbench_kit.serving.timing import levels_of_trees
-from specbench_kit.specs import from_options
 from specbench_kit.traces.replay import ready, replay, require_chains
 from specbench_kit.traces.trace import TraceFile
 

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.arrivals import Arrivals, Asks
 from specbench_kit.serving.chances import Floats, Integers
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import Chains, StopRule
 from specbench_kit.decoding.records import EXPECTED_DIGITS, RequestRecord, RoundRecord
 from specbench_kit.deployments.alone import Alone
-from specbench_kit.errors import SkitError
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 Integers = NDArray[np.integer[Any]]

@@ -6,10 +6,11 @@ from itertools import islice
 
 from torch import Tensor
 
-from specbench_kit.assembly import round_policy
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
 from specbench_kit.decoding.drafter import Draft, DraftSource
+from specbench_kit.decoding.drafting.base import Offer, Parts
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
@@ -19,11 +20,10 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Answer, Verdict
+from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
-from specbench_kit.drafting.base import Offer, Parts
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import alone, alone_colocated, environment, timed
 from specbench_kit.methods.base import Method
-from specbench_kit.placing import alone, alone_colocated, environment, timed
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line, one_lined
 from specbench_kit.decoding.json_fields import checked, parse
 from specbench_kit.decoding.records import FinishReason
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import first_line, one_lined
 from specbench_kit.runs import provenance
 
 if TYPE_CHECKING:

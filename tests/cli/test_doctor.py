@@ -7,7 +7,7 @@ import pytest
 from command_line import environment, skit
 
 from specbench_kit.cli import doctor
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 
 def found(data_dir: Path | None = None) -> dict[str, doctor.Finding]:

@@ -15,8 +15,8 @@ from specbench_kit.cli.config_file import configurable
 from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
-from specbench_kit.errors import SkitError
-from specbench_kit.option import RUN, Option
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import RUN, Option
 from specbench_kit.serving.options import Served, Simulated, parse_devices
 
 RUNNER = CliRunner()

@@ -87,7 +87,7 @@ def test_only_the_command_that_is_run_is_imported() -> None:
     mine = {f"specbench_kit.cli.{name}" for name in ("commands", "main")}
     assert {name for name in help_of_all if name.startswith("specbench_kit.cli.")} == mine
     assert "specbench_kit.cli.listing" in listing
-    assert listing & {"specbench_kit.cli.bench", "specbench_kit.bench.settings"} == set()
+    assert listing & {"specbench_kit.cli.bench", "specbench_kit.studies.bench.settings"} == set()
     assert (help_of_all | listing) & {"rich", "pydantic", "http.client"} == set()
 
 

@@ -10,8 +10,8 @@ import pytest
 from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
 from tiny_predictors import confidence_predictor
 
+from specbench_kit.studies.training.pair import identify
 from specbench_kit.traces.trace import TraceFile
-from specbench_kit.training.pair import identify
 
 METHODS = ("fixed-k:k=2", "threshold:threshold=0.1,max_draft=4", "oracle:max_draft=4")
 PROMPTS: Rows = [

@@ -11,9 +11,9 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.sweeps.grid import replay_grid
-from specbench_kit.sweeps.settings import Settings
-from specbench_kit.sweeps.summary import summarise
+from specbench_kit.studies.sweep.grid import replay_grid
+from specbench_kit.studies.sweep.settings import Settings
+from specbench_kit.studies.sweep.summary import summarise
 
 ROUND_TRIPS = (0.005, 0.02, 0.08, 0.32)
 

@@ -15,7 +15,7 @@ from trace_builders import made_requests, write_trace
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.predictors.points import RULES
-from specbench_kit.training.pair import identify
+from specbench_kit.studies.training.pair import identify
 
 PROMPTS, NEW_TOKENS = 12, 16
 QUICK = ["--trials", "1", "--repeats", "1"]

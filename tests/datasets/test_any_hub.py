@@ -7,10 +7,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.any_hub import parse
 from specbench_kit.datasets.base import Hub, LoadedDataset, Prompt, datasets
 from specbench_kit.datasets.loading import load
-from specbench_kit.errors import SkitError
 
 HIDDEN = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
 SPEED: dict[str, Any] = {

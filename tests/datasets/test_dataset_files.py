@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.datasets.loading import load
-from specbench_kit.errors import SkitError
 
 
 def load_file(path: Path, limit: int | None = None, seed: int = 0) -> LoadedDataset:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, datasets
 from specbench_kit.datasets.loading import load
-from specbench_kit.errors import SkitError
 
 DATA = os.environ.get("SKIT_DATA_DIR")
 CLOSED_PORT = "http://127.0.0.1:9"

@@ -8,12 +8,12 @@ import pytest
 import torch
 from tiny_models import AUTOREGRESSIVE, GREEDY, decode, disturbed, make_requests, make_runner, tiny_llama
 
-from specbench_kit.assembly import live_engine
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.base import Child, LevelPolicy, Method, Policy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner

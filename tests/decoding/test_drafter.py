@@ -9,10 +9,10 @@ from tiny_models import make_runner, plain_greedy, plain_logits, random_prompts,
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.drafting.model import ModelDrafter
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Runner
 

@@ -19,12 +19,12 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner

@@ -21,7 +21,7 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.assembly import live_engine, pipeline_engine
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.detail import Details
 from specbench_kit.decoding.latency import ContextModel, TableModel
@@ -34,8 +34,8 @@ from specbench_kit.decoding.processes.stage import Load, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
+from specbench_kit.deployments.assembly import live_engine, pipeline_engine
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, HandOver, Link
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.latency import inter_token_gaps

@@ -25,7 +25,7 @@ from tiny_models import (
 )
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from specbench_kit.assembly import live_engine
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.processes.passes import Passes
@@ -33,7 +33,7 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.executors.stage import require_cuttable

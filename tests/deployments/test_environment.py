@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.deployments.loading import load
-from specbench_kit.errors import SkitError
-from specbench_kit.placing import environment
+from specbench_kit.deployments.placing import environment
 from specbench_kit.predictors.library import PairHashes
 
 PAIR = PairHashes(target="a" * 64, draft="b" * 64)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import HandOver
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
-from specbench_kit.errors import SkitError
 
 SET = ["verifier.stages=4", "verifier.hand_over.latency_s=0.001", "verifier.hand_over.per_pass=3"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import parse_value
 from specbench_kit.deployments.listing import entries
 from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, find, load
 from specbench_kit.deployments.restoring import restore
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.interconnects import find_interconnect

@@ -5,9 +5,9 @@ from engine_server import engine_server
 from live_server import CAPACITY, VOCABULARY, decode_here, draft_runner
 from tiny_models import GREEDY, make_requests, outputs, random_prompts
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import Asked, engines

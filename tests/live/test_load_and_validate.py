@@ -9,10 +9,10 @@ from live_server import TARGET, VOCABULARY, serving
 from tiny_models import plain_greedy, random_prompts
 from trace_builders import write_trace
 
-from specbench_kit.errors import SkitError
-from specbench_kit.live.load import run, validation
-from specbench_kit.live.load.settings import Settings
+from specbench_kit.core.errors import SkitError
 from specbench_kit.reports.live.report import apart, mean_of, values_of
+from specbench_kit.studies.load import run, validation
+from specbench_kit.studies.load.settings import Settings
 from specbench_kit.traces.trace import RequestTrace
 
 LENGTH, DRAFT = 20, 3

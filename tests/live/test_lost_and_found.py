@@ -13,9 +13,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, make_server, serving
 from tiny_models import make_requests, outputs, random_prompts
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
-from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.server.service import Door
 from specbench_kit.live.server.settings import Settings

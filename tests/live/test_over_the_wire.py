@@ -4,8 +4,8 @@ import pytest
 from live_server import CALLER, CAPACITY, VOCABULARY, decode_here, decode_remotely, serving
 from tiny_models import make_requests, outputs, random_prompts
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.methods.spec import parse_method

@@ -7,14 +7,14 @@ import pytest
 from command_line import BUSY, READINGS
 from live_server import serving
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ServedModel, sums_of
-from specbench_kit.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection
-from specbench_kit.live.profile import run
-from specbench_kit.live.profile.busy import Batch, Busy, Load, Round, Turn, batches, turns, ways
-from specbench_kit.live.profile.settings import Settings
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS
+from specbench_kit.studies.server_profile import run
+from specbench_kit.studies.server_profile.busy import Batch, Busy, Load, Round, Turn, batches, turns, ways
+from specbench_kit.studies.server_profile.settings import Settings
 
 CALLER = Caller("same", 64)
 

@@ -16,8 +16,8 @@ import torch
 from engine_server import ROUTES
 from tiny_models import GREEDY
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.live.engines.base import Asked, engines
 
 VLLM = json.loads(Path(__file__).with_name("recorded").joinpath("vllm.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from live_server import CALLER, CAPACITY, TARGET, VOCABULARY, make_server, serving
 from tiny_models import plain_greedy
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.wire import METHOD, Status, Up

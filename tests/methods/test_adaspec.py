@@ -21,6 +21,7 @@ from tiny_models import (
 from tiny_predictors import PAIR
 from trace_builders import MAX_DRAFT, made_requests
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, Row, TableModel
@@ -29,11 +30,10 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment, Endpoint
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.adaspec import AdaSpec
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.placing import environment
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 

@@ -9,15 +9,15 @@ from environments import ENVIRONMENT
 from known_drafts import KnownDrafter, at
 from tiny_predictors import PAIR
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.arms import Composed, arm_specs
 from specbench_kit.methods.banditspec import BanditSpec, Exp3, Ucb, _BanditSpecPolicy, confidence_radius
 from specbench_kit.methods.sglang_ema import SGLangEma, Slot, _SGLangEmaPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tapout import _TapOutPolicy, blended
 from specbench_kit.methods.ucb_specstop import Arm, UcbSpecStop, _UcbSpecStopPolicy, link_state
-from specbench_kit.placing import environment
 
 ONE = at()
 

@@ -7,8 +7,8 @@ from environments import ENVIRONMENT
 from known_drafts import KnownDrafter, at
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel, sums_of
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.acceptance_fit import AcceptanceFit
 from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.fixed_k import FixedK

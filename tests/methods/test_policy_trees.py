@@ -10,12 +10,11 @@ from known_drafts import KnownDrafter
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from tiny_predictors import PAIR
 
-from specbench_kit.bench.ranks_run import ranks_of
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
 from specbench_kit.methods.sequoia import _SequoiaPolicy
@@ -23,6 +22,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.static_tree import Shape, Shapes, fastest
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.predictors.ranks import RankTable, count_ranks, find, load, save
+from specbench_kit.studies.bench.ranks_run import ranks_of
 
 LEAF = Shape()
 CHAIN = Shape((Shape((Shape((LEAF,)),)),))

@@ -16,14 +16,14 @@ from tiny_models import (
 )
 from tiny_predictors import PAIR
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.specedge import FIRST_DEPTH, calibrated_depth
 from specbench_kit.models.runner import Runner
-from specbench_kit.placing import environment
 
 Runners = tuple[Runner, Runner]
 

@@ -14,10 +14,10 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.bench.synthetic import SyntheticPrompts
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.studies.bench.synthetic import SyntheticPrompts
 
 
 def test_every_round_sends_twenty_tokens() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Child, Pipeline, StepBudget
 from specbench_kit.methods.spec import parse_method
 

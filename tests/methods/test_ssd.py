@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tiny_models import decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.ssd import Ssd, _SsdPolicy, geometric_shares
 from specbench_kit.models.runner import Runner

@@ -8,10 +8,10 @@ from environments import ENVIRONMENT
 from known_drafts import KnownDrafter, at
 from tiny_predictors import confidence_predictor
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import Outlook
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.adaedl import AdaEdl, _AdaEdlPolicy
 from specbench_kit.methods.entropy_change import EntropyChange
 from specbench_kit.methods.margin import Margin

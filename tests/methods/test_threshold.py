@@ -11,10 +11,10 @@ from tiny_models import decode, disturbed, make_requests, make_runner, random_pr
 
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.drafting.model import ModelDrafter
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.threshold import Threshold, best_threshold
 from specbench_kit.models.runner import Runner

@@ -11,10 +11,10 @@ from environments import ENVIRONMENT
 from method_specs import filled_in, specs
 from two_tokens import DEPTH, Output, TwoTokenDrafter, after, exact_outputs, play
 
-from specbench_kit.assembly import round_policy
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.policy import Policy
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.methods.spec import parse_method
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from tiny_models import clear_prompts, decode, disturbed, make_requests, make_ru
 from tiny_predictors import PAIR, confidence_predictor
 from trace_builders import made_request
 
-from specbench_kit import assembly
-from specbench_kit.assembly import round_policy
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments import assembly
+from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Link
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment, place_of
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
-from specbench_kit.placing import environment, place_of
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load, save
 from specbench_kit.predictors.dense import Dense

@@ -7,9 +7,9 @@ import pytest
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_run
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.loading import load
-from specbench_kit.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison import wording

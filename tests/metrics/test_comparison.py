@@ -7,7 +7,7 @@ import pytest
 from report_builders import failed_record, make_run
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.summary import summarise

@@ -6,11 +6,11 @@ import pytest
 from method_specs import filled_in
 from report_builders import make_record, make_round, make_run, summary_of
 
-from specbench_kit.bench.synthetic import SyntheticPrompts
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.acceptance import EXPECTED_RATIOS
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.reports.run.markdown import render
+from specbench_kit.studies.bench.synthetic import SyntheticPrompts
 
 EXPECTED = {
     "threshold:threshold=0,max_draft=3": 0.5 + 0.25 + 0.125,

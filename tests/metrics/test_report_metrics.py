@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from report_builders import autoregressive_like, failed_record, make_record, make_round, simulate_chain
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.summary import summarise
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 

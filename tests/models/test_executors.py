@@ -20,7 +20,7 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import bundled_pairs
 from specbench_kit.models.executors.base import executors, make_executor

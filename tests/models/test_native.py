@@ -10,8 +10,8 @@ from tiny_models import fill, make_runner, plain_logits, random_prompts, tiny_ll
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.features import features_of_row
-from specbench_kit.errors import SkitError
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import Row, executors, make_executor
 from specbench_kit.models.runner import Append, Runner

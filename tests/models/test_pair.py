@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import decode, make_requests, plain_logits
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
 from specbench_kit.models.runner import Append
@@ -207,7 +207,7 @@ def test_automatic_dtype_depends_on_the_device() -> None:
 def test_a_hub_id_without_network(tmp_path: Path) -> None:
     """The hub's address takes connections and never answers: the end comes within the time limit, in one line."""
     script = (
-        "from specbench_kit.errors import SkitError\n"
+        "from specbench_kit.core.errors import SkitError\n"
         "from specbench_kit.models.pair import load_pair\n"
         "try:\n    load_pair('someone/some-model', 'bundled', device='cpu')\n"
         "except SkitError as error:\n    print(error)\n"

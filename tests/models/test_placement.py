@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import TinyPair, copy_model
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.placement import Placement, limits
 

@@ -10,8 +10,8 @@ import torch
 from tiny_models import decode, disturbed, fill, make_requests, make_runner, plain_logits, random_prompts, tiny_llama
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.executors.masks import BAND

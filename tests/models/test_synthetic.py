@@ -9,8 +9,8 @@ import pytest
 from command_line import error_line, skit_here
 from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.agreement import Agreement

@@ -15,8 +15,8 @@ from command_line import PATIENCE_S
 from predictor_examples import synthetic
 from safetensors.numpy import save as encode
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import NodeStats
-from specbench_kit.errors import SkitError
 from specbench_kit.predictors.artefact import Predictor, load, save
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
 from specbench_kit.predictors.library import HEADER, WEIGHTS, PairHashes

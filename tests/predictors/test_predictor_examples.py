@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from predictor_examples import synthetic
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import FEATURES, Examples, Scaler
 
 

@@ -7,7 +7,7 @@ import pytest
 from command_line import PATIENCE_S
 from predictor_examples import synthetic
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import Family, families
 from specbench_kit.predictors.search import log_loss
 

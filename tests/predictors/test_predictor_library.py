@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_predictors import PAIR, confidence_predictor
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load, save
 from specbench_kit.predictors.library import HEADER, PairHashes, data_folder, default_folder, entries, find

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.scoring import (
     NEVER,
     Confusion,

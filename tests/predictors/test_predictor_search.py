@@ -1,7 +1,7 @@
 import pytest
 from predictor_examples import synthetic
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.search import Budget, Found, Trial, log_loss, search

@@ -6,7 +6,7 @@ import pytest
 from tiny_models import tiny_llama
 from tomli_w import dumps
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.architectures import bundled_architectures, of_config, read_architecture
 from specbench_kit.profilers.devices import bundled_devices, find_device, reported_as
 from specbench_kit.profilers.subject import find_subject

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel, LatencyModel
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import COEFFICIENTS, Form
 from specbench_kit.profilers.fit import Observation, fit, metrics, non_negative
 from specbench_kit.profilers.workload import steps, verification

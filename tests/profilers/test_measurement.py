@@ -9,8 +9,8 @@ import torch
 from tiny_models import tiny_llama
 from torch import Tensor
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.errors import SkitError
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.executors.padded import Computed, ForwardInput

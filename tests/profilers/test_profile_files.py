@@ -8,8 +8,8 @@ import pytest
 import tomli_w
 import torch
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import find_device

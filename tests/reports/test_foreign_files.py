@@ -16,11 +16,10 @@ from mutations import TEXTS, VALUES, payload, spoil, spoil_json, spoil_lines, sw
 from run_builders import in_turn, plain, records_of, write_run
 from trace_builders import made_requests, write_trace
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.deployments import loading as deployments
-from specbench_kit.errors import SkitError
-from specbench_kit.interchange.base import formats
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
@@ -35,6 +34,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds
+from specbench_kit.studies.interchange.base import formats
 from specbench_kit.traces.trace import TraceFile
 
 Spoil = Callable[[bytes, Random], bytes]

@@ -11,7 +11,7 @@ from report_builders import make_run
 from rich.console import Console
 from run_builders import in_turn, plain, records_of, write_run
 
-from specbench_kit.csv_text import csv_text
+from specbench_kit.core.csv_text import csv_text
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.document import write_reports

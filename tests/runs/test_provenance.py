@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.runs.provenance import collect, git_state, hash_file, hash_model, without_folders
 

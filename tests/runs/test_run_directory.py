@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.runs.directory import SCHEMA_VERSION, RunDirectory, config_key, find_resumable
 
 RUN: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.runs import lock as run_lock
 
 HOLDER = (

@@ -5,13 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
-from specbench_kit.errors import SkitError
-from specbench_kit.serving import capacity
 from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.arrivals import Asked, Poisson, Replayed
-from specbench_kit.serving.capacity import LOOKS, Found, Rule, Trial, attempt, interval, search
-from specbench_kit.serving.loads import RATE_STEP, loaded, unit
 from specbench_kit.serving.metrics import violations
 from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Result
 from specbench_kit.serving.scenario import Scenario
@@ -19,6 +16,9 @@ from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.steadiness import drifts, warm_up_s
 from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.serving import capacity
+from specbench_kit.studies.serving.capacity import LOOKS, Found, Rule, Trial, attempt, interval, search
+from specbench_kit.studies.serving.loads import RATE_STEP, loaded, unit
 
 RULE = Rule(epsilon=0.05, most=64)
 

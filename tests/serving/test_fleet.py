@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scenes import DEPLOYMENT, scenario
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.loading import find
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.fleet import Fleet, Kind, parse_fleet
 from specbench_kit.serving.memory import KvCapacity, Residents

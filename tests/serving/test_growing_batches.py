@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from test_schedulers import PLAIN, asked, clients, waiting
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.serving.schedulers.base import Growing, Limits
 from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError, of_another_device

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.lengths import LogNormal, longest, parse_lengths
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.crossings import Crossings, SharedUplink
 from specbench_kit.serving.link_trace import LinkTrace, read_link_trace
 from specbench_kit.serving.metrics import figures

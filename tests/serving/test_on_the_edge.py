@@ -6,7 +6,7 @@ from scenes import scenario
 from test_metrics import response, result
 from test_order_and_room import asked, clients, waiting
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.metrics import figures, violations
 from specbench_kit.serving.schedulers.base import Limits, parse_scheduler
 from specbench_kit.serving.schedulers.waiting import Waiting

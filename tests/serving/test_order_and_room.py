@@ -13,18 +13,18 @@ from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.acceptance import PerPosition
 from specbench_kit.serving.arrivals import Asked, Replayed
-from specbench_kit.serving.capacity import interval
 from specbench_kit.serving.memory import KvCapacity, capacity, server_profile
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Limits, Queue, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.settings import Point, Series
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.sweep import Row, summarise
 from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.serving.capacity import interval
+from specbench_kit.studies.serving.settings import Point, Series
+from specbench_kit.studies.serving.sweep import Row, summarise
 
 PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""

@@ -2,14 +2,14 @@
 
 import pytest
 
-from specbench_kit.bench.settings import Settings as RecordSettings
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.beside import beside
 from specbench_kit.papers.experiment import Published
-from specbench_kit.serving.building import Builder
-from specbench_kit.serving.presets.base import presets
-from specbench_kit.serving.settings import Settings
+from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.serving.building import Builder
+from specbench_kit.studies.serving.presets.base import presets
+from specbench_kit.studies.serving.settings import Settings
 
 RECORDING = RecordSettings(methods=("autoregressive",))
 NAMES = sorted(presets.all())

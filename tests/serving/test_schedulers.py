@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scenes import DEPLOYMENT, MIX, VERIFY, scenario
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyModel, TableModel
-from specbench_kit.errors import SkitError
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.scenario import Scenario

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scenes import DEPLOYMENT, scenario
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.schedulers.waiting import Waiting

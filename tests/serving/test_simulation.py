@@ -8,12 +8,12 @@ import pytest
 from scenes import DRAFT, VERIFY, calm, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint
-from specbench_kit.errors import SkitError
+from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.serving.acceptance import Recorded, iid
 from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, Replayed

@@ -11,8 +11,8 @@ from report_builders import make_record, make_round
 from scenes import calm
 from trace_builders import MAX_DRAFT, made_requests
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, Round, iid

@@ -8,8 +8,8 @@ from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.result import Result
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.seeds import over_seeds
 from specbench_kit.serving.simulation import simulate
+from specbench_kit.studies.serving.seeds import over_seeds
 
 
 def crowd(devices: int, kv_tokens: float = 400) -> Scenario:

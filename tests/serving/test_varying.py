@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from specbench_kit.errors import SkitError
-from specbench_kit.serving.building import parse_arrivals
+from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.varying import Levels, Varying, Waves
+from specbench_kit.studies.serving.building import parse_arrivals
 
 DEVICES = 4
 CHANGING = [Waves(8.0, period_s=50.0, swing=0.9), Levels(8.0, span_s=10.0, cv=1.5, spans=5, seed=3)]

@@ -9,12 +9,12 @@ from environments import ENVIRONMENT
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_request, made_requests
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.traces.replay import recorded, replay

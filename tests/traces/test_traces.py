@@ -25,13 +25,13 @@ from tiny_models import (
     with_references,
 )
 
-from specbench_kit.bench.replay_run import bench_replay
-from specbench_kit.bench.settings import Settings
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.errors import SkitError
 from specbench_kit.methods.base import Method, Offer, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
+from specbench_kit.studies.bench.replay_run import bench_replay
+from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader

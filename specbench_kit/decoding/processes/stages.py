@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.pipeline.stages import Answers, Due, Feed
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
 from specbench_kit.decoding.processes.place import Place, by_torchrun
-from specbench_kit.errors import SkitError
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
 

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import device_of, join, meeting_place
 from specbench_kit.decoding.processes.place import Place
 from specbench_kit.decoding.processes.stage import Load, Stage
-from specbench_kit.errors import SkitError
 
 Prunes = Sequence[tuple[int, list[list[int]]]]
 """By slot, path and kept places."""

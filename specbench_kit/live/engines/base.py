@@ -6,10 +6,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import httpx
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line
+from specbench_kit.core.registry import Registry
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.errors import SkitError
-from specbench_kit.plain_text import first_line
-from specbench_kit.registry import Registry
 
 WAIT_S = 120.0
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import torch
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import reading_s
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
-from specbench_kit.errors import SkitError
 from specbench_kit.live.server.sessions import Held
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import Limits, Scheduler

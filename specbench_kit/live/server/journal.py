@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 
 class Journal:

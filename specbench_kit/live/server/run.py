@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from specbench_kit.core.version import __version__
 from specbench_kit.live.server.batches import Batches
 from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.server.expectation import expectation
@@ -23,7 +24,6 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.version import __version__
 
 Fields = dict[str, Any]
 SWITCH_S = 0.0005

@@ -10,8 +10,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import reading_s
-from specbench_kit.errors import SkitError
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import Done
 from specbench_kit.live.server.journal import Doing, Journal

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.common_options import Dtype, Target, TorchDevice
-from specbench_kit.errors import SkitError
-from specbench_kit.option import DECODING, MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.common_options import Dtype, Target, TorchDevice
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DOOR = "Door"

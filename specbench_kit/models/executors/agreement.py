@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import log, pow, sqrt
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 LEAST = 1e-12
 

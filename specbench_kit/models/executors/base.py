@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specbench_kit.errors import SkitError
-from specbench_kit.registry import Registry
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.registry import Registry
 
 
 class Row(NamedTuple):

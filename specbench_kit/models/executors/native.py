@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.base import Executor, Forward, Row, executors
 from specbench_kit.models.executors.library import LayerWeights, Library, Logits, Shape, load_library
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Identity, ModuleList
 from torch.nn.utils.rnn import pad_sequence
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 

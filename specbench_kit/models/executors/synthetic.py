@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.agreement import Agreement, logits_of
 from specbench_kit.models.executors.base import Executor, Forward, Row, executors
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import LlamaConfig
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 
 ALGORITHM = "eagle3"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

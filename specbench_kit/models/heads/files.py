@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.models.heads.config import CONFIG, WEIGHTS, read_config
 from specbench_kit.models.heads.model import HeadModel
 

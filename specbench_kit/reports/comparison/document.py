@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import Run

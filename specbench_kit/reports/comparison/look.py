@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench_kit.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.reports.comparison.wording import COLUMNS
 
 Size = Literal["screen", "column", "page"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from specbench_kit.csv_text import csv_text
+from specbench_kit.core.csv_text import csv_text
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.reports.serving.plots import pictures
 from specbench_kit.reports.serving.report import render
 from specbench_kit.reports.writing import html

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.errors import SkitError
+from specbench_kit.core.errors import SkitError
 from specbench_kit.reports.writing.hover import shown, titled
 from specbench_kit.reports.writing.palette import GREY
 from specbench_kit.runs.folder import replace_file

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specbench_kit.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances
 
 Fields = Mapping[str, Any]
 

@@ -12,11 +12,11 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple
 
+from specbench_kit.core.registry import Registry
+from specbench_kit.core.specs import parse_spec
 from specbench_kit.decoding.latency import NOTHING
-from specbench_kit.registry import Registry
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.specs import parse_spec
 
 Due = Callable[[Waiting], float]
 by_round: Due = attrgetter("deadline_s")

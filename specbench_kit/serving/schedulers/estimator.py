@@ -6,8 +6,8 @@ from functools import lru_cache
 from math import exp
 from random import Random
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import NOTHING, BatchSums, LatencyModel, sums_of
-from specbench_kit.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.serving.schedulers.waiting import Waiting
 

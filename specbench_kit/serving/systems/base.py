@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from specbench_kit.registry import Registry
+from specbench_kit.core.registry import Registry
 
 Drafting = Literal["edge", "server", "none"]
 

@@ -11,8 +11,8 @@ from PIL import Image
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import Span, Timeline
-from specbench_kit.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.document import write_reports

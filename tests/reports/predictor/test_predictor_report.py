@@ -14,12 +14,12 @@ from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.advice import RATIOS, advice
 from specbench_kit.reports.predictor.plots import write_plots
 from specbench_kit.reports.predictor.report import render
-from specbench_kit.training.examples import split_by_prompt
-from specbench_kit.training.experiment import Experiment, train
-from specbench_kit.training.offsets import read_offsets
-from specbench_kit.training.settings import Settings
-from specbench_kit.training.summary import summarise
-from specbench_kit.training.timing import Timing
+from specbench_kit.studies.training.examples import split_by_prompt
+from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.offsets import read_offsets
+from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.summary import summarise
+from specbench_kit.studies.training.timing import Timing
 
 RUN: dict[str, Any] = {
     "dataset": {"name": "made", "source": "local", "location": "made.jsonl", "count": 25, "total": 25},

@@ -15,11 +15,11 @@ from PIL import Image
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
 
-from specbench_kit.assembly import live_engine
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import label

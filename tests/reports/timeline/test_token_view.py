@@ -12,15 +12,15 @@ from environments import DEPLOYMENT
 from report_builders import make_record, make_round, make_run
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
-from specbench_kit.assembly import live_engine
-from specbench_kit.bench.exports import MOST_PAGES
-from specbench_kit.bench.run import Benchmark
-from specbench_kit.bench.settings import Settings
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.detail import Details, RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
+from specbench_kit.studies.bench.exports import MOST_PAGES
+from specbench_kit.studies.bench.run import Benchmark
+from specbench_kit.studies.bench.settings import Settings
 
 SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
 VOID = ("meta", "wbr", "br")
@@ -294,7 +294,7 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
 
 def test_only_the_first_requests_have_pages(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_PAGES == 100
-    monkeypatch.setattr("specbench_kit.bench.exports.MOST_PAGES", 1)
+    monkeypatch.setattr("specbench_kit.studies.bench.exports.MOST_PAGES", 1)
     shared = ["--dataset", prompts(tmp_path), "--max-new-tokens", 4, "--no-baseline", *tiny.options]
     done = skit_here("bench", "--method", "fixed-k", *shared, "--out", tmp_path / "out", "--token-view")
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,113 @@
+"""A package of one's own with one method to start from, and its test."""
+
+import re
+from pathlib import Path
+from string import Template
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.runs.folder import write_text
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+PROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "skit-$name"
+version = "0.1.0"
+dependencies = ["specbench-kit"]
+
+[project.entry-points."specbench_kit.methods"]
+$name = "$module:$kind"
+
+[tool.setuptools]
+py-modules = ["$module"]
+"""
+
+METHOD = '''\
+"""$name: chains that end at the first token that the draft model is unsure of."""
+
+from dataclasses import dataclass
+
+from specbench_kit.methods.base import Method, Policy, methods, require
+
+
+@methods.register("$name")
+@dataclass(frozen=True)
+class $kind(Method):
+    """Drafts while the last token's probability is `sure` or more, `longest` tokens at most."""
+
+    sure: float = 0.6
+    longest: int = 8
+    source = "yours"
+
+    def __post_init__(self):
+        require(0 <= self.sure <= 1, "$name: sure must lie in 0..1")
+        require(self.longest >= 1, "$name: longest must be at least 1")
+
+    def policy(self):
+        return ${kind}Policy(self.sure, self.longest)
+
+
+@dataclass
+class ${kind}Policy(Policy):
+    sure: float
+    longest: int
+
+    def draft(self, drafter):
+        """Every request of the batch has a draft; those in `going` get another token in each step."""
+        going = list(drafter.drafts)
+        for _ in range(self.longest):
+            if not going:
+                return
+            drafter.extend(going)
+            going = [draft for draft in going if draft.tree.probability(draft.tree.last) >= self.sure]
+'''
+
+TEST = '''\
+"""What $name is meant to do, on the bundled pair."""
+
+import pytest
+
+import specbench_kit.api as skit
+from specbench_kit.core.errors import SkitError
+
+LONGEST = 3
+
+
+def test_$module(tmp_path):
+    asked = {"limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    result = skit.bench("$name:longest=3", **asked)
+    table = result.to_pandas().set_index("method")
+    row = next(row for name, row in table.iterrows() if name.startswith("$name"))
+    assert row["lossless_errors"] == 0
+    assert 0 < row["drafted"] <= LONGEST * row["rounds"]
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(SkitError, match="longest must be at least 1"):
+        skit.bench("$name:longest=0")
+'''
+
+
+def new_method(name: str, out: Path) -> Path:
+    """Write the package into a new folder `skit-NAME` below `out`; a name that is taken or none is an error."""
+    from specbench_kit.methods.base import methods
+
+    if not NAME.fullmatch(name):
+        raise SkitError(
+            f"'{name}' cannot be a method's name: use small letters, digits and single dashes, as in my-rule"
+        )
+    if name in methods.all():
+        raise SkitError(f"there is a method '{name}' already: choose another name")
+    folder = out / f"skit-{name}"
+    if folder.exists():
+        raise SkitError(f"{folder} is there already: choose another --out")
+    kind = "".join(part.capitalize() for part in name.split("-"))
+    words = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
+    files = {"pyproject.toml": PROJECT, f"{words['module']}.py": METHOD, f"test_{words['module']}.py": TEST}
+    for file, text in files.items():
+        write_text(folder / file, Template(text).substitute(words))
+    return folder

@@ -1,0 +1,88 @@
+"""Drafts of a feature head: one layer over the hidden states of the target, in the manner of EAGLE-3."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafting.base import Drafting, Offer, Parts, drafters
+from specbench_kit.decoding.drafting.head_levels import HeadLevels
+from specbench_kit.decoding.drafting.model import ModelDrafter
+from specbench_kit.decoding.session import Session
+from specbench_kit.models.executors.head import ReadsStates
+from specbench_kit.models.head_library import AUTO, named
+
+if TYPE_CHECKING:
+    from specbench_kit.models.runner import Runner
+
+
+@drafters.register("head")
+@dataclass(frozen=True)
+class Head(Drafting):
+    """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is the target's own.
+
+    Nothing is drafted before the target has seen the prompt. In a pipeline all that is in flight is forwarded anew,
+    level by level, when states of further tokens are known.
+    """
+
+    path: str = AUTO
+    offer = Offer.LEVELS
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (named(self.path),)
+
+    def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
+        return self._executor(models).reads
+
+    def source(self, parts: Parts) -> "HeadDrafter":
+        (name,) = self.models
+        return HeadDrafter(parts, parts.models[name], self._executor(parts.models))
+
+    def levels(self, parts: Parts) -> HeadLevels:
+        (name,) = self.models
+        return HeadLevels(parts.models[name], self._executor(parts.models), parts.sampler, parts.clock)
+
+    def _executor(self, models: "Mapping[str, Runner]") -> ReadsStates:
+        executor = models[self.models[0]].executor
+        assert isinstance(executor, ReadsStates)
+        return executor
+
+
+class HeadDrafter(ModelDrafter):
+    """Forwards of a head, which is told the target's states of what every round commits."""
+
+    skips = 1  # its rows begin with the second token, as there are no states before the first
+
+    def __init__(self, parts: Parts, runner: "Runner", executor: ReadsStates) -> None:
+        super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
+        self._executor = executor
+        self._first: dict[str, Tensor] = {}
+        """States of prompts whose requests have no slot yet."""
+
+    def room(self, draft: Draft) -> int:
+        """Nodes that the tree can still take: none before there are states of the prompt."""
+        ready = draft.request_id in self._slots or draft.request_id in self._first
+        return super().room(draft) if ready else 0
+
+    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+        """Take note of states; what was accepted is forwarded again, now that they are known, unless a tree goes on."""
+        super().commit(draft, () if kept is None else path, kept)
+        assert states is not None
+        if draft.request_id in self._slots:
+            self._executor.tell(self._slots[draft.request_id], states)
+        else:
+            self._first[draft.request_id] = states
+
+    def release(self, session: Session) -> None:
+        """Free a finished request's slot."""
+        self._first.pop(session.request.id, None)
+        super().release(session)
+
+    def _take_slot(self, draft: Draft) -> int:
+        slot = super()._take_slot(draft)
+        self._executor.forget(slot)
+        self._executor.tell(slot, self._first.pop(draft.request_id))
+        return slot

@@ -1,0 +1,166 @@
+"""The one place that wires methods, models, processes and deployments to the loops that decode."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+
+import torch
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
+from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.decoding.drafting.base import DRAFT, Parts
+from specbench_kit.decoding.engine import Engine
+from specbench_kit.decoding.loop import Loop
+from specbench_kit.decoding.pipeline.loop import PipelineEngine
+from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
+from specbench_kit.decoding.policy import LevelPolicy, Policy
+from specbench_kit.decoding.processes.passes import Passes
+from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.verification import ModelVerifier
+from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.deployments.placing import on_edge, timed
+from specbench_kit.methods.base import Method
+from specbench_kit.models.runner import Runner
+
+
+def live_engine(
+    method: Method,
+    target: Runner,
+    draft: Runner | None = None,
+    *,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    started_s: float = 0.0,
+    deployment: Deployment | None = None,
+    stages: ProcessStages | None = None,
+    others: Mapping[str, Runner] = MappingProxyType({}),
+    draft_top_n: int = 0,
+) -> Loop:
+    """The method's loop over its models, on this machine's clock or on a deployment's.
+
+    `stages` are processes that hold the target in slices and then do its work; `others` are the models that its drafter
+    forwards besides the draft model, by name. Tokens drafted at random are drawn from the `draft_top_n` likeliest; 0 is
+    all of them.
+    """
+    models = {**others, **({} if draft is None else {DRAFT: draft})}
+    capacity = min(runner.capacity for runner in (target, *models.values()))
+    if method.pipeline is not None:
+        return pipeline_engine(
+            method,
+            stages or VirtualStages(target),
+            models,
+            device=target.device,
+            sampler=sampler,
+            seed=seed,
+            eos_ids=eos_ids,
+            batch_size=batch_size,
+            capacity=capacity,
+            started_s=started_s,
+            deployment=deployment,
+            states=None if deployment is None else hidden_states(method, deployment, target, models),
+        )
+    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
+    named = method.called
+    make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
+
+    def drafter(clock: Clock) -> Drafter:
+        return round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
+
+    if deployment is None:
+        measured = MeasuringClock(target.device, started_s)
+        return make(round_policy(method), drafter(measured), verifier, measured)
+    states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
+    return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
+
+
+def round_drafter(
+    method: Method, models: Mapping[str, Runner], clock: Clock, *, sampler: Sampler, draft_top_n: int, capacity: int
+) -> Drafter:
+    """Where a method with rounds drafts; at random from the `draft_top_n` likeliest tokens, 0 is all of them."""
+    sampled = method.proposal == "sample" and not sampler.greedy
+    if sampled and draft_top_n:
+        sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
+    return method.drafting.source(Parts(models, sampler, clock, sampled, capacity))
+
+
+def pipeline_engine(
+    method: Method,
+    stages: Stages,
+    models: Mapping[str, Runner],
+    *,
+    device: torch.device,
+    sampler: Sampler,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    capacity: int,
+    started_s: float = 0.0,
+    deployment: Deployment | None = None,
+    states: States | None = None,
+) -> PipelineEngine:
+    """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
+    assert method.pipeline is not None
+    depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
+    parts = Parts(models, sampler, clock, sampled=False, capacity=capacity)
+    drafter = method.drafting.levels(parts) if method.uses_drafter else None
+    make = partial(
+        PipelineEngine,
+        level_policy(method),
+        drafter,
+        stages,
+        sampler=sampler,
+        depth=depth,
+        seed=seed,
+        eos_ids=eos_ids,
+        batch_size=batch_size,
+        capacity=capacity,
+        name=method.called,
+        budget=method.pipeline.budget,
+    )
+    if deployment is None:
+        return make(clock)
+    require_stages(method, deployment)
+    modelled = ModelledClock(started_s)
+    return make(modelled, time=PipelineTime(deployment, modelled, drafts=method.uses_drafter, states=states))
+
+
+def require_stages(method: Method, deployment: Deployment) -> None:
+    """Refuse a pipeline that the deployment's verifier does not have."""
+    if method.pipeline is not None and deployment.verifier.stages != method.pipeline.stages:
+        raise SkitError(
+            f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
+            f"{deployment.verifier.stages}: give both the same, with stages=... or --set verifier.stages=..."
+        )
+
+
+def hidden_states(
+    method: Method, deployment: Deployment, target: Runner, models: Mapping[str, Runner]
+) -> States | None:
+    """Those of the target that the method's drafter reads; `models` are the drafter's, by name."""
+    layers = tuple(sorted(set(method.drafting.layers(models))))
+    if not layers:
+        return None
+    each = deployment.link.state_bytes or target.executor.state_bytes
+    return States(layers, each * len(layers) if on_edge(method, deployment) else 0.0)
+
+
+def round_policy(method: Method) -> Policy:
+    """The policy of a method that goes round by round."""
+    policy = method.policy()
+    if not isinstance(policy, Policy):
+        raise SkitError(f"{method.called}: policy() must give a Policy where the method has no pipeline")
+    return policy
+
+
+def level_policy(method: Method) -> LevelPolicy:
+    """The policy of a method that fills a pipeline."""
+    policy = method.policy()
+    if not isinstance(policy, LevelPolicy):
+        raise SkitError(f"{method.called}: policy() must give a LevelPolicy where the method has a pipeline")
+    return policy

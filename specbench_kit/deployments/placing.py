@@ -1,0 +1,99 @@
+"""What time a method's loop takes under a deployment, and what the method is told of where it runs."""
+
+from dataclasses import replace
+
+import torch
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.drafter import DraftSource, Itemised
+from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.verification import Verifier
+from specbench_kit.deployments.alone import Alone
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, States
+from specbench_kit.deployments.colocated import Colocated, colocate
+from specbench_kit.deployments.description import digest
+from specbench_kit.deployments.modelled import Timelines
+from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
+from specbench_kit.methods.base import Environment, Latencies, Method
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.predictors.points import HERE, Place
+from specbench_kit.profilers.base import Role
+from specbench_kit.profilers.loading import find_measured
+
+
+def timed(
+    method: Method,
+    drafter: DraftSource,
+    verifier: Verifier,
+    deployment: Deployment,
+    clock: ModelledClock,
+    states: States | None = None,
+) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
+    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
+    learned, place = method.learned, _drafting(method, deployment)
+    timelines = Timelines(place, clock, on_edge=on_edge(method, deployment), learned=learned, states=states)
+    beside = None
+    if can_be_colocated(method, deployment) and not isinstance(drafter, Itemised):
+        beside = Colocated(place, learned=learned, states=states)
+    latencies = method.drafting.latencies(deployment.drafter.latency)
+    return TimedDrafter(drafter, timelines, latencies, beside), TimedVerifier(verifier, timelines, beside), clock
+
+
+def alone(method: Method, deployment: Deployment) -> Alone:
+    """The clock of a deployment that serves one request after the other."""
+    return Alone(_drafting(method, deployment), on_edge=on_edge(method, deployment), learned=method.learned)
+
+
+def alone_colocated(method: Method, deployment: Deployment) -> Alone | None:
+    """The same with the draft model beside the target; None where it is there already, or has to be at the edge."""
+    return alone(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
+
+
+def can_be_colocated(method: Method, deployment: Deployment) -> bool:
+    """Whether the method drafts beyond the link, and could draft beside the target."""
+    return method.placement is None and on_edge(method, deployment)
+
+
+def on_edge(method: Method, deployment: Deployment) -> bool:
+    """Whether the method's draft tokens come from beyond the link."""
+    return (method.placement or deployment.placement) == "edge" and method.uses_drafter
+
+
+def _drafting(method: Method, deployment: Deployment) -> Deployment:
+    """The deployment whose drafter takes the time of the method's, and its decisions too where nobody says theirs."""
+
+    def takes(endpoint: Endpoint) -> Endpoint:
+        return replace(endpoint, latency=method.drafting.latency(endpoint.latency))
+
+    beside = takes(deployment.colocated) if deployment.colocated else None
+    decision_s = method.decision_s if deployment.predictor_s is None else deployment.predictor_s
+    return replace(deployment, drafter=takes(deployment.drafter), colocated=beside, predictor_s=decision_s)
+
+
+def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:
+    """Of a deployment, or of this machine's device, for which the pair has to be profiled first."""
+
+    def latencies() -> Latencies:
+        if deployment is not None:
+            return Latencies(deployment.drafter.latency, deployment.verifier.latency)
+        return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
+
+    return Environment(pair, latencies, modelled=deployment is not None, place=place_of(deployment))
+
+
+def place_of(deployment: Deployment | None) -> Place:
+    """What operating points are kept by; the machine that recorded a trace is as good as this one."""
+    if deployment is None or deployment.name == RECORDED:
+        return HERE
+    return Place(deployment.name, digest(deployment))
+
+
+def _measured(model_hash: str, role: Role, device: str | torch.device) -> LatencyModel:
+    profile = find_measured(model_hash, role, device, form="context")
+    if profile is None:
+        raise SkitError(
+            f"no latency profile of this pair's {role} was measured on this machine: "
+            "run skit profile-drafter with the same --target and --draft, or choose a --deployment"
+        )
+    return profile.latency()

@@ -1,0 +1,1 @@
+"""What the commands run: benchmarks, sweeps, training, reproductions, simulations and files of other tools."""

@@ -1,0 +1,130 @@
+"""Benchmark on a trace instead of models: the same rounds, run directory and report, with modelled time."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.uncollected import uncollected
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.timeline import Timeline
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.description import describe_time
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs import provenance
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.studies.bench.choice import usable
+from specbench_kit.studies.bench.conclusion import Conclusion, Written, conclude
+from specbench_kit.studies.bench.evidence import ReplayEvidence
+from specbench_kit.studies.bench.exports import Exports
+from specbench_kit.studies.bench.lanes import BASELINE, Progress
+from specbench_kit.studies.bench.opening import describe_method
+from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.traces.replay import ready, recorded, replay
+from specbench_kit.traces.trace import TraceFile
+
+
+@uncollected()
+def bench_replay(
+    settings: Settings, path: Path, report: Callable[[Progress], None]
+) -> tuple[list[Conclusion], dict[str, str]]:
+    """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
+
+    Returned with why methods of `all` were left out.
+    """
+    trace = TraceFile(path)
+    trace.said("dataset", "name")
+    deployment = settings.deployment or recorded(trace.header)
+    methods, left_out = usable(settings, lambda spec: _try(spec, trace, deployment))
+    shared = _describe(settings, trace, deployment)
+    runs = {
+        spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
+        for spec, method in methods.items()
+    }
+    progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
+    at_hand = Written([], [])
+    if settings.baseline:
+        for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
+            at_hand.baseline.append(record)
+            for run in runs.values():
+                run.append_baseline(record)
+    done = []
+    for spec, run in runs.items():
+        at_hand.records.clear()
+        exports = Exports(run, settings)
+        try:
+            for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
+                at_hand.records.append(record)
+                run.append(record)
+        except SkitError as error:  # its draft grew beyond what is on record
+            if spec in settings.methods or len(runs) == 1:
+                raise
+            left_out[spec] = str(error).removeprefix(f"{spec}: ")
+            run.remove()
+            continue
+        exports.write()
+        done.append(run)
+    # The records of several runs might not fit into memory side by side.
+    read = (lambda _: at_hand) if len(runs) == 1 else Written.read
+    return conclude(done, ReplayEvidence(), None, read), left_out
+
+
+def _try(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
+    """The method made ready; one that the trace does not serve is refused before there is a run."""
+    method = ready(parse_method(spec), trace, deployment)
+    for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
+        pass
+    return method
+
+
+class _Counter:
+    """Reports every record of every method."""
+
+    def __init__(self, report: Callable[[Progress], None], planned: int) -> None:
+        self._report, self._planned, self._done = report, planned, 0
+
+    def count(self, method: str, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+        tokens = 0
+        for record in records:
+            self._done += 1
+            tokens += len(record.output_ids)
+            self._report(Progress(method, self._done, self._planned, tokens / (record.finished_s or 1.0)))
+            yield record
+
+
+def _replay(
+    settings: Settings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
+) -> Iterator[RequestRecord]:
+    try:
+        yield from replay(
+            method,
+            trace.header,
+            trace,
+            deployment=deployment,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            timeline=timeline,
+        )
+    except SkitError as error:
+        raise SkitError(f"{method.called}: {error}") from error
+
+
+def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
+    options = ("batch_size", "temperature", "top_p", "top_k", "seed")
+    return {
+        "dataset": trace.said("dataset"),
+        "models": trace.said("models"),
+        "config": {
+            **{name: getattr(settings, name) for name in options},
+            "max_new_tokens": trace.said("config", "max_new_tokens"),
+            "effective_batch_size": settings.batch_size,
+            "baseline": settings.baseline,
+            "dtype": trace.said("config", "dtype"),
+        },
+        **describe_time(deployment),
+        "trace": trace.describe(),
+        "requests": len(trace),
+        **provenance.collect(settings.argv),
+    }

@@ -1,0 +1,62 @@
+"""A synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Request
+from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.runner import Runner
+from specbench_kit.models.synthetic import SyntheticModel
+from specbench_kit.predictors.library import PairHashes
+
+VOCABULARY = 4096
+ROOM = 1200
+"""Tokens of a slot beyond prompt and output, for what is in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticPrompts:
+    """Random prompts of one length, and answers of one length, since the pair never ends one by itself."""
+
+    requests: int = 8
+    prompt_tokens: int = 128
+    output_tokens: int = 256
+    batch_size: int = 1
+    temperature: float = 0.0
+    seed: int = 0
+
+    def decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
+        """The records of a method; `draft` is what follows `synthetic:`."""
+        method = parse_method(spec).prepare(environment(PairHashes("synthetic", draft), deployment))
+        agreement = from_options("synthetic", Agreement, draft)
+        models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
+        size = self.prompt_tokens + self.output_tokens + ROOM
+        target, proposer = (Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models)
+        none: frozenset[int] = frozenset()
+        shared: Any = {"seed": self.seed, "eos_ids": none, "batch_size": self.batch_size, "deployment": deployment}
+        engine = live_engine(method, target, proposer, sampler=Sampler(self.temperature), **shared)
+        for request in self._asked():
+            engine.submit(request)
+        records: list[RequestRecord] = []
+        with torch.inference_mode():
+            while not engine.idle:
+                records += engine.step()
+        return sorted(records, key=lambda record: record.request_id)
+
+    def _asked(self) -> list[Request]:
+        generator = torch.Generator().manual_seed(self.seed)
+        prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
+        return [
+            Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens)
+            for number, prompt in enumerate(prompts)
+        ]

@@ -1,0 +1,226 @@
+"""The simulator's devices in real time: what they send is verified by a server, and nothing else is modelled there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import reading_s
+from specbench_kit.live.connection import Connection
+from specbench_kit.live.wire import PASSING, Status, Up
+from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
+from specbench_kit.serving.devices import Answered, Devices
+from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.traces.trace import RequestTrace
+
+LATE_S = 0.05
+"""By which a draft may leave later than planned before the load counts as more than its machine can make."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A round at the server."""
+
+    waiting: Waiting
+    frame: Any
+    accepted: int
+    sent_s: float
+
+
+@dataclass(slots=True)
+class _Session:
+    """A device's response at the server, its text and its rounds so far."""
+
+    name: str
+    text: RequestTrace
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What happened, and how late drafts left, in seconds: the median and the 99th percentile."""
+
+    result: Result
+    late_s: tuple[float, float]
+
+
+@dataclass
+class Drive:
+    """One scenario against a server. `texts` are the requests whose rounds the scenario's source has, in its order.
+
+    Drafting and the link take the time that the scenario's deployment says, on every device alone.
+    """
+
+    scenario: Scenario
+    seed: int
+    connection: Connection
+    texts: Sequence[RequestTrace]
+    _sessions: dict[int, _Session] = field(default_factory=dict)
+    """By device."""
+    _sent: dict[str, tuple[int, _Sent]] = field(default_factory=dict)
+    _places: dict[int, int] = field(default_factory=dict)
+    """By the server's number of a batch its place here."""
+    _batches: list[list[float]] = field(default_factory=list)
+    _late_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self._devices = Devices(scenario, self.seed)
+        self._chances = Chances(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
+        self._nonce = token_hex(8)
+        self._rounds, self._responses = Columns(ROUNDS), Columns(RESPONSES)
+        self._began_s = 0.0
+
+    def run(self) -> Driven:
+        """Until the scenario's end."""
+        self._began_s, end_s = reading_s(), self.scenario.duration_s
+        while (now_s := self._now_s()) < end_s:
+            due = self._devices.arrived(now_s)
+            if len(due):
+                self._send(due, now_s)
+            wait_s = min(end_s, float(self._devices.arrives_s.min())) - self._now_s()
+            found = self.connection.poll(max(0.0, wait_s))
+            if found is not None:
+                self._take_in([found, *iter(self._here, None)])
+        return Driven(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
+
+    def _now_s(self) -> float:
+        return reading_s() - self._began_s
+
+    def _send(self, due: Integers, now_s: float) -> None:
+        """Rounds leave at the moment at which they reach the server."""
+        planned = self._devices.unfinished(due)
+        requests = self._devices.waiting(due)
+        for place, request in enumerate(requests):
+            told = {name: int(planned[name][place]) for name in ("response", "submitted", "accepted")}
+            self._send_one(request, **told)
+            self._late_s.append(now_s - request.arrived_s)
+
+    def _send_one(self, request: Waiting, response: int, submitted: int, accepted: int) -> None:
+        session = self._session(request.client, response)
+        session.rounds += 1
+        text, context = session.text, request.new + request.cached - submitted
+        offset = context - len(text.prompt_ids)
+        draft = {
+            "session": session.name,
+            "round": session.rounds,
+            "base": context,
+            "tokens": text.drafted[offset, :submitted].tolist(),
+            "round_ms": max(0.001, 1e3 * (request.deadline_s - request.arrived_s)),
+            "remaining_ms": max(0.001, 1e3 * (request.promised_s - request.arrived_s)),
+        }
+        sent = _Sent(request, Up(draft=draft), accepted, self._now_s())
+        self._sent[session.name] = request.client, sent
+        self.connection.send(sent.frame)
+
+    def _session(self, device: int, response: int) -> _Session:
+        """Of a device's response; a new one is opened, and the one before closed."""
+        name, before = f"{self._nonce}/{device}/{response}", self._sessions.get(device)
+        if before is not None and before.name == name:
+            return before
+        if before is not None:
+            self.connection.send(Up(close={"session": before.name}))
+        found = self._sessions[device] = _Session(name, self._text(device, response))
+        sampling = {"temperature": 0.0, "seed": self.seed, "request": f"{device}"}
+        self.connection.send(Up(open={"session": name, "prompt": found.text.prompt_ids, "sampling": sampling}))
+        return found
+
+    def _text(self, device: int, response: int) -> RequestTrace:
+        """The request that the source draws for a device's response."""
+        one = np.array([device]), np.array([response])
+        return self.texts[int(self._chances.of(Purpose.RESPONSE, *one)[0] * len(self.texts))]
+
+    def _here(self) -> tuple[float, Any] | None:
+        return self.connection.poll(0.0)
+
+    def _take_in(self, found: Sequence[tuple[float, Any]]) -> None:
+        """What has arrived, all at once: devices that wait for the load's own machine would leave too late."""
+        told: list[tuple[float, Any]] = []
+        for moment_s, down in found:
+            kind = down.WhichOneof("kind")
+            if kind == "refused":
+                self._refused(down.refused)
+            elif kind == "verdict":
+                told.append((moment_s - self._began_s, down.verdict))
+        if told:
+            self._answered(told)
+
+    def _answered(self, told: Sequence[tuple[float, Any]]) -> None:
+        pairs = [self._sent.pop(verdict.session) for _, verdict in told]
+        for (_, sent), (_, verdict) in zip(pairs, told, strict=True):
+            self._require_planned(sent, verdict)
+        devices, moments = np.array([device for device, _ in pairs]), np.array([moment_s for moment_s, _ in told])
+        found = self._devices.receive(devices, moments, None)
+        self._record(devices, [sent for _, sent in pairs], [verdict for _, verdict in told], moments, found)
+
+    def _require_planned(self, sent: _Sent, verdict: Any) -> None:
+        if verdict.status != Status.OK:
+            raise SkitError(f"the server gave {Status(verdict.status).name}: it is behind; send it fewer devices")
+        if len(verdict.path) != sent.accepted:
+            raise SkitError(
+                f"the server accepted {len(verdict.path)} of a draft where the trace says {sent.accepted}: the trace "
+                "is of another pair, or the server's forwards round in another way"
+            )
+
+    def _refused(self, refused: Any) -> None:
+        if Status(refused.status) not in PASSING or refused.session not in self._sent:
+            raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
+        self.connection.send(self._sent[refused.session][1].frame)
+
+    def _record(
+        self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: Answered
+    ) -> None:
+        """As the simulator keeps them; what the server did not tell of a round is its wire, half of it either way."""
+        slo, planned = self._devices.slo[devices], found.planned
+        sent_s = np.array([one.sent_s for one in rounds])
+        verify_s, queue_s = np.array([(one.verify_us / 1e6, one.queue_us / 1e6) for one in told]).T
+        ended_s = moments_s - np.maximum(0.0, moments_s - sent_s - queue_s - verify_s) / 2
+        started_s = ended_s - verify_s
+        batches = np.array([self._place(*one) for one in zip(told, started_s.tolist(), ended_s.tolist(), strict=True)])
+        asked = [(one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds]
+        seen = np.column_stack([started_s - queue_s, asked])
+        times = (started_s, ended_s, found.answered_s, sent_s)
+        self._rounds.extend(len(devices), (devices, slo, batches, *times), seen, planned.recorded)
+        (ends,) = planned["ends"].nonzero()
+        if len(ends):
+            tokens = planned["tokens"]
+            response = (devices, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
+            self._responses.extend(len(ends), [column[ends] for column in response])
+
+    def _place(self, told: Any, started_s: float, ended_s: float) -> int:
+        """Of a batch, which is noted with its first answer, and what this one had computed."""
+        if told.number not in self._places:
+            self._places[told.number] = len(self._batches)
+            expected_s = started_s + told.expected_us / 1e6
+            self._batches.append([started_s, ended_s, expected_s, told.batch, told.left, 0, 0])
+        place = self._places[told.number]
+        self._batches[place][5] += told.computed
+        self._batches[place][6] += told.cached
+        return place
+
+    def _result(self, end_s: float) -> Result:
+        clients = np.array([device for device, _ in self._sent.values()], dtype=np.int64)
+        nothing = np.zeros(len(clients))
+        never = dict.fromkeys(("started_s", "ended_s", "answered_s"), nothing + inf)
+        outcome = dict.fromkeys(("submitted", "accepted", "committed"), nothing)
+        cut = {"client": clients, "slo": self._devices.slo[clients], "batch": nothing - 1}
+        batches = Columns(BATCHES)
+        for row in self._batches:
+            batches.append(row)
+        return Result(
+            self._rounds.table(self._devices.unfinished(clients) | never | outcome | cut),
+            self._responses.table(self._devices.going_on(end_s)),
+            batches.table(),
+            end_s,
+            refusals=0,
+            idle_waiting_s=0.0,
+            evictions=0,
+            peak_kv_tokens=0,
+            events=len(self._late_s) + len(self._batches),
+        )

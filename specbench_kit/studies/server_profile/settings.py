@@ -1,0 +1,28 @@
+"""What is asked for a profile of a server. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.core.common_options import Target
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Checked when made."""
+
+    server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
+    to: Annotated[Path, Option("File that the profile is written to, .toml.", OUTPUT)]
+    target: Annotated[Target, Option("The server's target, by whose tokenizer it is reached.", MODELS)] = "bundled"
+    sessions: Annotated[int, Option("The most sessions that keep it busy.", RUN)] = 24
+    window_s: Annotated[float, Option("Seconds of each kind of load.", RUN, flag="window")] = 0.8
+    server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
+    server_ca: Annotated[Path | None, Option("Certificates, PEM, that the server's is signed by.", SERVER)] = None
+
+    def __post_init__(self) -> None:
+        if self.sessions < 2 or self.window_s <= 0:
+            raise SkitError("a server is kept busy by at least 2 --sessions, and in each --window for some time")
+        if self.to.suffix != ".toml":
+            raise SkitError(f"{self.to} is no .toml file, by which --profile would find it")

@@ -1,0 +1,195 @@
+"""From settings to scenarios: deployments, acceptance, arrivals and memory, each made once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import from_options
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.fields import parse_field
+from specbench_kit.deployments.loading import Definition, find
+from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.profilers import loading
+from specbench_kit.profilers.roofline import roofline_of
+from specbench_kit.serving.acceptance import Acceptance, iid
+from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.fleet import Kind, parse_fleet
+from specbench_kit.serving.lengths import parse_lengths
+from specbench_kit.serving.link_trace import read_link_trace
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
+from specbench_kit.serving.network import Network
+from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
+from specbench_kit.serving.slo import SloMix, parse_slo
+from specbench_kit.serving.sources import acceptance, of_trace, require_traceable
+from specbench_kit.serving.varying import Levels, Waves
+from specbench_kit.studies.serving.settings import Point, Series, Settings
+from specbench_kit.traces.trace import TraceFile
+
+UNKNOWN = PairHashes("", "")
+"""Odds are of no pair."""
+NOTHING_RECORDED = iid(0.5, 1)
+RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson, "waves": Waves, "levels": Levels}
+
+
+@dataclass
+class Builder:
+    """Makes the scenarios of one run; `trace` is what was recorded for it, where that is done."""
+
+    settings: Settings
+    trace: TraceFile | None = None
+    _sources: dict[tuple[str, str | None, str], Acceptance] = field(default_factory=dict)
+    _definitions: dict[str, Definition] = field(default_factory=dict)
+    _arrivals: Arrivals | None = None
+
+    @cached_property
+    def network(self) -> Network:
+        """Recorded links, and the ways that are shared."""
+        settings = self.settings
+        shared = inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s
+        trace = read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None
+        host = settings.frame_s, settings.turn_s, settings.turn_answer_s, settings.answer_s
+        return Network(trace, shared, *host)
+
+    def scenario(self, point: Point) -> Scenario:
+        """What is simulated at a point."""
+        settings, series = self.settings, point.series
+        method = parse_method(series.method)
+        return Scenario(
+            self.deployment(series),
+            series.serves,
+            self.source(series),
+            point.devices,
+            slo=scaled(parse_slo(point.slo), point.slo_scale),
+            arrivals=self.arrivals(),
+            prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
+            output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
+            memory=replace(self.memory(series)[0], lru=settings.eviction == "lru"),
+            scheduler=point.scheduler,
+            estimator=self._estimator(point),
+            max_batch=settings.max_batch,
+            learned=method.learned,
+            drafts_by=self._drafts_by(method, point),
+            longest_draft=method.longest_draft,
+            duration_s=settings.duration_s,
+            warmup_s=settings.warmup_s,
+            fleet=self._fleet(series),
+            network=self.network,
+            verify_cv=settings.verify_cv,
+        )
+
+    def deployment(self, series: Series) -> Deployment:
+        """With the fields that were set, and its link as the network has it."""
+        return self._linked(self._definition(series).build())
+
+    def _linked(self, deployment: Deployment) -> Deployment:
+        return replace(deployment, link=self.network.link(deployment.link))
+
+    def _drafts_by(self, method: Method, point: Point) -> Method | None:
+        """The method made ready for a server, where it decides by the whole batch; no round outlasts a token's time."""
+        if not method.batch_aware:
+            return None
+        slowest_s = point.slo_scale / max(parse_slo(point.slo).speeds)
+        place = environment(UNKNOWN, self.deployment(point.series))
+        return method.prepare(replace(place, round_s=slowest_s))
+
+    def source(self, series: Series) -> Acceptance:
+        """Its rounds."""
+        key = series.method, series.acceptance, series.deployment
+        if key not in self._sources:
+            method, deployment = parse_method(series.method), self.deployment(series)
+            if series.acceptance is not None:
+                self._sources[key] = acceptance(series.acceptance, method, deployment)
+            elif self.trace is not None:
+                self._sources[key] = of_trace(self.trace, method, deployment)
+            else:
+                require_traceable(method)
+                self._sources[key] = NOTHING_RECORDED
+        return self._sources[key]
+
+    def _fleet(self, series: Series) -> tuple[Kind, ...]:
+        """The kinds of devices that the settings name; those without odds of their own have the series'."""
+        kinds = []
+        for name, share, odds in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
+            deployment = self._linked(find(name).build())
+            source = acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
+            kinds.append(Kind(name, share, deployment, source))
+        return tuple(kinds)
+
+    def arrivals(self) -> Arrivals:
+        """The closed loop, random ones, or those of a file."""
+        if self._arrivals is None:
+            self._arrivals = parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
+        return self._arrivals
+
+    def memory(self, series: Series) -> tuple[KvCapacity, str]:
+        """Room for KV, and in words where that comes from."""
+        text = self.settings.kv_tokens
+        profile = server_profile(self._definition(series))
+        roofline = None if profile is None else roofline_of(profile)
+        context = UNLIMITED.context
+        if roofline is not None and not isinstance(roofline, str):
+            context = roofline.architecture.max_positions
+        if text == "unlimited":
+            return KvCapacity(context=context), "unlimited, as asked for"
+        if text != "auto":
+            return KvCapacity(_tokens(text), context), "as given"
+        if profile is None or roofline is None:
+            return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
+        if isinstance(roofline, str):
+            return UNLIMITED, f"unlimited: {roofline}"
+        return capacity(profile), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
+
+    def _definition(self, series: Series) -> Definition:
+        name = series.deployment
+        if name not in self._definitions:
+            values = dict(map(parse_field, self.settings.replaced))
+            self._definitions[name] = find(name).replace(values)
+        return self._definitions[name]
+
+    def _estimator(self, point: Point) -> EstimatorError:
+        name, model = self.settings.estimator_profile, None
+        if name is not None:
+            served = server_profile(self._definition(point.series))
+            if served is None:
+                raise SkitError(
+                    f"--estimator-profile {name}: the deployment {point.series.deployment} names no profile of its "
+                    "verifier to compare it with"
+                )
+            model = of_another_device(loading.load(name), served).model
+        return EstimatorError(point.estimator_factor, point.estimator_noise, model)
+
+
+def parse_arrivals(text: str, scale: float) -> Arrivals:
+    """`closed:think_s=5`, `poisson:rate_per_s=2`, rates that change over time, or a file."""
+    name, _, tail = text.partition(":")
+    if name in RANDOM:
+        if scale != 1:
+            raise SkitError("--arrivals-scale is for the arrivals of a file")
+        made: Arrivals = from_options(name, RANDOM[name], tail)
+        return made
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise SkitError(
+            f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,swing=0.8, "
+            "levels:rate_per_s=2,cv=1, or the file of a trace"
+        )
+    return read_arrivals(path).scaled(scale)
+
+
+def scaled(slo: SloMix, scale: float) -> SloMix:
+    """With so many times the time per token."""
+    return SloMix(slo.names, tuple(speed / scale for speed in slo.speeds), slo.shares)
+
+
+def _tokens(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
+    return int(text)

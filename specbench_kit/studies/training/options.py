@@ -1,0 +1,89 @@
+"""The options of `skit train-predictor`, each declared once. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.core import common_options as common
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import DECODING, DEPLOYMENT, OUTPUT, RUN, Option
+
+TRAINING = "Training"
+
+
+def parse_features(text: str) -> tuple[str, ...]:
+    """Names separated by commas, in the order that predictors keep."""
+    from specbench_kit.predictors.base import ALL_FEATURES
+
+    names = _parse_names(text)
+    if unknown := set(names) - set(ALL_FEATURES):
+        raise SkitError(f"unknown feature '{min(unknown)}'; known: {', '.join(ALL_FEATURES)}")
+    if not names:
+        raise SkitError(f"--features names none; known: {', '.join(ALL_FEATURES)}")
+    return tuple(name for name in ALL_FEATURES if name in names)
+
+
+def parse_families(text: str) -> tuple[str, ...]:
+    """Names separated by commas; `all` is every family."""
+    return () if text == "all" else tuple(_parse_names(text))
+
+
+def _parse_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """What is trained on what: 200 prompts take a few minutes on two cores."""
+
+    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed.", RUN)] = 200
+    trace: Annotated[Path | None, Option("A trace of `skit record` to train on, instead of recording.", RUN)] = None
+    target: common.Target = "bundled"
+    draft: common.Draft = "bundled"
+    device: common.TorchDevice = "auto"
+    dtype: common.Dtype = "auto"
+    max_new_tokens: common.MaxNewTokens = 128
+    max_draft: Annotated[int | None, Option("Longest draft; 8, or what the trace holds.", DECODING)] = None
+    families: Annotated[
+        tuple[str, ...],
+        Option("Predictor families, separated by commas; all if left out.", TRAINING, parse=parse_families),
+    ] = ()
+    features: Annotated[
+        tuple[str, ...],
+        Option("Features, separated by commas; draft_position may be added.", TRAINING, parse=parse_features),
+    ] = ("confidence", "entropy", "margin", "logit_std")
+    trials: Annotated[int, Option("Hyper-parameter trials per family.", TRAINING)] = 12
+    space: Annotated[
+        tuple[str, ...],
+        Option(
+            "Values to draw in place of a family's own, as in mlp.batch_size=32,64,128. May be given several times.",
+            TRAINING,
+        ),
+    ] = ()
+    operating_point: Annotated[str, Option("What thresholds aim at: throughput, fpr=RATE or balanced.", TRAINING)] = (
+        "throughput"
+    )
+    seed: Annotated[int, Option("Seed of prompts drawn, their split, and training.", TRAINING)] = 0
+    repeats: Annotated[int, Option("Splits and seeds that say how certain the outcome is; 1 is none.", TRAINING)] = 5
+    name: Annotated[str | None, Option("Save as NAME-FAMILY, beside those that are named after the pair.", OUTPUT)] = (
+        None
+    )
+    save_to: Annotated[Path | None, Option("Folder for the recommended predictor; no other is saved.", OUTPUT)] = None
+    force: common.Force = False
+    out: common.Out = Path("results")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """By name."""
+
+    deployments: Annotated[
+        tuple[str, ...],
+        Option(
+            "Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
+            "recorded the trace. May be given several times: the report is about the first, and predictors keep a "
+            "threshold for each.",
+            DEPLOYMENT,
+            flag="deployment",
+        ),
+    ] = ("local",)

@@ -1,0 +1,33 @@
+"""Which pair of models a trace or predictor belongs to, told without loading the models."""
+
+from pathlib import Path
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.models.catalogue import ModelSource, locate, read_config
+from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs.provenance import hash_model
+from specbench_kit.traces.trace import TraceFile
+
+
+def identify(target: str, draft: str) -> PairHashes:
+    """Content hashes of the models that these names stand for (hub models: commits)."""
+    return PairHashes(_hash(locate(target, "target")), _hash(locate(draft, "draft")))
+
+
+def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
+    """Refuse a trace that another pair was recorded with."""
+    models = trace.header.run.get("models") or {}
+    recorded = [models.get(role) or {} for role in ("target", "draft")]
+    if [model.get("hash") for model in recorded] != [pair.target, pair.draft]:
+        names = " and ".join(str(model.get("name", "an unnamed model")) for model in recorded)
+        raise SkitError(
+            f"the trace {trace.path} was recorded with other models ({names}): "
+            "name them with --target and --draft, or record a trace with these"
+        )
+
+
+def _hash(source: ModelSource) -> str:
+    if source.synthetic:
+        return source.location
+    folder = Path(source.location)
+    return hash_model(folder) if folder.is_dir() else str(read_config(source)._commit_hash)

@@ -1,0 +1,100 @@
+"""What is read of the machine while something is timed on it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from time import sleep
+
+import pytest
+import torch
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.clock import Effort, MeasuringClock, ModelledClock
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.runs.machine.probe import VARIABLE, Injected, Live, System, probe_here
+from specbench_kit.runs.machine.steps import same_steps
+from specbench_kit.runs.machine.watch import Timed, Watch, spread_of
+
+CPU = torch.device("cpu")
+
+
+class Counters(Live):
+    """A machine whose counters are given, one pair per look."""
+
+    def __init__(self, *looks: System) -> None:
+        self.looks = iter(looks)
+
+    def system(self) -> System:
+        return next(self.looks)
+
+
+def test_a_thread_that_is_kept_from_its_processor_is_seen_by_the_clock() -> None:
+    clock = MeasuringClock(CPU)
+    with clock.running():
+        sleep(0.1)
+    sleep(0.1)
+    assert clock.spent.thread_s < 0.5 * clock.spent.wall_s
+    assert clock.spent.wall_s == pytest.approx(clock.now_s(), abs=0.01)
+    assert ModelledClock().spent is None
+
+
+def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() -> None:
+    watch = Watch(Counters(System(1.5, 10.0, 100.0), System(4.0, 13.0, 160.0)), CPU)
+    found = watch.end({"wisp": Timed(Effort(20.0, 5.0, 9.0)), "pipe": Timed(Effort(20.0, 5.0, 9.0), others_s=14.0)})
+    assert (found["load"], found["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
+    assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
+    assert (found["lanes"]["wisp"]["wall_s"], found["lanes"]["wisp"]["process_s"]) == (20.0, 9.0)
+
+
+def test_what_cannot_be_known_is_null() -> None:
+    looks = System(1.0, 10.0, 100.0), System(1.0, 10.1, 100.9)
+    found = Watch(Counters(*looks), CPU).end({"a": Timed(Effort(0.0, 0.0, 0.0)), "b": Timed(Effort(9, 1, 1), (), None)})
+    assert found["steal"] is None
+    assert [lane["cpu_share"] for lane in found["lanes"].values()] == [None, None]
+    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": Timed(Effort(9.0, 1.0, 1.0))})
+    assert on_gpu["lanes"]["a"]["cpu_share"] is None
+
+
+def test_spread_is_over_steps_of_one_kind() -> None:
+    kinds = [[1.0] * 10, [5.0] * 10]
+    assert spread_of(kinds) == (1.0, 20)
+    assert spread_of([[1.0, 1.0, 1.0, 9.0]]) == (None, 0)
+    spread, steps = spread_of([[1.0] * 8 + [2.0] * 2, [10.0] * 8 + [20.0] * 2])
+    assert (spread, steps) == (2.0, 20)
+
+
+def round_of(verify_s: float, end_s: float, submitted: int = 0) -> RoundRecord:
+    return RoundRecord(submitted, submitted, 0, 1, 0, 0, 0, 0, 0, verify_s, 0, end_s)
+
+
+def test_steps_are_the_same_by_batch_width_and_context_and_none_brings_a_prompt() -> None:
+    rounds = [round_of(9.0, 9.0), round_of(0.5, 10.0), round_of(0.75, 11.0), round_of(0.6, 12.0, submitted=2)]
+    alone = RequestRecord("a", "", [0] * 4, e2e_s=12.0, finished_s=12.0, rounds=rounds)
+    assert same_steps([alone]) == [[0.5, 0.75], [0.6]]
+    beside = replace(alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]])
+    assert same_steps([alone, beside]) == [[1.5], [0.6]]
+
+
+def test_the_counters_of_this_machine_only_grow() -> None:
+    before, after = Live().system(), Live().system()
+    assert after.wanted_s >= before.wanted_s > 0
+    assert after.stolen_s >= before.stolen_s >= 0
+    assert before.stolen_s < before.wanted_s
+
+
+def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "busy.json"
+    path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
+    monkeypatch.setenv(VARIABLE, str(path))
+    found = Watch(probe_here(), CPU).end({"wisp": Timed(Effort(1.0, 1.0, 1.0))})
+    assert (found["injected"], found["steal"], found["load"]) == ("busy.json", 0.25, [3, 3])
+    assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["wisp"]["spread"]) == (0.5, None)
+    monkeypatch.delenv(VARIABLE)
+    assert type(probe_here()) is Live
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"steal": 0}', '{"cpu_share": "1", "spread": 1, "steal": 0, "load": 0}'])
+def test_readings_that_are_none_are_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(SkitError, match=rf"{VARIABLE}.*bad\.json"):
+        Injected.read(tmp_path / "bad.json")

@@ -1,0 +1,84 @@
+"""`skit batch-sizes`: each size a benchmark of its own, then one line per method."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+from environments import DEPLOYMENT
+from trace_builders import MODELS, made_requests, write_trace
+
+from specbench_kit.cli.batch_sizes import _sizes
+from specbench_kit.core.errors import SkitError
+from specbench_kit.methods.base import methods
+from specbench_kit.reports.batch_curve.plots import _groups
+from specbench_kit.reports.batch_curve.report import render
+from specbench_kit.studies.bench.batch_curve import Curves, run_curves
+from specbench_kit.studies.bench.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> Curves:
+    folder = tmp_path_factory.mktemp("curves")
+    trace = write_trace(folder / "trace.parquet", made_requests(4), MODELS).path
+    settings = Settings(("fixed-k:k=2",), deployment=replace(DEPLOYMENT), out=folder)
+    return run_curves(settings, (1, 4), trace, lambda _: None)
+
+
+def test_every_method_has_a_place_at_every_size(curves: Curves) -> None:
+    places = curves.summary["places"]
+    assert [(one["method"], one["batch_size"]) for one in places] == [
+        ("autoregressive", 1),
+        ("fixed-k:k=2", 1),
+        ("autoregressive", 4),
+        ("fixed-k:k=2", 4),
+    ]
+    assert len(curves.summary["runs"]) == 2
+    alone, together = places[1], places[3]
+    assert together["throughput"] > 2 * alone["throughput"]
+    assert together["tpot_s"] > alone["tpot_s"]
+
+
+def test_what_is_written(curves: Curves) -> None:
+    assert {one.name for one in curves.folder.rglob("*.*")} == {
+        "curves.csv",
+        "report.md",
+        "run.json",
+        "summary.json",
+        "throughput_tpot.png",
+        "throughput_tpot.svg",
+    }
+    with (curves.folder / "curves.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 4
+    report = (curves.folder / "report.md").read_text()
+    assert "modelled" in report
+    assert "![throughput_tpot.png](plots/throughput_tpot.png)" in report
+
+
+def row(method: str, size: int, throughput: float) -> dict[str, object]:
+    return {"method": method, "batch_size": size, "throughput": throughput, "tpot_s": 0.01}
+
+
+def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
+    speeds = {"good": (3, 3, 3), "early": (3, 3, 1), "gap": (3, 1, 3), "never": (1, 3, 3)}
+    rows = [row("autoregressive", size, 2) for size in (1, 2, 4)]
+    rows += [row(name, size, speed) for name, own in speeds.items() for size, speed in zip((1, 2, 4), own, strict=True)]
+    about = {"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"}
+    lines = {line.split("`")[1]: line for line in render(rows, about, []).splitlines() if "`" in line}
+    found = {name: line.rstrip("| ").rpartition("| ")[2] for name, line in lines.items()}
+    assert found == {"autoregressive": "–", "good": "4", "early": "2", "gap": "1", "never": "none"}
+
+
+def test_many_methods_are_drawn_by_group() -> None:
+    every = list(methods.all())
+    groups = _groups(every)
+    assert all(labels[0] == "autoregressive" for labels in groups.values())
+    assert sorted({label for labels in groups.values() for label in labels}) == sorted(every)
+    assert max(map(len, groups.values())) < 10
+    assert _groups(["autoregressive", "svip"]) == {"": ["autoregressive", "svip"]}
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,1", "1,x", "-2"])
+def test_sizes_that_make_no_sense(text: str) -> None:
+    with pytest.raises(SkitError, match="--sizes must be different whole numbers from 1 up"):
+        _sizes(text)
+    assert _sizes("8,1") == (1, 8)

@@ -1,0 +1,227 @@
+"""One benchmark in one process: what is decoded, what is kept, and what is concluded from it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import Rows, TinyPair, copy_model, read_object, read_rows, write_rows
+from tiny_predictors import confidence_predictor
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.loading import load
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.runs.directory import config_key
+from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.run import Benchmark
+from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.training.pair import identify
+
+QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
+DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)]
+
+
+def settings(tiny: TinyPair, out: Path, *methods: str, **options: object) -> Settings:
+    made = Settings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
+    return replace(made, **options)  # type: ignore[arg-type]
+
+
+def prepare(asked: Settings, rows: Rows = QUESTIONS) -> Benchmark:
+    asked.out.mkdir(exist_ok=True)
+    file = write_rows(asked.out / "prompts.jsonl", *rows)
+    return Benchmark(asked, load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0))
+
+
+def no_report(_: Progress) -> None:
+    """Nobody watches."""
+
+
+def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "oracle:max_draft=3", batch_size=3))
+    seen: list[Progress] = []
+    benchmark.run(seen.append)
+    fixed, oracle = (conclusion.summary for conclusion in benchmark.conclude())
+    assert [progress.done for progress in seen] == list(range(1, 13))
+    assert {progress.planned for progress in seen} == {12}
+    assert fixed["requests"] == {"planned": 4, "finished": 4, "failed": 0}
+    assert fixed["lossless"]["errors"] == oracle["lossless"]["errors"] == 0
+    assert fixed["baseline"]["overall"]["rounds"] == oracle["baseline"]["overall"]["rounds"] == 48
+    assert oracle["overall"]["acceptance_rate"] == 1.0
+    assert 0 < fixed["overall"]["accepted"] < fixed["overall"]["submitted"]
+    assert "headroom" in fixed["overall"]
+    first, second = (run.path / "baseline.jsonl" for run in benchmark.runs.values())
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_pipeline_decodes_as_many_requests_at_once_as_others(tiny: TinyPair, tmp_path: Path) -> None:
+    """Its run says so, and stands beside one that goes round by round."""
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3))
+    benchmark.run(no_report)
+    fixed, piped = (conclusion.directory for conclusion in benchmark.conclude())
+    assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 3]
+    assert "EFFECTIVELY" not in (piped.path / "report.md").read_text()
+    compared = compare(load_runs([fixed.path, piped.path])[0])
+    assert len(compared.runs) == 2
+
+
+def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k", "autoregressive", baseline=False))
+    benchmark.run(no_report)
+    fixed, plain = benchmark.conclude()
+    assert fixed.directory.run["config"]["baseline"] is True
+    assert fixed.directory.baseline_records() == plain.directory.records()
+    assert fixed.summary["lossless"]["compared"] == 4
+    assert plain.summary["baseline"] is None
+
+
+def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k", baseline=False))
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    assert conclusion.directory.run["config"]["baseline"] is False
+    assert conclusion.summary["baseline"] is conclusion.summary["lossless"] is None
+    assert not (conclusion.directory.path / "baseline.jsonl").exists()
+
+
+def test_the_run_names_models_and_data_by_content(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = settings(tiny, tmp_path / "a", "fixed-k")
+    moved = replace(asked, target=str(copy_model(tiny.target, tmp_path / "target")), out=tmp_path / "b")
+    first, second = (prepare(s).runs["fixed-k"] for s in (asked, moved))
+    assert first.run["models"] == second.run["models"]
+    assert first.path.name[-8:] == second.path.name[-8:]
+    (Path(moved.target) / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    reworded = prepare(moved).runs["fixed-k"]
+    assert reworded.run["models"]["target"]["hash"] != first.run["models"]["target"]["hash"]
+    assert config_key(reworded.run) != config_key(first.run)
+
+
+def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = settings(tiny, tmp_path, "fixed-k")
+    file = write_rows(tmp_path / "prompts.jsonl", *QUESTIONS)
+    loaded = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
+    (first,) = Benchmark(asked, replace(loaded, reason="the hub is down")).runs.values()
+    (again,) = Benchmark(replace(asked, resume=True), replace(loaded, reason="it timed out")).runs.values()
+    assert first.run["sample_reason"] == "the hub is down"
+    assert again.path == first.path
+
+
+def test_there_are_no_more_slots_than_requests_can_be_open(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=10**9), DIALOGUES)
+    assert benchmark.bench.runners["target"].executor.store.data.shape[2] == len(DIALOGUES) * 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: TinyPair, tmp_path: Path) -> None:
+    target = copy_model(tiny.target, tmp_path / "talkative")
+    template = target / "chat_template.jinja"
+    template.write_text("You are patient. " * 12 + template.read_text())
+    asked = settings(tiny, tmp_path, "fixed-k", batch_size=batch_size, target=str(target))
+    benchmark = prepare(asked, DIALOGUES)
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    assert conclusion.summary["requests"] == {"planned": 6, "finished": 6, "failed": 0}
+    records = conclusion.directory.records()
+    assert all(len(r.output_ids) == 12 or r.finish_reason == "eos" for r in records)
+    assert any(len(benchmark.bench.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids) for r in records)
+
+
+def interrupt(benchmark: Benchmark, after: int) -> None:
+    def report(progress: Progress) -> None:
+        if progress.done == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.run(report)
+
+
+def test_an_interrupted_batch_is_still_checked_for_losslessness(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=2))
+    interrupt(benchmark, after=4)
+    (run,) = benchmark.runs.values()
+    baseline = read_rows(run.path / "baseline.jsonl")
+    baseline[0]["output_ids"][3] ^= 1
+    write_rows(run.path / "baseline.jsonl", *baseline)
+    (conclusion,) = benchmark.conclude()
+    assert conclusion.summary["partial"] is True
+    assert conclusion.summary["requests"] == {"planned": 4, "finished": 2, "failed": 0}
+    assert [d["position"] for d in conclusion.summary["lossless"]["divergences"]] == [3]
+
+
+def test_a_run_without_any_finished_request_has_a_report(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k"))
+    (conclusion,) = benchmark.conclude()
+    assert conclusion.summary["requests"]["finished"] == 0
+    report = (conclusion.directory.path / "report.md").read_text()
+    assert "PARTIAL RUN: 0 of 4 requests finished." in report
+
+
+def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
+    benchmark = prepare(asked)
+    interrupt(benchmark, after=9)
+    assert [c.summary["partial"] for c in benchmark.conclude()] == [False, True]
+    resumed = prepare(replace(asked, resume=True))
+    assert resumed.runs == benchmark.runs
+    resumed.run(no_report)
+    assert [c.summary["partial"] for c in resumed.conclude()] == [False, False]
+    with pytest.raises(SkitError, match="no unfinished run with these settings"):
+        prepare(replace(asked, resume=True))
+
+
+def test_a_run_whose_report_could_not_be_written_can_be_resumed(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = settings(tiny, tmp_path, "fixed-k", "threshold")
+    benchmark = prepare(asked)
+    benchmark.run(no_report)
+    blocked = benchmark.runs["threshold"].path / "report.md"
+    blocked.mkdir()
+    with pytest.raises(SkitError, match=r"cannot write the report in"):
+        benchmark.conclude()
+    blocked.rmdir()
+    resumed = prepare(replace(asked, resume=True))
+    resumed.run(no_report)
+    assert [conclusion.summary["partial"] for conclusion in resumed.conclude()] == [False, False]
+
+
+def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path) -> None:
+    benchmark = prepare(settings(tiny, tmp_path, "threshold"))
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    assert read_object(conclusion.directory.path / "summary.json") == json.loads(json.dumps(conclusion.summary))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("methods", (), "at least one --method"),
+        ("methods", ("fixed-k", "fixed-k"), "given twice"),
+        ("limit", 0, "--limit must be at least 1, not 0"),
+        ("max_new_tokens", 0, "--max-new-tokens must be at least 1"),
+        ("batch_size", 0, "--batch-size must be at least 1"),
+        ("temperature", -0.1, "--temperature must be a number from 0 up, not -0.1"),
+        ("temperature", float("nan"), "--temperature must be a number"),
+        ("temperature", float("inf"), "--temperature must be a number"),
+        ("top_p", 0.0, "--top-p must lie above 0"),
+        ("top_p", 1.1, "--top-p must lie above 0"),
+        ("top_k", -1, "--top-k must not be negative"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(option: str, value: object, reason: str) -> None:
+    with pytest.raises(SkitError, match=reason):
+        replace(Settings(("fixed-k",)), **{option: value})  # type: ignore[arg-type]
+
+
+def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tiny: TinyPair, tmp_path: Path) -> None:
+    pair = identify(str(tiny.target), str(tiny.draft))
+    folder = confidence_predictor(tmp_path / "deep" / "mine", pair, threshold=0.03)
+    benchmark = prepare(settings(tiny, tmp_path, f"wisp:predictor={folder},max_draft=3"))
+    benchmark.run(no_report)
+    (conclusion,) = benchmark.conclude()
+    run = conclusion.directory
+    assert run.run["method"] == conclusion.summary["method"] == "wisp:predictor=mine,max_draft=3"
+    used = run.run["uses"]["predictor"]
+    assert (used["family"], used["threshold"], used["max_draft"]) == ("logistic", 0.03, 3)
+    for file in run.path.glob("*.*"):
+        assert str(tmp_path) not in file.read_text()
+    retrained = run.run | {"uses": {"predictor": used | {"created": "later"}}}
+    assert config_key(retrained) != config_key(run.run)

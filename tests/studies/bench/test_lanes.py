@@ -1,0 +1,121 @@
+"""Methods take turns: each answers everything, in bounded bursts, and after its references."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tiny_models import disturbed, make_runner, tiny_llama
+
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.deployments.assembly import live_engine
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.runner import Runner
+from specbench_kit.studies.bench.conversations import Conversation, Script
+from specbench_kit.studies.bench.lanes import Lane, run_in_turns
+
+PROMPTS = [Prompt(f"q{i}", "test", ("How many?" + "?" * i,)) for i in range(5)]
+DIALOGUES = [Prompt(name, "test", (f"{name}, who?", "And why?")) for name in "abc"]
+TOKENS = 8
+
+Runners = tuple[Runner, Runner]
+
+
+@pytest.fixture(scope="module")
+def runners() -> Runners:
+    target = tiny_llama(vocab_size=258)
+    return make_runner(target, 6, 256), make_runner(disturbed(target, 0.02), 6, 256)
+
+
+def make_lane(
+    spec: str,
+    runners: Runners,
+    tokenizer: Any,
+    prompts: list[Prompt],
+    *,
+    batch_size: int = 1,
+    references: Mapping[str, RequestRecord] | None = None,
+    finished: Mapping[str, RequestRecord] | None = None,
+) -> tuple[Lane, dict[str, RequestRecord]]:
+    """A lane and the place that its records go to."""
+    method, kept = parse_method(spec), dict(finished or {})
+    engine = live_engine(method, *runners, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=batch_size)
+    script = Script([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], kept)
+    sink = lambda record: kept.update({record.request_id: record})  # noqa: E731
+    return Lane(spec, engine, script, tokenizer.decode, [sink], references), kept
+
+
+def order(*lanes: Lane, turn: int) -> list[tuple[str, str]]:
+    return [(lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn)]
+
+
+def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: Any) -> None:
+    plain, kept = make_lane("autoregressive", runners, tokenizer, PROMPTS)
+    chains, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
+    names = ["autoregressive"] * 2 + ["fixed-k"] * 2
+    assert [name for name, _ in order(plain, chains, turn=2)] == [*names, *names, "autoregressive", "fixed-k"]
+    assert plain.done
+    assert chains.done
+    assert list(kept) == ["q0", "q1", "q2", "q3", "q4"]
+    assert all(record.text == tokenizer.decode(record.output_ids) for record in kept.values())
+
+
+def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runners, tokenizer: Any) -> None:
+    first, _ = make_lane("autoregressive", runners, tokenizer, PROMPTS)
+    second, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
+    list(first.turn(1))
+    before_s = first.engine.clock.now_s()
+    assert before_s > 0
+    list(second.turn(5))
+    assert first.engine.clock.now_s() == before_s
+
+
+def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(runners: Runners, tokenizer: Any) -> None:
+    lane, kept = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
+    order(lane, turn=1)
+    assert list(kept) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
+    first, second = (tokenizer.decode(kept[name].prompt_ids) for name in ("a/1", "a/2"))
+    assert second.startswith(first + kept["a/1"].text.strip())
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_a_batch_of_dialogues_answers_every_turn_once(batch_size: int, runners: Runners, tokenizer: Any) -> None:
+    lane, _ = make_lane("fixed-k", runners, tokenizer, DIALOGUES, batch_size=batch_size)
+    asked = [name for _, name in order(lane, turn=batch_size)]
+    assert sorted(asked) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
+    assert all(asked.index(f"{name}/1") < asked.index(f"{name}/2") for name in "abc")
+
+
+def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(runners: Runners, tokenizer: Any) -> None:
+    plain, references = make_lane("autoregressive", runners, tokenizer, DIALOGUES)
+    oracle, kept = make_lane("oracle", runners, tokenizer, DIALOGUES, references=references)
+    assert list(oracle.turn(1)) == []
+    assert not oracle.done
+    order(plain, oracle, turn=1)
+    assert oracle.done
+    assert {name: record.output_ids for name, record in kept.items()} == {
+        name: record.output_ids for name, record in references.items()
+    }
+    rounds = [step for record in kept.values() for step in record.rounds]
+    assert sum(step.submitted for step in rounds) == sum(step.accepted for step in rounds) > 0
+
+
+def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer: Any) -> None:
+    whole, before = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
+    order(whole, turn=1)
+    known = {name: before[name] for name in ("a/1", "a/2", "b/1")}
+    rest, after = make_lane("fixed-k", runners, tokenizer, DIALOGUES, finished=known)
+    assert [name for _, name in order(rest, turn=1)] == ["b/2", "c/1", "c/2"]
+    assert {name: record.output_ids for name, record in after.items()} == {
+        name: record.output_ids for name, record in before.items()
+    }
+
+
+def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: Runners, tokenizer: Any) -> None:
+    prompts = [PROMPTS[0], Prompt("long", "test", ("?" * 400, "And?")), PROMPTS[1]]
+    lane, kept = make_lane("fixed-k", runners, tokenizer, prompts)
+    order(lane, turn=1)
+    reasons = {name: record.finish_reason for name, record in kept.items()}
+    assert reasons == {"q0": "length", "long/1": "error", "long/2": "error", "q1": "length"}
+    assert lane.tokens_per_s > 0

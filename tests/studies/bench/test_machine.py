@@ -1,0 +1,99 @@
+"""What a benchmark says of the machine that it ran on, and what it does for methods that ask how fast it is."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write_rows
+
+from specbench_kit.profilers.loading import find_measured, read
+from specbench_kit.studies.bench import latencies
+
+FAST = ("--max-new-tokens", 8, "--json")
+WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def bench(tiny: TinyPair, tmp_path: Path) -> Any:
+    prompts = write_rows(tmp_path / "ask.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Where?"})
+
+    def run(*options: object) -> subprocess.CompletedProcess[str]:
+        done = skit_here("bench", "--dataset", prompts, *tiny.options, *FAST, "--out", tmp_path / "out", *options)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+def runs(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """The content of every run.json, in order."""
+    return [read_object(Path(path) / "run.json") for path in json.loads(done.stdout)["run_dirs"]]
+
+
+def test_every_lane_is_watched_with_load_and_steal(bench: Any) -> None:
+    (run,) = runs(bench("--method", "fixed-k", "--repeats", 2))
+    (block,) = run["machine"]
+    assert set(block["lanes"]) == {"autoregressive", "fixed-k"}
+    for lane in block["lanes"].values():
+        assert 0 < lane["thread_s"] <= lane["process_s"] * 1.05
+        assert lane["wall_s"] > 0
+    assert block["lanes"]["autoregressive"]["steps"] >= 20  # 2 requests of 7 steps after the prompt's, twice
+    assert (block["threads"], block["device"], block["injected"]) == (1, "cpu", "quiet_machine.json")
+
+
+def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(READINGS, str(BUSY))
+    done = bench("--method", "fixed-k")
+    said = " ".join(done.stderr.split())
+    assert said.index(WARNING) < said.index("tokens / ")
+    assert "INJECTED READINGS: what is said of the machine comes from busy_machine.json" in said
+    document = json.loads(done.stdout)
+    assert document["warnings"][0].startswith(WARNING)
+    (path,) = document["run_dirs"]
+    _, first, headline, *_ = (Path(path) / "report.md").read_text().split("\n\n")
+    assert WARNING in first
+    assert "the speed of autoregressive decoding" in headline
+
+
+def test_modelled_time_reads_no_clock(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(READINGS, str(BUSY))
+    done = bench("--method", "fixed-k", "--deployment", "wan")
+    assert "machine" not in runs(done)[0]
+    assert "DISTURBED" not in done.stderr
+
+
+def test_a_slow_machine_gets_its_whole_short_profile(bench: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latencies, "AIM_S", 1e-6)
+    done = bench("--method", "adaspec")
+    assert "a short one was measured" in done.stderr
+    profiles = {profile.role: profile for profile in map(read, (home / "profiles").glob("*.toml"))}
+    counts = {role: one.fit["train"]["count"] + one.fit["test"]["count"] for role, one in profiles.items()}
+    assert counts == {"drafter": 30, "verifier": 90}
+    assert all(one.fit["cut_off"] == 0 for one in profiles.values())
+
+
+def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumption_alone(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(READINGS, str(BUSY))
+    done = bench("--method", "adaspec")
+    assert "and kept for --resume alone, since the drafter had a processor for 4%" in " ".join(done.stderr.split())
+    (run,) = runs(done)
+    assert [list(block["lanes"]) for block in run["machine"]] == [
+        ["the drafter"],
+        ["the verifier"],
+        ["autoregressive", "adaspec"],
+    ]
+    weights = run["models"]["draft"]["hash"]
+    assert find_measured(weights, "drafter", "cpu", form="context") is None
+    kept = find_measured(weights, "drafter", "cpu", form="context", disturbed=True)
+    assert kept is not None
+    assert kept.fit["disturbed"][0].startswith("the drafter had a processor for 4%")

@@ -1,0 +1,106 @@
+"""`skit tune` and `--tuned`: one budget for all, chosen on some prompts and told on the others."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from environments import DEPLOYMENT
+from trace_builders import MODELS, made_requests, write_trace
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.base import Link
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.studies.bench.choice import chosen
+from specbench_kit.studies.bench.settings import Settings as BenchSettings
+from specbench_kit.studies.bench.tuned import load, save
+from specbench_kit.studies.bench.tuning import Settings, candidates, tune
+
+FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
+"""Where longer drafts pay."""
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_trace(tmp_path_factory.mktemp("trace") / "trace.parquet", made_requests(6), MODELS).path
+
+
+def settings(trace: Path, *names: str, budget: int = 5) -> Settings:
+    return Settings(methods=names, trace=trace, deployment=FAR, budget=budget)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in methods.all().items() if kind.grid])
+def test_every_candidate_is_a_setting_of_its_own(name: str) -> None:
+    specs = candidates(name, 16, seed=0)
+    assert specs[0] == name
+    assert 6 <= len(specs) <= 16
+    made = [parse_method(spec) for spec in specs]
+    assert all(one != other for place, one in enumerate(made) for other in made[:place])
+    assert candidates(name, 16, seed=0) == specs
+
+
+def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    tuned, left_out = tune(settings(trace, "fixed-k", "goodput", budget=9), lambda *step: told.append(step))
+    assert not left_out
+    assert told[0] == ("fixed-k", 1, 8)
+    choice = tuned.methods["fixed-k"]
+    k = parse_method(choice.spec).k  # type: ignore[attr-defined]
+    assert choice.tried == 6  # the trace holds drafts of six tokens
+    assert choice.default_tokens_per_s is not None
+    assert k > 4
+    assert choice.tokens_per_s != choice.default_tokens_per_s
+    assert (tuned.deployment, tuned.budget, tuned.run["requests"]) == ("test", 9, 6)
+
+
+def test_a_budget_of_one_keeps_what_there_is(trace: Path) -> None:
+    tuned, _ = tune(settings(trace, "fixed-k", budget=1), lambda *_: None)
+    choice = tuned.methods["fixed-k"]
+    assert (choice.spec, choice.tried, choice.tokens_per_s) == ("fixed-k", 1, choice.default_tokens_per_s)
+
+
+def test_what_cannot_be_replayed_is_left_out_of_a_group_and_refused_by_name(trace: Path) -> None:
+    tuned, left_out = tune(settings(trace, "group:tree", "fixed-k", budget=1), lambda *_: None)
+    assert set(tuned.methods) == {"fixed-k"}
+    assert "a trace holds chains" in left_out["specinfer"]
+    with pytest.raises(SkitError, match="a trace holds chains"):
+        tune(settings(trace, "specinfer", budget=1), lambda *_: None)
+    with pytest.raises(SkitError, match="skit tune chooses the options itself: name fixed-k alone"):
+        tune(settings(trace, "fixed-k:k=2"), lambda *_: None)
+
+
+def test_a_benchmark_takes_what_was_tuned(trace: Path, tmp_path: Path) -> None:
+    tuned, _ = tune(settings(trace, "fixed-k", budget=9), lambda *_: None)
+    file = tmp_path / "some/tuned.json"
+    save(tuned, file)
+    assert load(file) == tuned
+    spec = tuned.methods["fixed-k"].spec
+    asked = BenchSettings(("fixed-k", "threshold"), tuned=file)
+    assert chosen(asked) == {spec: True, "threshold": True}
+    assert chosen(replace(asked, methods=("fixed-k:k=4",))) == {"fixed-k:k=4": True}
+    assert chosen(replace(asked, methods=("group:static",))) == {spec: False}
+    assert tuned.doubts("test", 1) == []
+    assert tuned.doubts("wan", 4) == [
+        "tuned for deployment test, run with wan",
+        "tuned for batch size 1, run with 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"schema": 2}', json.dumps({"schema": 1, "methods": {"fixed-k": {"spec": "fixed-k:k=0"}}})]
+)
+def test_a_file_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "tuned.json"
+    file.write_text(content)
+    with pytest.raises(SkitError, match="not a file of skit tune") as refused:
+        load(file)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(SkitError, match=r"cannot be read \(No such file or directory\)"):
+        load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"budget": 0}, "--budget must be"), ({"batch_size": 0}, "--batch-size")])
+def test_settings_that_make_no_sense(wrong: dict[str, int], said: str, trace: Path) -> None:
+    with pytest.raises(SkitError, match=said):
+        replace(settings(trace, "fixed-k"), **wrong)

@@ -1,0 +1,302 @@
+"""Experiments of the papers: what they state, how inputs are moved, and what is said of the outcome."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import error_line, read_object, skit_here
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.papers.beside import beside
+from specbench_kit.papers.experiment import BOUNDS, GRID, Published, _made, experiments, find
+from specbench_kit.reports.experiments.wording import verdict
+from specbench_kit.studies.reproduction import profiling, run, training
+from specbench_kit.studies.reproduction.decoding import Decoded, Series, bench
+from specbench_kit.studies.reproduction.derived import Derived
+from specbench_kit.studies.reproduction.grid import rows_of
+from specbench_kit.studies.reproduction.laws import (
+    beside_data_sheet,
+    beside_profile,
+    drawn_first,
+    drawn_longer,
+    filtered,
+    law,
+    pipeline_s,
+    round_rate,
+    speedup,
+    stage_gib,
+    tokens_at,
+    tokens_sd_at,
+)
+from specbench_kit.studies.reproduction.moving import moved
+from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS
+from specbench_kit.studies.serving.derived import compute_shares, fewer_violations
+
+ALL = experiments()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_experiment_says_what_is_assumed_and_where_it_would_lead(name: str) -> None:
+    one = ALL[name]
+    assert one.command in COMMANDS
+    assert set(one.options) <= OPTIONS[one.command] | GRID
+    assert one.published
+    assert all(assumed.value and assumed.effect.endswith(".") for assumed in one.assumed)
+    assert len({assumed.name for assumed in one.assumed}) == len(one.assumed)
+
+
+@pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.command in ("bench", "law")])
+def test_published_numbers_stand_beside_a_series(name: str) -> None:
+    one = ALL[name]
+    labels = {
+        *one.options["series"],
+        *(label for kind in GRID for label in one.options.get(kind, ())),
+    }
+    assert {published.series for published in one.published} <= labels
+
+
+def numbers(name: str) -> dict[tuple[str, str], float | None]:
+    return {(one.series, one.metric): one.value for one in ALL[name].published}
+
+
+def test_pinned_numbers_of_the_papers() -> None:
+    assert numbers("adaspec/table-2")["AdaSpec, trace 1", "value"] == 1.73
+    assert numbers("specedge/figure-11")["specedge, 15 ms", "tpot_mean"] == 0.03647
+    assert numbers("specpipe/section-4-2")["specpipe", "tpot_mean"] == 0.05467
+    table_2 = {(one.series, one.where["slo"]): one.value for one in ALL["wisp/table-2"].published}
+    assert [table_2["wisp", slo] for slo in "1234"] == [164, 142, 103, 86]
+    assert [table_2["centralized", slo] for slo in "1234"] == [97, 80, 54, 41]
+    assert [table_2["sled", slo] for slo in "1234"] == [83, 42, 27, 21]
+
+
+def test_experiments_are_found_by_name_paper_and_all() -> None:
+    assert [one.name for one in find("wisp/table-2")] == ["wisp/table-2"]
+    assert {one.paper for one in find("specedge")} == {"specedge"}
+    assert len(find("all")) == len(ALL)
+    with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'\?\)"):
+        find("wisp/tabel-2")
+
+
+def test_an_input_is_moved_wherever_it_stands() -> None:
+    options: dict[str, Any] = {
+        "acceptance": ["iid:alpha=0.7,length=8", "iid:alpha=0.7,length=0"],
+        "slo": ["1", "2"],
+        "kv_tokens": "22000",
+        "series": {"a": {"method": "server-tree:depth=7", "drafted": 3}, "b": {"method": "x", "drafted": 4}},
+    }
+    assert moved(options, "acceptance.length", 6)["acceptance"] == ["iid:alpha=0.7,length=6"] * 2
+    assert moved(options, "slo", 3)["slo"] == ["3"]
+    assert moved(options, "kv_tokens", 15)["kv_tokens"] == "15"
+    assert moved(options, "link.rtt_s", 0.05)["replaced"] == ["link.rtt_s=0.05"]
+    assert moved(options, "series.a.method.depth", 5)["series"]["a"]["method"] == "server-tree:depth=5"
+    assert [one["drafted"] for one in moved(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
+    named = {"series": {"14B/0.6B": {"levels": 4}}}
+    assert moved(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
+    with pytest.raises(SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"):
+        moved(options, "series.c.drafted", 5)
+    assert moved(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == ["link.rtt_s=1"]
+    assert options["slo"] == ["1", "2"]
+
+
+def outcome(*ratios: float | None) -> dict[str, Any]:
+    pairs = [
+        {"series": f"s{place}", "where": {}, "metric": "tpot", "simulated_over_published": ratio, "holds": None}
+        for place, ratio in enumerate(ratios)
+    ]
+    within = sum(ratio is not None and abs(ratio - 1) <= 0.1 for ratio in ratios)
+    return {"published": pairs, "goal": 0.1, "within": within, "prevented": "No lengths."}
+
+
+def test_the_verdict_is_one_of_three_sentences() -> None:
+    assert verdict(outcome(0.95, 1.02, None)) == "Reproduced: all 2 numbers within 5.00 %."
+    assert verdict(outcome(1.4, 1.02)) == (
+        "Not reproduced: 1 of 2 numbers lie within 10.0 %; the farthest, s0, is 1.40x the published one. No lengths."
+    )
+    assert verdict(outcome(None)).startswith("Nothing to be held against")
+
+
+def test_a_stated_bound_holds_or_does_not() -> None:
+    told = {"series": "a", "metric": "value"}
+    least, most = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
+    assert (least.holds(0.5), least.holds(0.4), most.holds(0.4), most.holds(None)) == (True, False, True, None)
+    read = _made(
+        "x/y", {"command": "law", "summary": "", "source": "", "options": {}, "published": [told | {"at_most": 2}]}
+    )
+    (pair,) = beside(read, [{"series": "a", "value": {"mean": 3.0}}])
+    assert (pair["holds"], pair["simulated_over_published"]) == (False, None)
+    found = outcome(1.02)
+    found["published"].append({**pair, "series": "above", "holds": False})
+    assert verdict(found) == (
+        "Not reproduced: the one number within 2.00 %; 0 of 1 statements hold, not above, value. No lengths."
+    )
+
+
+def test_laws() -> None:
+    assert pipeline_s(8.0, 8, 0.95) == pytest.approx(1.35)
+    assert speedup(0, 0, 0.3) == 1
+    assert speedup(4, 2, 0.25) == 1.5
+    assert round_rate(4.0, 0.3, steps=5, step_s=0.02) == 10
+    assert filtered(0.5, 1.0, 0.5) == pytest.approx(2 / 3)
+    assert drawn_longer(8, 0.9, 0.9, 0.7, 0.6, 0.9, 80) == pytest.approx(0)
+    assert drawn_longer(8, 0.9, 0.4, 1.0, 0.6, 0.9, 80) == pytest.approx(0)
+    weights = 8192 * 128 * 144 + 3 * 8192 * 28672  # of a layer: 64 heads, 8 of keys and values, three matrices
+    kv = 2 * 8 * 128 * 1024
+    assert stage_gib("llama3.1-70b", 2, 0, 1024, 0.0) == pytest.approx(4 * (weights + kv) / 2**30)
+
+
+def test_a_request_beside_a_prompt_takes_what_its_own_tokens_take() -> None:
+    """By Table 12: 5 new tokens after 500, over a prompt of 1,000 by itself; by a data sheet it is never for free."""
+    alone_s = 1000 * 33.14e-6 + 1000**2 * 34.5e-9 + 14.86e-3
+    more_s = 5 * 33.14e-6 + 5 * 505 * 34.5e-9 + 500 * 4.62e-6
+    assert beside_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(1 + more_s / alone_s)
+    assert 1 < beside_data_sheet("llama2-70b", "a100-80", 2, "float16", 1000, 5, 500) < 1.05
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 80), (0.95, 3), (1.0, 2)])
+def test_the_likeliest_token_is_drawn_as_often_as_a_sampler_draws_it(top_p: float, top_k: int) -> None:
+    """At a mean over places, each with falling powers of one factor."""
+    sure = torch.tensor([Agreement((0.7,), spread=1.0).chance((place + 0.5) / 1000) for place in range(1000)])
+    logits = torch.arange(300) * (1 - sure).clamp(1e-7, 1 - 1e-7).log()[:, None]
+    drawn = Sampler(0.6, top_p, top_k).probabilities(logits)[:, 0].mean().item()
+    assert drawn_first(0.7, 0.6, top_p, top_k) == pytest.approx(drawn, abs=2e-3)
+
+
+def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
+    """Levels that are right half the time: 1 + 1/2 + 1/4 + 1/8 tokens; with one level it is a coin on top of one."""
+    assert tokens_at(3, 1.5, 1) == pytest.approx(1.875)
+    assert tokens_sd_at(1, 1.75, 2) == pytest.approx(0.5)
+    with pytest.raises(SkitError, match="1 levels bring 1 to 2 tokens a round, not 3"):
+        tokens_at(2, 3, 1)
+
+
+def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
+    options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
+    (row,) = profiling.profile(options, lambda *_: None)
+    found = {name: value["mean"] for name, value in row["coefficients"].items()}
+    assert found == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
+    assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_missed_promises_are_counted_by_class_and_by_what_kept_them() -> None:
+    blamed = {"compute_dominant": {"mean": 1.0}, "queue_dominant": {"mean": 3.0}}
+    rates = {"fcfs": 0.5, "wisp": 0.2}
+    rows = [
+        {
+            "series": name,
+            "devices": 8,
+            "figures": {"classes": {"1": {"violation_rate": {"mean": rate}}}, "violations": blamed},
+        }
+        for name, rate in rates.items()
+    ]
+    (fewer,) = fewer_violations(rows)
+    assert (fewer["series"], fewer["devices"]) == ("wisp", 8)
+    assert fewer["classes"]["1"]["fewer_violations"]["mean"] == pytest.approx(0.3)
+    assert [one["compute_share"]["mean"] for one in compute_shares(rows)] == [0.25, 0.25]
+
+
+def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair is surer where it is right, and says so; prompts are those that every machine has."""
+    monkeypatch.setenv("SKIT_DATA_DIR", "nowhere")
+    series = {"line": {"family": "logistic", "threshold": "balanced"}}
+    asked = {"draft": "synthetic:ranks=0.7,spread=1", "limit": 40, "output_tokens": 24, "max_draft": 4}
+    examples, line = training.train({"target": "synthetic", "series": series, **asked}, lambda *_: None)
+    assert examples["accepted_share"]["mean"] == pytest.approx(0.7, abs=0.06)
+    assert examples["correlation"]["confidence"]["mean"] > 0.2
+    assert line["auc"]["mean"] > 0.55
+    assert line["latency"]["over_first"]["mean"] == 1
+
+
+def test_a_decoded_series_takes_the_time_of_its_deployment() -> None:
+    """Every token drafted is right, so a round of four brings five and lasts as long as its parts."""
+    series = {"all right": Series("fixed-k:k=4", "specedge", "ranks=1.0")}
+    (row,) = Decoded(series=series, requests=1, prompt_tokens=8, output_tokens=51).rows()
+    assert row["tokens_per_verify"]["mean"] == pytest.approx(51 / 11)
+    assert row["server_tokens_per_busy_second"]["mean"] == pytest.approx(51 / 11 / 0.0942)
+
+
+def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
+    """All drafted tokens are right, so a round of k brings k + 1 of the 31."""
+    figure = "right/tokens_per_verify"
+    options = {
+        "requests": 1,
+        "prompt_tokens": 8,
+        "output_tokens": 31,
+        "series": {"right": {"method": "fixed-k:k=9", "deployment": "specedge", "draft": "ranks=1.0"}},
+        "over": {"k": {"key": "series.*.method.k", "values": [2, 5]}},
+        "ratios": {
+            "itself": {"of": figure, "over": figure, "factor": 2.0},
+            "5 over 2": {"of": figure, "over": figure, "at": {"k": 5}, "to": {"k": 2}},
+        },
+        "picks": {"longest": {"of": figure, "pick": "most", "axis": "k"}, "least": {"of": figure}},
+    }
+    two, five, *others = rows_of(bench, options, lambda *_: None)
+    assert [one["tokens_per_verify"]["mean"] for one in (two, five)] == pytest.approx([31 / 11, 31 / 6])
+    mean = {"mean": pytest.approx(11 / 6)}
+    assert others == [
+        {"series": "itself", "k": 2, "ratio": {"mean": 2.0}},
+        {"series": "itself", "k": 5, "ratio": {"mean": 2.0}},
+        {"series": "5 over 2", "ratio": mean},
+        {"series": "longest", "value": {"mean": 5.0}},
+        {"series": "least", "value": {"mean": pytest.approx(31 / 11)}},
+    ]
+    with pytest.raises(SkitError, match=r"no figure left/ratio at \{'k': 2\}"):
+        Derived([{"series": "right", "k": 2}]).picks({"x": {"of": "left/ratio", "at": {"k": 2}}})
+
+
+def test_means_over_the_spans_of_a_time_in_which_another_figure_lies() -> None:
+    over_time = {"size": [1.0, 12.0, None, 19.0, 20.0], "length": [6.0, 2.0, 9.0, 4.0, 1.0]}
+    mean = {"of": "a/t.length", "by": "t.size", "between": [10, 20]}
+    found = Derived([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
+    assert found == [{"series": "busy", "value": {"mean": 3.0}}]
+
+
+def test_the_least_of_several_figures_over_another_at_each_place() -> None:
+    times = {"a": (4.0, 9.0), "b": (6.0, 8.0), "c": (2.0, 2.0)}
+    rows = [
+        {"series": name, "n": n, "s": {"mean": time}} for name, both in times.items() for n, time in enumerate(both)
+    ]
+    found = Derived(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
+    assert found == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
+
+
+def test_axes_have_values_by_name_and_go_for_every_command() -> None:
+    axis = {"key": "series.a.accepted", "values": {"few": 1, "many": 3}}
+    series = {"a": {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.25}}
+    rows = rows_of(law, {"series": series, "over": {"which": axis}}, lambda *_: None)
+    assert rows == [{"which": name, "series": "a", "value": {"mean": x}} for name, x in (("few", 1.0), ("many", 2.0))]
+
+
+def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -> None:
+    for name in ("specedge/figure-10", "adaspec/table-2"):
+        done = skit_here("reproduce", name, "--to", tmp_path)
+        assert done.returncode == 0, done.stderr
+    overview = (tmp_path / "README.md").read_text()
+    assert "[specedge/figure-10](specedge.md)" in overview
+    assert "[adaspec/table-2](adaspec.md)" in overview
+    assert "Reproduced: all 3 numbers to the digit." in (tmp_path / "specedge.md").read_text()
+    assert (tmp_path / "plots" / "adaspec-table-2.svg").is_file()
+    found = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
+    assert (found["within"], found["compared"]) == (8, 9)
+    moves = {one["value"]: one["ratios"]["AdaSpec, trace 2 value"] for one in found["sensitivity"]}
+    assert moves["0.1"] == pytest.approx([2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42])
+
+
+def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
+    line = error_line(skit_here("reproduce", "specedge/figure-10", "--set", "sedes=1", "--to", tmp_path))
+    assert line == "--set sedes: specedge/figure-10 knows series, and fields with a dot"
+
+
+def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(one: Any, *_: Any, **__: Any) -> Any:
+        if one.name == "specedge/prices":
+            raise KeyboardInterrupt
+        return {"name": one.name}
+
+    monkeypatch.setattr(run, "reproduce", broken)
+    names = ["specedge/figure-10", "specedge/prices"]
+    with pytest.raises(KeyboardInterrupt):
+        run.run(names, {}, False, tmp_path, tmp_path / "kept", lambda *_: None, [])
+    assert list(read_object(tmp_path / "kept" / "summary.json")["experiments"]) == names[:1]

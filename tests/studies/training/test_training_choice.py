@@ -1,0 +1,158 @@
+"""Operating points, contenders and the leaders among them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Place
+from specbench_kit.predictors.scoring import confusion
+from specbench_kit.studies.training.contenders import SCALES, Chooser, Contender, Judge, feature_score
+from specbench_kit.studies.training.evaluation import labels_and_scores
+from specbench_kit.studies.training.examples import Split, split_by_prompt
+from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.offsets import Offsets, read_offsets
+from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
+from specbench_kit.studies.training.rounds import fixed_length, until_below, until_below_each
+from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.timing import Timing
+
+TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
+DEFAULT = OperatingPoint()
+
+
+@pytest.fixture(scope="module")
+def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
+    return read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+
+
+@pytest.fixture(scope="module")
+def experiment(offsets: Offsets) -> Experiment:
+    settings = Settings(families=("logistic", "xgboost"), trials=1)
+    return train(settings, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
+
+
+def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
+    return list(Chooser(offsets, point, timing).rivals())
+
+
+def judge_of(contenders: list[Contender], feature: str) -> Judge:
+    (judge,) = [one.judge for one in contenders if one.kind == "feature" and one.name.startswith(feature)]
+    assert judge is not None
+    return judge
+
+
+def test_operating_points_are_read_and_told() -> None:
+    for text in ("throughput", "balanced", "fpr=0.1"):
+        assert str(parse_operating_point(text)) == text
+    for text in ("fpr", "fpr=2", "fpr=x", "speed", ""):
+        with pytest.raises(SkitError, match=r"use throughput, balanced, or fpr=RATE"):
+            parse_operating_point(text)
+
+
+def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_validation_offsets(
+    offsets: Offsets,
+) -> None:
+    judge = judge_of(line_up(offsets), "confidence")
+    scores = feature_score(offsets, name="confidence")
+
+    def speed(threshold: float, longest: int) -> float:
+        policy_s = TIMING.statistics_s if threshold else 0.0
+        return TIMING.speed(offsets, until_below(scores[:, :longest], threshold), policy_s)
+
+    chosen = speed(judge.threshold, judge.longest)
+    for longest in range(1, MAX_DRAFT + 1):
+        for threshold in np.linspace(0, 1, 15):
+            assert speed(threshold, longest) <= 1.003 * chosen
+
+
+def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None:
+    """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
+    for statistics_s in (0.0, 1e-4, 1e-2):
+        chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
+        speeds = {one.name: chooser.speed(one) for one in chooser.rivals() if one.kind in ("feature", "fixed")}
+        fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
+        assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
+    assert {one.paid_s for one in chooser.rivals() if one.kind == "feature"} == {0.0}
+
+
+def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(experiment: Experiment) -> None:
+    rules = experiment.site.by_rules["logistic"]
+    assert [one.judge.rule for one in rules if one.judge] == list(RULES)
+    assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
+    speeds = {one.name: experiment.chooser.speed(one) for one in rules}
+    assert speeds["logistic,send_last=true"] > speeds["logistic"]
+    assert speeds["logistic,send_last=true,score=cumulative"] > speeds["logistic,score=cumulative"]
+    assert speeds[experiment.leaders.rule] == max(speeds.values())
+
+
+def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
+    scores, thresholds = feature_score(offsets, name="confidence"), [0.0, 0.4, 0.8, NEVER]
+    for send_last in (False, True):
+        plans = until_below_each(scores, thresholds, send_last=send_last)
+        together = TIMING.speeds(offsets, plans, np.full(4, 1e-4))
+        alone = [TIMING.speed(offsets, until_below(scores, one, send_last=send_last), 1e-4) for one in thresholds]
+        assert together == pytest.approx(alone, rel=1e-12)
+
+
+def test_each_place_has_points_of_its_own(experiment: Experiment) -> None:
+    """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
+    far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
+    there = replace(experiment, elsewhere=[(Place("far", "digest"), far)]).sites[1]
+    points = {point.rule: point for point in there.points("logistic")}
+    assert set(points) == set(RULES)
+    assert {(point.deployment, point.digest) for point in points.values()} == {("far", "digest")}
+    near = {point.rule: point for point in experiment.site.points("logistic")}
+    assert points[PUBLISHED].max_draft > near[PUBLISHED].max_draft
+    worth = there.worth("logistic", experiment.split.test)
+    assert worth["best"]["value"] >= worth["published"]["value"] - 0.02
+    assert worth["oracle"]["value"] > worth["best"]["value"] > 0.9
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offsets) -> None:
+    tuned = [one for one in line_up(offsets, OperatingPoint("fpr", rate)) if one.kind == "feature"]
+    assert len(tuned) == len(SCALES)
+    for one in tuned:
+        assert one.judge is not None
+        labels, scores = labels_and_scores(offsets, one)
+        assert confusion(labels, scores, one.judge.threshold).false_positive_rate <= rate
+        assert one.judge.longest == MAX_DRAFT
+
+
+def test_the_best_length_is_the_fastest_on_the_validation_offsets(offsets: Offsets) -> None:
+    speeds = {k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)}
+    best = max(speeds, key=speeds.__getitem__)
+    names = [one.name for one in line_up(offsets) if one.kind == "fixed"]
+    assert names == list(dict.fromkeys(f"fixed-k:k={k}" for k in (best, MAX_DRAFT)))
+
+
+def test_scales_go_up_with_acceptance_and_back(offsets: Offsets) -> None:
+    for name, scale in SCALES.items():
+        values = offsets.features((name,))[:, 0, 0].astype(np.float64)
+        scores = scale.to_score(values)
+        assert 0 <= scores.min() <= scores.max() <= 1
+        inner = scores[(scores > 1e-6) & (scores < 1)]
+        assert [scale.to_value(score) for score in inner[:20]] == pytest.approx(
+            values[(scores > 1e-6) & (scores < 1)][:20].tolist(), abs=1e-6
+        )
+        assert np.corrcoef(scores, offsets.matched > 0)[0, 1] > 0
+
+
+def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
+    assert SCALES["entropy"].condition("entropy", float(np.exp(-1.5))) == "entropy ≤ 1.5"
+    assert SCALES["logit_std"].condition("logit_std", 0.75) == "logit_std ≥ 3"
+    assert SCALES["margin"].condition("margin", 0.0) == "margin: everything passes"
+    assert SCALES["margin"].condition("margin", NEVER) == "margin: nothing passes"
+
+
+def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: Experiment) -> None:
+    other = Experiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
+    assert other.leaders == experiment.leaders
+    assert [c.name for c in other.contenders] == [c.name for c in experiment.contenders]
+
+
+def split_without_test(experiment: Experiment) -> Split:
+    return replace(experiment.split, test=experiment.split.training)

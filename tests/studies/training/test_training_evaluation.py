@@ -1,0 +1,157 @@
+"""What is said of contenders on the test prompts."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.studies.training.contenders import Judge, family_of, feature_score
+from specbench_kit.studies.training.examples import extract, split_by_prompt
+from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.offsets import read_offsets
+from specbench_kit.studies.training.pairing import Paired
+from specbench_kit.studies.training.rounds import play
+from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.summary import summarise
+from specbench_kit.studies.training.theorem import waste_and_bound
+from specbench_kit.studies.training.timing import Timing
+
+TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
+SETTINGS = Settings(families=("logistic", "xgboost"), trials=2)
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+    return train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
+
+
+def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Experiment) -> None:
+    decoding = experiment.evaluation.decoding()
+    fixed, oracle = decoding[experiment.leaders.fixed], decoding["oracle"]
+    assert fixed["gap_closed"] == {"value": 0.0, "interval": None}
+    assert oracle["gap_closed"]["value"] == pytest.approx(1.0)
+    assert oracle["regret"] == {"value": 0.0, "interval": None}
+    for found in decoding.values():
+        assert found["throughput"] <= oracle["throughput"] * (1 + 1e-9)
+        gap = (found["throughput"] - fixed["throughput"]) / (oracle["throughput"] - fixed["throughput"])
+        assert found["gap_closed"]["value"] == pytest.approx(gap)
+        assert found["regret"]["value"] == pytest.approx(1 - found["throughput"] / oracle["throughput"])
+
+
+def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: Experiment) -> None:
+    decoding = experiment.evaluation.decoding()
+    for found in decoding.values():
+        for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
+            ratio = found[key]
+            assert ratio["value"] == pytest.approx(found["throughput"] / decoding[against]["throughput"])
+            low, high = ratio["interval"] or [ratio["value"]] * 2  # none where the contender is held against itself
+            assert low <= ratio["value"] <= high
+
+
+def test_every_contender_commits_the_whole_output(experiment: Experiment) -> None:
+    for found in experiment.evaluation.decoding().values():
+        assert found["tokens"] == len(experiment.split.test)
+        assert found["wasted_tokens"] == found["drafted"] - found["accepted"]
+        assert found["wdt"] == pytest.approx(found["wasted_tokens"] * DRAFT_S)
+        assert found["wdt_paper"] == pytest.approx((found["submitted"] - found["accepted"]) * DRAFT_S)
+
+
+def test_the_oracle_sends_nothing_that_is_rejected(experiment: Experiment) -> None:
+    oracle = experiment.evaluation.decoding()["oracle"]
+    assert (oracle["acceptance_rate"], oracle["wdt_paper"]) == (1.0, 0.0)
+
+
+def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> None:
+    for one in experiment.contenders:
+        if one.kind in ("classifier", "variant"):
+            assert one.policy_s == TIMING.statistics_s + experiment.trained[family_of(one)].latency["median"]
+        else:
+            assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
+
+
+def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experiment) -> None:
+    decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
+    leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier},send_last=true"
+    assert decoding[leader]["throughput"] <= without["deciding_for_free"]
+    assert without["never_wrong"] < decoding["oracle"]["throughput"]
+    assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])
+
+
+def test_classification_counts_every_test_example(experiment: Experiment) -> None:
+    labels = extract(experiment.split.test).labels
+    found = experiment.evaluation.classification()
+    assert set(found) == {one.name for one in experiment.line_up if one.judge}
+    for one in found.values():
+        assert sum(one["confusion"].values()) == len(labels)
+        assert one["confusion"]["true_positives"] + one["confusion"]["false_negatives"] == labels.sum()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
+@pytest.mark.parametrize("longest", [1, 4, MAX_DRAFT])
+def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, experiment: Experiment) -> None:
+    offsets = experiment.split.training
+    for name in ("confidence", "entropy", "logit_std"):
+        judge = Judge(partial(feature_score, name=name), longest, threshold)
+        found = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
+        assert 0 <= found["wasted_per_round"] <= found["bound"] + 1e-12
+        assert found["bound"] == pytest.approx(sum(term["term"] for term in found["terms"]))
+
+
+def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: Experiment) -> None:
+    offsets = experiment.split.training
+    judge = Judge(partial(feature_score, name="confidence"), MAX_DRAFT, 0.0)
+    rounds = play(offsets, judge.plan(offsets))
+    found = waste_and_bound(offsets, rounds, judge)
+    rejected = offsets.matched[rounds.offset]
+    assert found["wasted_per_round"] == pytest.approx(found["bound"])
+    assert found["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
+
+
+def test_intervals_are_paired_over_prompts() -> None:
+    """Twice the seconds on every prompt is a ratio of exactly two, without an interval, however prompts differ."""
+    seconds = np.random.default_rng(0).lognormal(0, 2, 30)
+    paired = Paired({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
+    found = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
+    assert (found.value, found.interval) == (pytest.approx(2), None)
+    noisy = Paired({("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)})
+    low, high = noisy.estimate(lambda get: get("b", "seconds") / get("a", "seconds")).interval or (0, 0)
+    assert 1.5 < low < 2 < high < 2.5
+
+
+def test_a_quantity_without_meaning_or_with_one_prompt_has_no_interval() -> None:
+    nothing = Paired({("a", "x"): np.zeros(5)}).estimate(lambda get: get("a", "x") / get("a", "x"))
+    assert (nothing.value, nothing.interval) == (None, None)
+    single = Paired({("a", "x"): np.ones(1)}).estimate(lambda get: get("a", "x"))
+    assert (single.value, single.interval) == (1.0, None)
+
+
+def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: Experiment) -> None:
+    again = train(SETTINGS, experiment.split, TIMING, lambda *_: None)
+    for name, trained in experiment.trained.items():
+        assert trained.found.trials == again.trained[name].found.trials
+        np.testing.assert_array_equal(
+            trained.score(experiment.split.test), again.trained[name].score(experiment.split.test)
+        )
+
+
+def test_the_summary_describes_the_data(experiment: Experiment) -> None:
+    summary = summarise(experiment)
+    assert [part["prompts"] for part in summary["split"].values()] == [18, 6, 6]
+    curve = summary["acceptance_by_feature"]["confidence"]
+    assert sum(point["count"] for point in curve) == summary["split"]["training"]["examples"]
+    assert curve[0]["accepted"] < curve[-1]["accepted"]
+    names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
+    assert matrix[names.index("confidence")][names.index("accepted")] > 0.3
+    assert matrix[names.index("entropy")][names.index("accepted")] < -0.3
+
+
+def test_one_class_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from dataclasses import replace
+
+    traces = [replace(trace, drafted=trace.drafted * 0 + 30_000) for trace in made_requests(6)]
+    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", traces))
+    with pytest.raises(SkitError, match="training examples hold 0 accepted and 160 rejected tokens: both are needed"):
+        train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)

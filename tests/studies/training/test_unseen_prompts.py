@@ -1,0 +1,182 @@
+"""Predictors learn from prompts that no benchmark judges them on, and say when one does."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tiny_predictors import confidence_predictor
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.loading import leave_out, load
+from specbench_kit.methods.fixed_k import FixedK
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.head_library import RECORD
+from specbench_kit.predictors import library
+from specbench_kit.predictors.artefact import load as load_predictor
+from specbench_kit.reports.predictor.wording import headline
+from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.studies.bench.seen import count_seen, without_seen
+from specbench_kit.studies.bench.settings import Settings
+
+SETTINGS = Settings(("fixed-k",))
+
+
+@dataclass(frozen=True)
+class Trained(FixedK):
+    """A method that learned from some prompts."""
+
+    prompts: frozenset[str] = frozenset()
+    apart: bool = False
+
+    @property
+    def trained_on(self) -> frozenset[str]:
+        return self.prompts
+
+    @property
+    def trained_apart(self) -> bool:
+        return self.apart
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """GSM8K with a train split, whose questions are others."""
+    (tmp_path / "gsm8k").mkdir()
+    for split in ("test", "train"):
+        rows = [json.dumps({"question": f"{split} {number}", "answer": "1"}) for number in range(40)]
+        (tmp_path / "gsm8k" / f"{split}.jsonl").write_text("\n".join(rows))
+    return tmp_path
+
+
+def test_training_takes_the_train_split(data: Path) -> None:
+    train = load("gsm8k", data_dir=data, allow_sample=False, limit=10, seed=0, to_train=True)
+    assert {prompt.turns[0].split()[0] for prompt in train.prompts} == {"train"}
+    assert (train.part, train.location, len(train.prompts)) == ("train", "gsm8k/train.jsonl", 10)
+
+
+def test_without_a_train_split_a_hash_reserves_some_of_the_prompts(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(1000)))
+    everything = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
+    reserved = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0, to_train=True)
+    assert (everything.part, reserved.part) == (None, "reserved")
+    assert 250 <= len(reserved.prompts) <= 350
+    assert {prompt.id for prompt in reserved.prompts} == {
+        prompt.id for prompt in everything.prompts if prompt.is_reserved
+    }
+
+
+def test_the_same_text_has_the_same_fingerprint_wherever_it_is_from() -> None:
+    assert Prompt("a", "x", ("one",)).fingerprint == Prompt("b", "y", ("one",), chat=False).fingerprint
+    assert Prompt("a", "x", ("one",)).fingerprint != Prompt("a", "x", ("one", "two")).fingerprint
+
+
+def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(data: Path) -> None:
+    dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
+    seen = frozenset(prompt.fingerprint for prompt in dataset.prompts[:7])
+    method = Trained(prompts=seen)
+    assert count_seen(dataset, method, {}) == 7
+    assert without_seen(dataset, [method, FixedK()], SETTINGS, {}) == dataset
+    for methods, settings in (
+        ([replace(method, apart=True)], SETTINGS),
+        ([method], replace(SETTINGS, exclude_seen=True)),
+    ):
+        rest = without_seen(dataset, [*methods, FixedK()], settings, {})
+        assert rest.prompts == dataset.prompts[7:]
+        assert rest.digest != dataset.digest
+        assert rest.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
+    with pytest.raises(SkitError, match="learned from every one of the prompts of gsm8k"):
+        leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts}, None, 0)
+
+
+def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data: Path, tmp_path: Path) -> None:
+    dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
+    prompts, heads = [prompt.fingerprint for prompt in dataset.prompts[:5]], {"head:auto": tmp_path}
+    method, asked = parse_method("eagle"), replace(SETTINGS, exclude_seen=True)
+    assert count_seen(dataset, method, heads) == 0
+    for part, unasked in (("train", 40), ("reserved", 35)):
+        (tmp_path / RECORD).write_text(json.dumps({"prompts": prompts, "dataset": {"part": part}}))
+        assert count_seen(dataset, method, heads) == 5
+        assert count_seen(dataset, FixedK(), heads) == 0
+        assert len(without_seen(dataset, [method], SETTINGS, heads).prompts) == unasked
+        assert without_seen(dataset, [method, FixedK()], asked, heads).prompts == dataset.prompts[5:]
+    (tmp_path / RECORD).write_text('{"prompts": [')
+    with pytest.raises(SkitError, match=r"cannot read what the head was trained on in .*: train it again"):
+        count_seen(dataset, method, heads)
+
+
+def test_a_limit_counts_the_prompts_that_remain(data: Path) -> None:
+    few = load("gsm8k", data_dir=data, allow_sample=False, limit=5, seed=0)
+    rest = leave_out(few, {prompt.fingerprint for prompt in few.prompts}, 5, 0)
+    assert len(rest.prompts) == 5
+    assert not set(rest.prompts) & set(few.prompts)
+
+
+def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
+    run = {
+        "method": "w",
+        "dataset": {"count": 20},
+        "seen_prompts": 6,
+        "uses": {"predictor": {"threshold": 0.0, "max_draft": 5, "deployment": "wan"}},
+    }
+    assert setting_cautions(run) == [
+        "SEEN PROMPTS: the predictor or the head of w was trained on 6 of these 20 prompts; --exclude-seen leaves them "
+        "out.",
+        "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', and time here is 'local'.",
+    ]
+    assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
+
+
+def test_the_machine_that_recorded_a_trace_is_no_other_deployment_than_this_one() -> None:
+    run = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "local"}}}
+    replayed, wan = ({**run, "deployment": {"name": name}} for name in ("recorded", "wan"))
+    assert setting_cautions(replayed) == []
+    assert setting_cautions(wan) == [
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'local', and time here is 'wan'."
+    ]
+
+
+def test_the_bundled_predictor_learned_from_a_train_split_and_knows_its_prompts() -> None:
+    predictor = load_predictor(library.BUNDLED / "logistic")
+    assert (len(predictor.prompts), predictor.training["dataset"]["part"], predictor.deployment) == (
+        200,
+        "train",
+        "local",
+    )
+
+
+@pytest.mark.parametrize(
+    "training", [{"prompts": "all"}, {"prompts": [1]}, {"dataset": [1]}, {"config": 3}, {"config": {"deployment": 7}}]
+)
+def test_a_garbled_description_of_the_training_is_refused(training: dict[str, object], tmp_path: Path) -> None:
+    predictor = load_predictor(confidence_predictor(tmp_path / "mine"))
+    with pytest.raises(SkitError, match="what a predictor says of its training"):
+        replace(predictor, training=training)
+
+
+@pytest.mark.parametrize(
+    ("interval", "doubted"),
+    [((0.9, 1.2), True), ((1.0, 1.2), True), (None, True), ((1.01, 1.2), False), ((0.8, 0.9), False)],
+)
+def test_a_gain_that_the_interval_does_not_show_is_called_no_difference(
+    interval: tuple[float, float] | None, doubted: bool
+) -> None:
+    ratio = {"value": 1.1, "interval": interval}
+    decoding = {
+        "throughput": 50.0,
+        "against_best_fixed": ratio,
+        "acceptance_rate": 0.5,
+        "acceptance_gain": {"value": 0.1, "interval": None},
+        "gap_closed": {"value": 0.1, "interval": None},
+    }
+    summary = {
+        "recommended": "mlp",
+        "leaders": {"fixed": "fixed-k:k=3", "longest": "fixed-k:k=8", "rule": "mlp"},
+        "decoding": {"mlp": decoding},
+        "contenders": [{"name": "mlp", "threshold": 0.0, "longest": 4}],
+        "split": {"test": {"prompts": 30}},
+    }
+    assert (": no difference is shown" in headline(summary)) is doubted
+    assert "which is `fixed-k:k=4`," in headline(summary)
