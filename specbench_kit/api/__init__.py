@@ -8,6 +8,7 @@ from typing import Any
 from specbench_kit.api.result import Result
 from specbench_kit.api.study import Study
 from specbench_kit.core.option import declared_in, from_keywords, part
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.base import Deployment
@@ -32,7 +33,7 @@ __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "t
 
 Names = str | Sequence[str]
 Told = Callable[[str], None]
-Steps = Callable[[str, int, int], None]
+Steps = ProgressCallback
 
 
 def bench(

@@ -12,6 +12,7 @@ from specbench_kit.cli.common import load_dataset, require_all, say
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.processes.place import by_torchrun
 from specbench_kit.studies.bench.settings import Settings, Sources
 
@@ -103,13 +104,13 @@ def _prepare(settings: Settings, sources: Sources, console: "Console") -> "Campa
 
 
 @contextmanager
-def _preparing(console: "Console") -> "Iterator[Callable[[str, int, int], None]]":
+def _preparing(console: "Console") -> "Iterator[ProgressCallback]":
     """A line while models load, and bars in its place once something is measured."""
     from specbench_kit.cli.progress import stepping_bar
 
     with ExitStack() as stack:
         status = stack.enter_context(console.status("loading models"))
-        bars: list[Callable[[str, int, int], None]] = []
+        bars: list[ProgressCallback] = []
 
         def report(step: str, done: int, planned: int) -> None:
             if not bars:

@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.studies.bench import lanes
 
 
@@ -56,7 +57,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
 
 
 @contextmanager
-def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+def counting_bar(description: str) -> Iterator[CountCallback]:
     """Things done of things planned."""
     with _Bar(console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=None, visible=False)
@@ -64,7 +65,7 @@ def counting_bar(description: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def stepping_bar(time: ProgressColumn | None = None) -> Iterator[Callable[[str, int, int], None]]:
+def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallback]:
     """A bar per step: its name, things done of things planned, and the time that went by or another."""
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:

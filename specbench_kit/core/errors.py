@@ -17,6 +17,12 @@ class PolicyError(SkitError):
     """A policy asked for what cannot be; whoever asked the policy adds the name of its method."""
 
 
+def require(condition: bool, message: str) -> None:
+    """Raise SkitError with `message` unless `condition` holds."""
+    if not condition:
+        raise SkitError(message)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest of the known names, in brackets behind a blank; nothing where none is near."""
     near = get_close_matches(name, list(known), n=1)

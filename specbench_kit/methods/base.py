@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.registry import Registry
 from specbench_kit.decoding.drafting.base import Drafting, Offer, parse_drafter
 from specbench_kit.decoding.latency import LatencyModel
@@ -211,12 +211,6 @@ class Method(ABC):
     @abstractmethod
     def policy(self) -> Policy | LevelPolicy:
         """A fresh policy with no memory: of levels where the method fills a pipeline."""
-
-
-def require(condition: bool, message: str) -> None:
-    """Refuse a bad option value with one line."""
-    if not condition:
-        raise SkitError(message)
 
 
 class _Methods(Registry[type[Method]]):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.plain_text import one_lined
-from specbench_kit.core.uncollected import uncollected
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise_run
@@ -92,7 +92,7 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """
     reader, runs = Reader(), []
     problems: dict[Path, str] = {}
-    with uncollected():
+    with gc_paused():
         for path in _folders(paths):
             try:
                 runs.append(reader.run(path))

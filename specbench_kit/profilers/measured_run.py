@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
@@ -18,7 +19,6 @@ from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.fit import Fit, Observation, TooLittle, fit
 from specbench_kit.profilers.measurement import (
     Measured,
-    Report,
     Stand,
     choose_factor,
     free_bytes,
@@ -54,7 +54,7 @@ class Finished:
 
 
 def run_measured(
-    settings: Settings, place: Place, device: torch.device, parts: Sequence[Part], report: Report
+    settings: Settings, place: Place, device: torch.device, parts: Sequence[Part], report: ProgressCallback
 ) -> Finished:
     """Measure every part within the budget; samples are on disk as soon as they are made."""
     clock, probe = MeasuringClock(device), probe_here()
@@ -164,7 +164,7 @@ def _note_machine(folder: Path, run: Fields, block: Fields) -> None:
 
 
 def measure_part(
-    stand: Stand, part: Part, factor: float, samples: Samples, deadline_s: float, report: Report
+    stand: Stand, part: Part, factor: float, samples: Samples, deadline_s: float, report: ProgressCallback
 ) -> Measured:
     """Time all of a part; what was left out is returned."""
     scaled = [one.scaled(factor) for one in part.configurations]

@@ -9,6 +9,7 @@ from statistics import median
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.latency import InteractionModel, kept_logits
 from specbench_kit.models.executors.base import Executor, make_executor
@@ -26,9 +27,6 @@ REPEATS, ENOUGH_S = 10, 0.2
 PILOT_LENGTHS = (1, 64, 256, 1024)
 SPARE = 0.8
 """Share of the budget, and of the free memory, that is planned for."""
-
-Report = Callable[[str, int, int], None]
-"""Told of a step how many timings are done, of how many planned."""
 
 
 class Stand:
@@ -122,7 +120,7 @@ def measure(
     samples: Samples,
     deadline_s: float,
     step: str,
-    report: Report,
+    report: ProgressCallback,
 ) -> Measured:
     """Time what the samples lack, in an order that is drawn anew for each run, until the clock says `deadline_s`.
 

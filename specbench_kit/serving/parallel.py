@@ -11,7 +11,6 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 
 T = TypeVar("T")
-Report = Callable[[int, int], None]
 
 
 def in_turn(function: Callable[..., T], work: Sequence[tuple[Any, ...]], jobs: int = 1) -> Iterator[T]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import isfinite
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
@@ -55,21 +55,21 @@ class Scenario:
     verify_cv: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
-        _require(self.max_batch >= 1, f"a batch must hold at least 1 request, not {self.max_batch}")
+        require(self.devices >= 1, f"a simulation needs at least 1 device, not {self.devices}")
+        require(self.max_batch >= 1, f"a batch must hold at least 1 request, not {self.max_batch}")
         spans = isfinite(self.duration_s) and 0 <= self.warmup_s < self.duration_s
-        _require(
+        require(
             spans,
             f"the warm-up of {self.warmup_s:g} s must end before the {self.duration_s:g} s that are simulated: "
             "give a longer --duration or a shorter --warm-up",
         )
-        _require(
+        require(
             isfinite(self.verify_cv) and self.verify_cv >= 0,
             f"--verify-cv takes a share from 0 on, not {self.verify_cv:g}",
         )
         for name in ("prompt_tokens", "output_tokens"):
             length = getattr(self, name)
-            _require(length is None or longest(length) >= 1, f"{name} must be at least 1, not {length}")
+            require(length is None or longest(length) >= 1, f"{name} must be at least 1, not {length}")
         if self.prompt_tokens is not None and self.output_tokens is not None:
             self.check_lengths(longest(self.prompt_tokens), longest(self.output_tokens))
         for name, speed in zip(self.slo.names, self.slo.speeds, strict=True):
@@ -141,8 +141,3 @@ class Scenario:
 
 def _step_s(latency: LatencyModel) -> float:
     return latency.seconds(((1, 1),))
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SkitError(message)

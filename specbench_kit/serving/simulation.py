@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.uncollected import uncollected
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.serving.by_policy import ByPolicy
 from specbench_kit.serving.chances import Floats, Integers
 from specbench_kit.serving.devices import Answered, Devices
@@ -69,7 +69,7 @@ class Simulation:
 
     def run(self, until_s: float) -> Result:
         """Everything that happens by then, or until nothing is left to do."""
-        with uncollected():
+        with gc_paused():
             while (now_s := self._next_s()) <= until_s:
                 if self._batch is not None:
                     self._complete(self._batch)

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.serving.arrivals import Arrivals, Asks
 from specbench_kit.serving.chances import Floats, Integers
 
@@ -23,7 +23,7 @@ class Varying(Arrivals):
     rate_per_s: float
 
     def __post_init__(self) -> None:
-        _require(self.rate_per_s > 0, f"the arrival rate must be above 0 per second, not {self.rate_per_s:g}")
+        require(self.rate_per_s > 0, f"the arrival rate must be above 0 per second, not {self.rate_per_s:g}")
 
     @abstractmethod
     def cycle(self) -> tuple[Floats, Floats]:
@@ -56,8 +56,8 @@ class Waves(Varying):
 
     def __post_init__(self) -> None:
         Varying.__post_init__(self)
-        _require(self.period_s > 0, f"the period must be above 0 seconds, not {self.period_s:g}")
-        _require(0 <= self.swing <= 1, f"swing is a share from 0 to 1, not {self.swing:g}")
+        require(self.period_s > 0, f"the period must be above 0 seconds, not {self.period_s:g}")
+        require(0 <= self.swing <= 1, f"swing is a share from 0 to 1, not {self.swing:g}")
 
     def cycle(self) -> tuple[Floats, Floats]:
         middle = (np.arange(POINTS) + 0.5) / POINTS
@@ -75,9 +75,9 @@ class Levels(Varying):
 
     def __post_init__(self) -> None:
         Varying.__post_init__(self)
-        _require(self.span_s > 0, f"a level must last more than 0 seconds, not {self.span_s:g}")
-        _require(self.cv >= 0, f"cv must not be negative, but is {self.cv:g}")
-        _require(self.spans >= 1, f"there must be at least 1 level, not {self.spans}")
+        require(self.span_s > 0, f"a level must last more than 0 seconds, not {self.span_s:g}")
+        require(self.cv >= 0, f"cv must not be negative, but is {self.cv:g}")
+        require(self.spans >= 1, f"there must be at least 1 level, not {self.spans}")
 
     def cycle(self) -> tuple[Floats, Floats]:
         spread = log(1 + self.cv**2) ** 0.5
@@ -91,8 +91,3 @@ def _through(at: Floats, of: Floats, to: Floats) -> Floats:
     cycles, rest = np.divmod(at, of[-1])
     found: Floats = cycles * to[-1] + np.interp(rest, of, to)
     return found
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SkitError(message)

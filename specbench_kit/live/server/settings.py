@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.common_options import Dtype, Target, TorchDevice
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -40,20 +40,18 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("slots", "most", "session_tokens", "sessions"):
             flag = "max-batch" if name == "most" else name.replace("_", "-")
-            _require(getattr(self, name) >= 1, f"--{flag} must be at least 1, not {getattr(self, name)}")
-        _require((self.tls_cert is None) == (self.tls_key is None), "--tls-cert and --tls-key go together")
+            require(getattr(self, name) >= 1, f"--{flag} must be at least 1, not {getattr(self, name)}")
+        require((self.tls_cert is None) == (self.tls_key is None), "--tls-cert and --tls-key go together")
         host, _ = host_and_port(self.listen)
         safe = self.tls_cert is not None or host in LOOPBACK or self.insecure
-        _require(
-            safe, f"without TLS the server listens on loopback alone, not on {host}: give --tls-cert and --tls-key"
-        )
+        require(safe, f"without TLS the server listens on loopback alone, not on {host}: give --tls-cert and --tls-key")
 
     def tokens(self) -> list[str]:
         """Those that devices may show; none where anybody may come."""
         if self.token_file is None:
             return []
         found = [line.strip() for line in read(self.token_file).decode().splitlines() if line.strip()]
-        _require(bool(found), f"{self.token_file} holds no token: write one a line")
+        require(bool(found), f"{self.token_file} holds no token: write one a line")
         return found
 
 
@@ -71,8 +69,3 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SkitError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SkitError(message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import log, pow, sqrt
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 
 LEAST = 1e-12
 
@@ -30,11 +30,14 @@ class Agreement:
         shown = "+".join(f"{rank:g}" for rank in self.ranks)
         falling = all(a >= b for a, b in zip(self.ranks, self.ranks[1:], strict=False))
         fits = falling and all(0 <= rank <= 1 for rank in self.ranks) and sum(self.ranks) <= 1 + 1e-9
-        _require(fits, f"ranks must be falling chances that come to 1 at most, as in 0.8+0.1+0.05, not {shown}")
-        _require(0 <= self.spread <= 1, f"spread must lie in 0..1, not {self.spread:g}")
-        _require(self.calibration > 0, f"calibration must be above 0, not {self.calibration:g}")
-        _require(0 <= self.correlation <= 1, f"correlation must lie in 0..1, not {self.correlation:g}")
-        _require(self.block >= 1, f"block must be at least 1 token, not {self.block}")
+        require(
+            fits,
+            f"synthetic: ranks must be falling chances that come to 1 at most, as in 0.8+0.1+0.05, not {shown}",
+        )
+        require(0 <= self.spread <= 1, f"synthetic: spread must lie in 0..1, not {self.spread:g}")
+        require(self.calibration > 0, f"synthetic: calibration must be above 0, not {self.calibration:g}")
+        require(0 <= self.correlation <= 1, f"synthetic: correlation must lie in 0..1, not {self.correlation:g}")
+        require(self.block >= 1, f"synthetic: block must be at least 1 token, not {self.block}")
 
     def chance(self, uniform: float) -> float:
         """Of the likeliest token at one place, by a random number; its mean is that of `ranks`."""
@@ -71,8 +74,3 @@ def logits_of(probabilities: Sequence[float], others: int) -> tuple[list[float],
     ranked = [log(max(one, LEAST)) - 1e-4 * place for place, one in enumerate(probabilities)]
     left = max(1 - sum(probabilities), LEAST) / max(others, 1)
     return ranked, min(log(left), min(ranked) - 1e-3)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SkitError(f"synthetic: {message}")

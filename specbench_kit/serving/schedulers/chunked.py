@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import count
 
-from specbench_kit.methods.base import require
+from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import Waiting

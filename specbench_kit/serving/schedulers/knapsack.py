@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from specbench_kit.methods.base import require
+from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
     DUE,
     By,

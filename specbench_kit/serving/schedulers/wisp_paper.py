@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specbench_kit.methods.base import require
+from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
     Decision,
     Growing,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
-from specbench_kit.methods.base import require
+from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
     Decision,
     Growing,

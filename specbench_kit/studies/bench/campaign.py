@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.metrics.comparison import MANY
-from specbench_kit.profilers.measurement import Report
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.estimate import seconds
 from specbench_kit.studies.bench.lanes import Progress
@@ -19,7 +19,7 @@ from specbench_kit.studies.bench.workbench import Workbench
 class Campaign:
     """Every run directory is there before anything is decoded, so that `--resume` finds all that belongs together."""
 
-    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: Report) -> None:
+    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
         self.bench = Workbench(settings, datasets, report)
         runs, self.notes = open_runs(settings, self.bench, self.bench.datasets)
         pairs = zip(self.bench.datasets, runs, strict=True)

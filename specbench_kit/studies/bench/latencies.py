@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Latencies
@@ -17,7 +18,7 @@ from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit, TooLittle
 from specbench_kit.profilers.measured_run import fit_part, measure_part, unfitted
-from specbench_kit.profilers.measurement import Measured, Report, Stand, choose_factor
+from specbench_kit.profilers.measurement import Measured, Stand, choose_factor
 from specbench_kit.profilers.part import Part, Result, parts_of
 from specbench_kit.profilers.place import find_place
 from specbench_kit.profilers.samples import Samples
@@ -43,7 +44,7 @@ class Surroundings:
     """What methods are told of this place; `notes` says what had to be measured for them."""
 
     def __init__(
-        self, settings: Settings, pair: Pair, models: Mapping[str, Fields], report: Report, probe: Probe
+        self, settings: Settings, pair: Pair, models: Mapping[str, Fields], report: ProgressCallback, probe: Probe
     ) -> None:
         self._pair, self._models, self._report, self._probe = pair, models, report, probe
         self._resumes = settings.resume

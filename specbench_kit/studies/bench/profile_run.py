@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measured_run import Finished, run_measured
-from specbench_kit.profilers.measurement import Report
 from specbench_kit.profilers.part import Part, parts_of
 from specbench_kit.profilers.place import Place, find_place
 from specbench_kit.profilers.saving import complete, describe_run, keep, summarise
@@ -33,7 +33,7 @@ class Outcome:
     """Why nothing was saved."""
 
 
-def run_profiling(settings: Settings, report: Report) -> Outcome:
+def run_profiling(settings: Settings, report: ProgressCallback) -> Outcome:
     """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
     place = find_place(settings)
     parts = parts_of(settings)

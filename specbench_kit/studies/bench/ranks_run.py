@@ -1,10 +1,11 @@
 """Measure a pair's rank-wise acceptance over the target's own answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -23,7 +24,7 @@ DEPTHS = 8
 """Tokens of rank 1 in a row after which shares are counted apart."""
 
 
-def measure(settings: Settings, dataset: LoadedDataset, report: Callable[[int, int], None]) -> RankTable:
+def measure(settings: Settings, dataset: LoadedDataset, report: CountCallback) -> RankTable:
     """Let the target answer a dataset and rank each of its tokens by what the draft model says there.
 
     Every token is judged after the target's own text, so nothing is censored. `report(done, planned)` is called after

@@ -1,10 +1,11 @@
 """Record a dataset's trace with a pair of models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import effort
 from specbench_kit.decoding.records import RequestRecord
@@ -48,7 +49,7 @@ def record(
     dataset: LoadedDataset,
     path: Path,
     max_draft: int,
-    report: Callable[[int, int], None],
+    report: CountCallback,
     licence: str | None = None,
     text: bool = True,
 ) -> Recorded:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.uncollected import uncollected
+from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.base import Deployment
@@ -26,7 +26,7 @@ from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 
-@uncollected()
+@gc_paused()
 def bench_replay(
     settings: Settings, path: Path, report: Callable[[Progress], None]
 ) -> tuple[list[Conclusion], dict[str, str]]:

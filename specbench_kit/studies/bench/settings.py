@@ -23,7 +23,7 @@ from specbench_kit.core.common_options import (
     Timed,
     TorchDevice,
 )
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.live.shape import parse_link
@@ -158,30 +158,25 @@ class Settings:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(bool(self.methods), "no method: give at least one --method")
-        _require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
-        _require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
-        _require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
-        _require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
+        require(bool(self.methods), "no method: give at least one --method")
+        require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
+        require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
+        require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
+        require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
         varies = self.repeats == 1 or self.deployment is None
-        _require(varies, "--repeats measures again, and modelled time is the same every time: leave out one of them")
-        _require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
-        _require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
+        require(varies, "--repeats measures again, and modelled time is the same every time: leave out one of them")
+        require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
+        require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         temperature_fits = isfinite(self.temperature) and self.temperature >= 0
-        _require(temperature_fits, f"--temperature must be a number from 0 up, not {self.temperature}")
-        _require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
-        _require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
+        require(temperature_fits, f"--temperature must be a number from 0 up, not {self.temperature}")
+        require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
+        require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
         launches = get_args(Launch)
-        _require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
-        _require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
+        require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
+        require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
         alone = self.server is not None or (self.link, self.server_token, self.server_ca) == (None, None, None)
-        _require(alone, "--link, --server-token and --server-ca go with --server")
+        require(alone, "--link, --server-token and --server-ca go with --server")
         free = self.server is None or (self.deployment is None and self.launch == "virtual")
-        _require(free, "--server measures a real target elsewhere: leave out --deployment and --launch")
+        require(free, "--server measures a real target elsewhere: leave out --deployment and --launch")
         real = self.launch == "virtual" or self.deployment is None
-        _require(real, "--launch processes measures this machine: leave out --deployment, or the processes")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise SkitError(message)
+        require(real, "--launch processes measures this machine: leave out --deployment, or the processes")

@@ -1,11 +1,12 @@
 """Pick each method's options on some prompts of a trace, and say on the others what that gained."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from random import Random
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
@@ -15,9 +16,6 @@ from specbench_kit.studies.bench.tuned import Choice, Tuned
 from specbench_kit.studies.bench.tuning_options import TuningOptions
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
-
-Report = Callable[[str, int, int], None]
-"""Told the method, and how many of its candidates were tried of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Settings(TuningOptions):
             raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
 
 
-def tune(settings: Settings, report: Report) -> tuple[Tuned, dict[str, str]]:
+def tune(settings: Settings, report: ProgressCallback) -> tuple[Tuned, dict[str, str]]:
     """The best candidates, and why other methods have none."""
     trace = TraceFile(settings.trace)
     requests = list(trace)
@@ -80,7 +78,7 @@ class _Stand:
         self.choosing, self.telling = choosing, telling
         self.deployment = settings.deployment or recorded(trace.header)
 
-    def choose(self, name: str, report: Report) -> Choice:
+    def choose(self, name: str, report: ProgressCallback) -> Choice:
         """The fastest candidate; one that the trace does not serve is passed over."""
         specs = candidates(name, self.settings.budget, self.settings.seed)
         speeds: dict[str, float] = {}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.loop import Loop
@@ -21,7 +22,6 @@ from specbench_kit.models.head_library import HEAD, find, lacks
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
-from specbench_kit.profilers.measurement import Report
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
@@ -44,7 +44,7 @@ class Workbench:
         self,
         settings: Settings,
         datasets: Sequence[LoadedDataset],
-        report: Report = lambda *_: None,
+        report: ProgressCallback = lambda *_: None,
         probe: Probe | None = None,
     ) -> None:
         self.settings = settings

@@ -1,7 +1,7 @@
 """`skit load`: a server under many devices."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
@@ -36,7 +37,6 @@ from specbench_kit.traces.replay import ready, recorded
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 Fields = dict[str, Any]
-Report = Callable[[str, int, int], None]
 TRACE = "trace.parquet"
 OF_SERVER = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 BESIDE = ("wire_s", "busy_s", "verify_cv", *OF_SERVER)
@@ -54,7 +54,7 @@ class Outcome:
     text: str
 
 
-def load(settings: Settings, told: Report) -> Outcome:
+def load(settings: Settings, told: ProgressCallback) -> Outcome:
     """Every number of devices, one after the other, at the server; a new folder with a report."""
     trace = TraceFile(settings.trace)
     connection = _connect(settings, trace)

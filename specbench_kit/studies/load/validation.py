@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.latency import BatchSums, LatencyModel
 from specbench_kit.deployments.base import Deployment
@@ -14,7 +15,7 @@ from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.load.run import OF_SERVER, TRACE, Fields, Outcome, Report, row_of, scene_of
+from specbench_kit.studies.load.run import OF_SERVER, TRACE, Fields, Outcome, row_of, scene_of
 from specbench_kit.traces.trace import TraceFile
 
 VALIDATION = "validation"
@@ -34,7 +35,7 @@ class Slower(LatencyModel):
         return self.factor * self.model.of_sums(sums)
 
 
-def validate(folder: Path, told: Report) -> Outcome:
+def validate(folder: Path, told: ProgressCallback) -> Outcome:
     """The same scenarios in the simulator, beside what was measured: into the run's folder.
 
     Once with the server as fast as its profile says, and once as fast as its batches were during the load: the profile

@@ -6,13 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.studies.bench.synthetic import SyntheticPrompts
-from specbench_kit.studies.reproduction.serving import Rows, Told
+from specbench_kit.studies.reproduction.serving import Rows
 
 BASELINE = "autoregressive"
 
@@ -50,7 +51,7 @@ class Decoded(SyntheticPrompts):
             yield {"series": label, **{name: {"mean": value} for name, value in _numbers(found)}}
 
 
-def bench(options: Mapping[str, Any], told: Told) -> Rows:
+def bench(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """What `options` say of `Decoded`."""
     series = {
         label: Series(**{**one, "replaced": tuple(one.get("replaced", ()))}) for label, one in options["series"].items()

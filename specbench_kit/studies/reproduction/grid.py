@@ -4,16 +4,17 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.papers.experiment import GRID
 from specbench_kit.studies.reproduction.derived import Derived
 from specbench_kit.studies.reproduction.moving import moved
-from specbench_kit.studies.reproduction.serving import Rows, Told
+from specbench_kit.studies.reproduction.serving import Rows
 
 Options = Mapping[str, Any]
-Command = Callable[[Options, Told], Rows]
+Command = Callable[[Options, CountCallback], Rows]
 
 
-def rows_of(command: Command, options: Options, told: Told) -> Rows:
+def rows_of(command: Command, options: Options, told: CountCallback) -> Rows:
     """The rows of every place, and what follows from them.
 
     An axis has the `key` that it moves, and `values`, or a table of them by the names that places have in the rows.

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.models.executors.agreement import LEAST, Agreement
@@ -16,7 +17,7 @@ from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
 from specbench_kit.serving.acceptance import even_chance
-from specbench_kit.studies.reproduction.serving import Rows, Told
+from specbench_kit.studies.reproduction.serving import Rows
 
 PLACES = 1000
 HOUR_S = 3600
@@ -151,7 +152,7 @@ LAWS: Mapping[str, Callable[..., float]] = {
 }
 
 
-def law(options: Mapping[str, Any], told: Told) -> Rows:
+def law(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """The value of every series: the law that it names, with its other options."""
     rows: Rows = []
     for label, one in options["series"].items():

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.profilers.base import MODELS
 from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.workload import verification
 from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.serving import Rows, Told
+from specbench_kit.studies.reproduction.serving import Rows
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Disturbed:
         return fit(profile.form, observations, seed)
 
 
-def profile(options: Mapping[str, Any], told: Told) -> Rows:
+def profile(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """What the fits of every series find, on average over so many draws."""
     rows: Rows = []
     for done, (label, one) in enumerate(options["series"].items()):

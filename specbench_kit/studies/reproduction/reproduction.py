@@ -6,6 +6,7 @@ from math import exp, log
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.papers.beside import beside
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.reports.experiments.wording import verdict
@@ -13,7 +14,6 @@ from specbench_kit.studies.reproduction import decoding, grid, laws, profiling, 
 from specbench_kit.studies.reproduction.moving import moved
 
 Fields = dict[str, Any]
-Report = Callable[[str, int, int], None]
 COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
     "simulate": serving.simulate,
     "capacity": serving.capacity,
@@ -32,7 +32,7 @@ OPTIONS = {
 }
 
 
-def reproduce(experiment: Experiment, report: Report, changes: Fields, *, sensitivity: bool) -> Fields:
+def reproduce(experiment: Experiment, report: ProgressCallback, changes: Fields, *, sensitivity: bool) -> Fields:
     """Everything that a report shows; `changes` are options over those of the experiment."""
     options = _changed(experiment, experiment.options, changes)
     pairs = _run(experiment, options, lambda *done: report(experiment.name, *done))
@@ -66,11 +66,13 @@ def _changed(experiment: Experiment, options: Mapping[str, Any], changes: Fields
     return dict(options)
 
 
-def _run(experiment: Experiment, options: Fields, told: Callable[[int, int], None]) -> list[Fields]:
+def _run(experiment: Experiment, options: Fields, told: CountCallback) -> list[Fields]:
     return beside(experiment, grid.rows_of(COMMANDS[experiment.command], options, told))
 
 
-def _sensitivity(experiment: Experiment, changes: Fields, reached: Mapping[str, float], report: Report) -> list[Fields]:
+def _sensitivity(
+    experiment: Experiment, changes: Fields, reached: Mapping[str, float], report: ProgressCallback
+) -> list[Fields]:
     """Of each assumed input with other values: ours over the published numbers, as `reached` and as it is moved.
 
     What a move changes is taken from two runs with the `sensitivity` options, which may be shorter than the other.

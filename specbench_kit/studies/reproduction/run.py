@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.papers.experiment import experiments, find
 from specbench_kit.reports.experiments import pages
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.studies.reproduction.reproduction import Report, reproduce
+from specbench_kit.studies.reproduction.reproduction import reproduce
 
 SUMMARY = "summary.json"
 
@@ -30,7 +31,7 @@ def run(
     sensitivity: bool,
     out: Path,
     to: Path | None,
-    report: Report,
+    report: ProgressCallback,
     argv: Sequence[str],
 ) -> Outcome:
     """Reproduce every named experiment; the pages go with run.json into a new folder of `out`.

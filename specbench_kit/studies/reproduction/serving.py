@@ -1,9 +1,10 @@
 """Experiments on many devices and one server: `simulate` and `capacity`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.serving.options import Rule
 from specbench_kit.studies.bench.settings import Settings as RecordSettings
 from specbench_kit.studies.serving import capacity as capacities
@@ -14,12 +15,11 @@ from specbench_kit.studies.serving.presets.base import as_tuples
 from specbench_kit.studies.serving.settings import Settings
 
 Rows = list[dict[str, Any]]
-Told = Callable[[int, int], None]
 RULE = {one.name for one in fields(Rule)}
 OPTIONS = {one.name for one in fields(Settings)} - {"recording", "argv"}
 
 
-def simulate(options: Mapping[str, Any], told: Told) -> Rows:
+def simulate(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """The rows of a grid of simulations."""
     settings = _settings(options)
     rows = sweep.simulate_grid(settings, Builder(settings), lambda *_: False, lambda *_: None, told)
@@ -27,7 +27,7 @@ def simulate(options: Mapping[str, Any], told: Told) -> Rows:
     return [*summary["rows"], *summary["against_first"], *derived(summary["rows"])]
 
 
-def capacity(options: Mapping[str, Any], told: Told) -> Rows:
+def capacity(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """The most devices of every series under every SLO."""
     settings = _settings(options)
     rule = Rule(**{name: value for name, value in options.items() if name in RULE})

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.loading import load, sample_of
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
@@ -15,7 +16,7 @@ from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.record_run import record
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
 from specbench_kit.studies.reproduction.averages import averaged
-from specbench_kit.studies.reproduction.serving import Rows, Told
+from specbench_kit.studies.reproduction.serving import Rows
 from specbench_kit.studies.training.description import correlations
 from specbench_kit.studies.training.examples import Split, extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
@@ -42,7 +43,7 @@ class Learned:
     trials: int = 1
     seed: int = 0
 
-    def rows(self, told: Told) -> Rows:
+    def rows(self, told: CountCallback) -> Rows:
         """Of the examples, and of every series; latencies are measured on this machine."""
         found: Rows = [{"series": "examples", **averaged([self._examples()])}]
         for label, one in self.series.items():
@@ -96,6 +97,6 @@ class Learned:
         return {**judged, "latency": measure(scorer, test.features[:1000].tolist())}
 
 
-def train(options: Mapping[str, Any], told: Told) -> Rows:
+def train(options: Mapping[str, Any], told: CountCallback) -> Rows:
     """What `options` say of `Learned`."""
     return Learned(**options).rows(told)

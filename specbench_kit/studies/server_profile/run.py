@@ -1,6 +1,6 @@
 """`skit profile-server`: loads that keep a server busy, and a fit of what its batches take."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -12,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.live.connection import Caller, Connection, LostError
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
@@ -25,7 +26,6 @@ from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.studies.server_profile.busy import SPACE, Batch, Busy, Load, Round, Turn, batches, turns, ways
 from specbench_kit.studies.server_profile.settings import Settings
 
-Report = Callable[[str, int, int], None]
 SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
 COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
 TESTS, TURNS, PASSES, SEED = 8, 2, 3, "profile-server"
@@ -43,7 +43,7 @@ class Outcome:
     text: str
 
 
-def profile_server(settings: Settings, told: Report) -> Outcome:
+def profile_server(settings: Settings, told: ProgressCallback) -> Outcome:
     """Measure, fit, and write the file."""
     connection = _connect(settings)
     busy, welcome = Busy(connection), connection.welcome

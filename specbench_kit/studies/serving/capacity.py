@@ -1,6 +1,6 @@
 """How many devices a server can take with a violation rate of epsilon at most (WISP, Eq. 20)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.metrics import violations
 from specbench_kit.serving.options import Rule
@@ -182,7 +183,7 @@ class Row:
         }
 
 
-def find_all(settings: Settings, rule: Rule, builder: Builder, report: Callable[[int, int], None]) -> list[Row]:
+def find_all(settings: Settings, rule: Rule, builder: Builder, report: CountCallback) -> list[Row]:
     """Every series under every SLO and estimator, seed by seed."""
     points = settings.points()
     scenarios: dict[Point, Scenario] = {}

@@ -1,10 +1,10 @@
 """One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.metrics.serving_rows import AXES
@@ -25,8 +25,6 @@ from specbench_kit.studies.serving.settings import Point, Series, Settings
 from specbench_kit.traces.trace import TraceFile
 
 Fields = dict[str, Any]
-Report = Callable[[str, int, int], None]
-"""Told the step, and how much of it is done of how much."""
 Window = tuple[float, float]
 
 
@@ -54,7 +52,7 @@ class Run:
     settings: Settings
     dataset: LoadedDataset | None = None
     chosen: Chosen | None = None
-    report: Report
+    report: ProgressCallback
 
     def simulate(self, events: bool = False, window: Window | None = None) -> Outcome:
         """A grid of simulations, with event logs and timelines where they are asked for."""
@@ -106,7 +104,7 @@ class Run:
         record(settings.recording, dataset, path, settings.max_draft, self._told("recording"))
         return TraceFile(path)
 
-    def _told(self, step: str) -> Callable[[int, int], None]:
+    def _told(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
 
     def _finish(self, command: str, folder: Path, builder: Builder, summary: Fields) -> Outcome:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from specbench_kit.core.csv_text import csv_text
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.options import Objective
@@ -48,7 +49,7 @@ def simulate_grid(
     builder: Builder,
     keeps: Callable[[Point, int], bool],
     sink: Sink,
-    report: Callable[[int, int], None],
+    report: CountCallback,
 ) -> list[Row]:
     """A row per point; where `keeps` says so of a point and a seed, `sink` is given all that happened."""
     points = settings.points()

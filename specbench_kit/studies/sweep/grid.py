@@ -1,9 +1,10 @@
 """Replay every point of a sweep's grid."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
@@ -30,7 +31,7 @@ class Row:
 
 
 def replay_grid(
-    settings: Settings, points: Sequence[Point], trace: TraceFile | None, report: Callable[[int, int], None]
+    settings: Settings, points: Sequence[Point], trace: TraceFile | None, report: CountCallback
 ) -> list[Row]:
     """A row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
     grid, rows = _Grid(settings, trace), list[Row]()

@@ -1,12 +1,13 @@
 """One sweep: from a trace, recorded first where there is none, to a table, plots and break-even points."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.csv_text import csv_text
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.runs import provenance
@@ -19,8 +20,6 @@ from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
 
 Fields = dict[str, Any]
-Report = Callable[[str, int, int], None]
-"""Told the step, and how much of it is done of how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Outcome:
     summary: Fields
 
 
-def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
+def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Outcome:
     """Record or read, replay, write. `dataset` is recorded where the settings name no trace."""
     points = settings.points()
     if settings.synthetic:
@@ -51,7 +50,7 @@ def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: Report)
     return _finish(folder, settings, trace, points, rows)
 
 
-def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
+def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: ProgressCallback) -> TraceFile:
     record(settings.recording, dataset, path, settings.max_draft, lambda *progress: report("recording", *progress))
     return TraceFile(path)
 

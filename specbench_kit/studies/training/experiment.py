@@ -1,9 +1,10 @@
 """Everything between a trace and a report: split, train, choose, evaluate."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.points import HERE, Place
@@ -15,9 +16,6 @@ from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.settings import Settings
 from specbench_kit.studies.training.sites import Site
 from specbench_kit.studies.training.timing import Timing
-
-Report = Callable[[str, int, int], None]
-"""Called with the step at work, and how much of how much is done."""
 
 FASTEST = OperatingPoint()
 LATENCY_TRIALS = 1000
@@ -79,7 +77,7 @@ def train(
     settings: Settings,
     split: Split,
     timing: Timing,
-    report: Report,
+    report: ProgressCallback,
     place: Place = HERE,
     elsewhere: Sequence[tuple[Place, Timing]] = (),
 ) -> Experiment:
@@ -90,7 +88,7 @@ def train(
     return Experiment(settings, split, timing, trained, place, elsewhere)
 
 
-def _train_family(name: str, settings: Settings, split: Split, report: Report) -> Trained:
+def _train_family(name: str, settings: Settings, split: Split, report: ProgressCallback) -> Trained:
     found = search(
         families.get(name)(),
         extract(split.training, settings.features),

@@ -1,9 +1,10 @@
 """The same training on other splits, with other seeds: how much of its worth is luck."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.search import Found, Trial
@@ -13,11 +14,9 @@ from specbench_kit.studies.training.experiment import Experiment
 from specbench_kit.studies.training.offsets import Offsets
 
 Fields = dict[str, Any]
-Report = Callable[[int, int], None]
-"""Told how many repeats are done of how many."""
 
 
-def repeat(experiment: Experiment, offsets: Offsets, count: int, report: Report) -> Fields:
+def repeat(experiment: Experiment, offsets: Offsets, count: int, report: CountCallback) -> Fields:
     """Geometric means of speed ratios over `count` trainings, the one at hand among them, with 95% intervals.
 
     Each has a split and a training seed of its own and chooses family, rule, thresholds and lengths anew; hyper-
@@ -32,7 +31,7 @@ def repeat(experiment: Experiment, offsets: Offsets, count: int, report: Report)
     }
 
 
-def _experiments(experiment: Experiment, offsets: Offsets, count: int, report: Report) -> Iterator[Experiment]:
+def _experiments(experiment: Experiment, offsets: Offsets, count: int, report: CountCallback) -> Iterator[Experiment]:
     yield experiment
     for number in range(1, count):
         seed = experiment.settings.seed + number

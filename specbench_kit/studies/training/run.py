@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import place_of
@@ -18,7 +19,7 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.studies.bench.record_run import record
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment, Report, train
+from specbench_kit.studies.training.experiment import Experiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.repeats import repeat
@@ -44,7 +45,7 @@ class Outcome:
     """Why nothing was saved."""
 
 
-def run_training(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Outcome:
+def run_training(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Outcome:
     """Record or read, split, train, evaluate, write. `dataset` is recorded where the settings name no trace."""
     if dataset is not None:
         pair = identify(settings.target, settings.draft)
@@ -68,7 +69,7 @@ def _places(settings: Settings, trace: TraceFile, offsets: Offsets) -> list[tupl
     return [(place_of(one), Timing.of(trace.header, one, context)) for one in deployments]
 
 
-def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: Report) -> TraceFile:
+def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: ProgressCallback) -> TraceFile:
     max_draft = settings.max_draft or MAX_DRAFT
     record(settings.recording(), dataset, path, max_draft, lambda done, planned: report("recording", done, planned))
     return TraceFile(path)

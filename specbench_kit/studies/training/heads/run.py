@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
@@ -29,10 +30,6 @@ SET_APART = 0.1
 FEWEST = 10
 
 
-Report = Callable[[str, int, int], None]
-"""Is told what is done, how much of it and of how much."""
-
-
 @dataclass(frozen=True, slots=True)
 class Trained:
     """Where a head lies, and `agreement`: how often its first, second, ... token in a row is the target's."""
@@ -41,7 +38,7 @@ class Trained:
     summary: dict[str, Any]
 
 
-def train_head(settings: Settings, dataset: LoadedDataset | None, report: Report) -> Trained:
+def train_head(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Trained:
     """Train a head on the target's greedy answers; `dataset` is answered where the settings name no trace."""
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     target, recipe = pair.target.model, settings.recipe
@@ -66,7 +63,7 @@ def train_head(settings: Settings, dataset: LoadedDataset | None, report: Report
     return Trained(folder, summary)
 
 
-def _answered(settings: Settings, pair: Pair, dataset: LoadedDataset, report: Report) -> Iterator[Text]:
+def _answered(settings: Settings, pair: Pair, dataset: LoadedDataset, report: ProgressCallback) -> Iterator[Text]:
     """The first turns of the prompts, with the target's greedy answers."""
     asked = (Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
     requests = [request for one in asked if (request := one.next_request()) is not None]
