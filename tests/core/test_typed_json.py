@@ -1,0 +1,63 @@
+"""JSON and TOML as typed records: what is wrong is said with the field's name."""
+
+from typing import Any, Literal
+
+import pytest
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import Count, Number, convert, decode
+
+
+class Layer(Struct, forbid_unknown_fields=True):
+    """A part of a document."""
+
+    rows: Count
+
+
+class Card(Struct):
+    """A document."""
+
+    seconds: Number
+    name: str | None = None
+    kind: Literal["draft", "target"] = "draft"
+    layers: list[Layer] = []
+
+
+def test_fields_of_a_newer_kit_are_passed_over() -> None:
+    assert decode(Card, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}') == Card(1.0, layers=[Layer(3)])
+    assert convert(Card, {"seconds": 1.5, "name": "x"}) == Card(1.5, "x")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "^seconds is missing$"),
+        ([], "^the document must be an object, not a list$"),
+        ({"seconds": "1"}, "^seconds must be a number, not text$"),
+        ({"seconds": float("nan")}, "^seconds must be a number > "),
+        ({"seconds": float("inf")}, "^seconds must be a number < "),
+        ({"seconds": True}, "^seconds must be a number, not true or false$"),
+        ({"seconds": 1, "name": 2}, "^name must be text or null, not a whole number$"),
+        ({"seconds": 1, "kind": "old"}, "^kind: Invalid enum value 'old'$"),
+        (
+            {"seconds": 1, "layers": [{"rows": 1}, {"rows": 1.5}]},
+            r"^layers\[1\].rows must be a whole number, not",
+        ),
+        ({"seconds": 1, "layers": [{"rows": -1}]}, r"^layers\[0\].rows must be a whole number >= 0$"),
+        ({"seconds": 1, "layers": [{"rows": 1, "columns": 1}]}, r"^layers\[0\].columns is unknown$"),
+    ],
+)
+def test_a_wrong_field_is_named(document: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convert(Card, document)
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", '{"seconds": NaN}', '{"seconds": 1e999}', '{"seconds": 1} 2'])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^.+\Z"):
+        decode(Card, text)
+
+
+def test_endless_nesting_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        decode(dict[str, object], '{"a":' * 100_000)
