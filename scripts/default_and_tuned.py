@@ -14,8 +14,8 @@ import pandas
 from specbench_kit.api import Result, load
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.writing.markup import code, table
-from specbench_kit.studies.bench.tuned import Choice
-from specbench_kit.studies.bench.tuned import load as load_tuned
+from specbench_kit.studies.bench.tuned_options import Choice
+from specbench_kit.studies.bench.tuned_options import load as load_tuned
 
 COLUMNS = [
     "method",

@@ -17,9 +17,9 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import Kept, Recorded
 from specbench_kit.studies.bench.campaign import Campaign
-from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
-from specbench_kit.studies.bench.replay_run import bench_replay
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
 from specbench_kit.studies.bench.settings import Settings as RecordSettings
 from specbench_kit.studies.serving.run import Run

@@ -57,7 +57,7 @@ def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
     prompts = Prompts(**part(Prompts, given))
     source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)
     from specbench_kit.cli.progress import decoding_bar
-    from specbench_kit.studies.bench.batch_curve import run_curves
+    from specbench_kit.studies.sweep.batch_sizes import run_curves
 
     with decoding_bar() as report:
         curves = run_curves(settings, asked.sizes, source, report)

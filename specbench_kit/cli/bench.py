@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.studies.bench.campaign import Campaign
-    from specbench_kit.studies.bench.conclusion import Conclusion
     from specbench_kit.studies.bench.lanes import Progress
+    from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 
 Report = Callable[["Progress"], None]
 
@@ -71,7 +71,7 @@ def _doubt_tuning(settings: Settings, console: "Console") -> None:
     """Say where tuned options were tuned for something else."""
     if settings.tuned is None:
         return
-    from specbench_kit.studies.bench.tuned import load
+    from specbench_kit.studies.bench.tuned_options import load
 
     name = settings.deployment.name if settings.deployment else "recorded"
     for doubt in load(settings.tuned).doubts(name, settings.batch_size):
@@ -130,7 +130,7 @@ def _replay(settings: Settings, path: Path) -> "tuple[list[Conclusion], dict[str
         raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
     if settings.repeats > 1:
         raise SkitError("--repeats measures again, and a replay is the same every time: leave out one of them")
-    from specbench_kit.studies.bench.replay_run import bench_replay
+    from specbench_kit.studies.bench.replay import bench_replay
 
     with _progress() as report:
         return bench_replay(settings, path, report)
@@ -158,7 +158,7 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
     """Print the result; several runs get one more folder, which is returned, with a report on all of them."""
     from specbench_kit.reports.comparison.terminal import print_comparison
     from specbench_kit.reports.run.terminal import print_summary
-    from specbench_kit.studies.bench.joint import report_jointly
+    from specbench_kit.studies.bench.outputs.joint_report import report_jointly
 
     directories = [conclusion.directory for conclusion in conclusions]
     joint = report_jointly(out, conclusions)

@@ -43,10 +43,10 @@ def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
     loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks
-    from specbench_kit.studies.bench import ranks_run
+    from specbench_kit.studies.recording.ranks import measure
 
     with counting_bar("ranking") as report:
-        table = ranks_run.measure(settings, loaded, report)
+        table = measure(settings, loaded, report)
     path = ranks.save(table, asked.save_to)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(table)}))

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.reports.profile.terminal import print_profiles
 from specbench_kit.reports.writing.profiles import analytic_line
-from specbench_kit.studies.bench.profile_run import Outcome, run_profiling
+from specbench_kit.studies.profiling.run import Outcome, run_profiling
 
 
 def profile(settings: Settings, as_json: bool) -> None:

@@ -65,10 +65,10 @@ def record(given: Given) -> None:
     prompts = Prompts(**part(Prompts, given))
     loaded = load_dataset(prompts, asked.limit, asked.seed, console, to_train=asked.train_split)
     from specbench_kit.cli.progress import counting_bar
-    from specbench_kit.studies.bench import record_run
+    from specbench_kit.studies.recording.trace import record as record_trace
 
     with counting_bar("recording") as report:
-        done = record_run.record(settings, loaded, asked.out, asked.max_draft, report, asked.share, asked.text)
+        done = record_trace(settings, loaded, asked.out, asked.max_draft, report, asked.share, asked.text)
     for line in done.warnings:
         say(console, line, style="bold red")
     failed = f"; {done.failed} did not fit the context" if done.failed else ""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core import common_options as common
-from specbench_kit.studies.bench.places import Places
+from specbench_kit.studies.rerun.options import Places
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.studies.bench.rerun import Rerun
+    from specbench_kit.studies.rerun.run import Rerun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def rerun(given: Given, as_json: options.JsonOption = False) -> None:
 
     asked, console = Again(**part(Again, given)), Console(stderr=as_json)
     with console.status("loading models"):
-        from specbench_kit.studies.bench.rerun import rerun as run_again
+        from specbench_kit.studies.rerun.run import rerun as run_again
     from specbench_kit.cli.progress import decoding_bar
 
     with decoding_bar() as report:

@@ -11,12 +11,12 @@ from specbench_kit.cli.common import require_file, say
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core.common_options import Timed
 from specbench_kit.core.option import OUTPUT, Option
-from specbench_kit.studies.bench.tuning_options import TuningOptions
+from specbench_kit.studies.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.studies.bench.tuned import Tuned
+    from specbench_kit.studies.bench.tuned_options import Tuned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.studies.bench import tuned, tuning
+    from specbench_kit.studies.bench import tuned_options as tuned
+    from specbench_kit.studies.tuning import run as tuning
 
     asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
     require_file(asked.out)

@@ -22,7 +22,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.static_tree import Shape, Shapes, fastest
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.predictors.ranks import RankTable, count_ranks, find, load, save
-from specbench_kit.studies.bench.ranks_run import ranks_of
+from specbench_kit.studies.recording.ranks import ranks_of
 
 LEAF = Shape()
 CHAIN = Shape((Shape((Shape((LEAF,)),)),))

@@ -30,7 +30,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method, Offer, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
-from specbench_kit.studies.bench.replay_run import bench_replay
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import recorded, replay

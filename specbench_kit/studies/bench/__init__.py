@@ -1,0 +1,1 @@
+"""Benchmark methods on datasets, or on a trace, beside autoregressive decoding."""

@@ -7,10 +7,10 @@ from functools import partial
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.metrics.comparison import MANY
-from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.estimate import seconds
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.studies.bench.workbench import Workbench

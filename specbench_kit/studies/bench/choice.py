@@ -7,7 +7,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.settings import Settings
-from specbench_kit.studies.bench.tuned import load
+from specbench_kit.studies.bench.tuned_options import load
 
 BASELINE = "autoregressive"
 ALL, GROUP = "all", "group:"

@@ -15,7 +15,7 @@ from specbench_kit.runs.directory import RunDirectory, config_key, find_resumabl
 from specbench_kit.runs.resumption import require_same_place
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.bench.seen import count_seen
+from specbench_kit.studies.bench.seen_prompts import count_seen
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.studies.bench.workbench import Workbench
 

@@ -11,12 +11,12 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import block, resumptions
 from specbench_kit.studies.bench.answers import answers
-from specbench_kit.studies.bench.attendance import Attendance
-from specbench_kit.studies.bench.conclusion import Conclusion, conclude
 from specbench_kit.studies.bench.conversations import Conversation, Script
-from specbench_kit.studies.bench.exports import Exports
 from specbench_kit.studies.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
+from specbench_kit.studies.bench.machine_monitor import Attendance
 from specbench_kit.studies.bench.opening import Runs, let_go, open_runs, turns
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion, conclude
+from specbench_kit.studies.bench.outputs.exports import Exports
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.studies.bench.workbench import Workbench
 
@@ -39,7 +39,10 @@ class Benchmark:
         self.bench = bench or Workbench(settings, [dataset])
         self.dataset = dataset if bench else self.bench.datasets[0]
         self.runs = runs or open_runs(settings, self.bench, [self.dataset])[0][0]
-        self.exports = {spec: Exports(run, settings) for spec, run in self.runs.items()}
+        self.exports = {
+            spec: Exports(run, timeline=settings.timeline, token_view=settings.token_view)
+            for spec, run in self.runs.items()
+        }
         self._places = {spec: self._find_places(spec) for spec in self.bench.lanes}
         self._kept = {spec: self._reusable(spec) for spec in self._places}
         self._clocks_s = {spec: _last_s(kept) for spec, kept in self._kept.items()}

@@ -26,10 +26,10 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
 from specbench_kit.studies.bench.conversations import most_tokens
-from specbench_kit.studies.bench.evidence import Evidence, ServedEvidence
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.latencies import Surroundings
-from specbench_kit.studies.bench.seen import without_seen
+from specbench_kit.studies.bench.outputs.evidence import Evidence, ServedEvidence
+from specbench_kit.studies.bench.seen_prompts import without_seen
 from specbench_kit.studies.bench.settings import Settings
 
 

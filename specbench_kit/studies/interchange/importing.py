@@ -11,7 +11,7 @@ from specbench_kit.studies.interchange.base import Format, Found, FoundTrace, fo
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
-    from specbench_kit.studies.bench.conclusion import Conclusion
+    from specbench_kit.studies.bench.outputs.conclusion import Conclusion
     from specbench_kit.traces.trace import TraceHeader
 
 Fields = dict[str, Any]
@@ -37,7 +37,7 @@ def import_file(
 ) -> "Conclusion":
     """Make a run directory of a file and, beside it, the file of the autoregressive baseline."""
     from specbench_kit.runs.directory import RunDirectory
-    from specbench_kit.studies.bench.conclusion import Conclusion, write_report
+    from specbench_kit.studies.bench.outputs.conclusion import Conclusion, write_report
 
     form = formats.get(name)()
     found = form.read(path)

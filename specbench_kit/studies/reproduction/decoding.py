@@ -12,8 +12,8 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.studies.bench.synthetic import SyntheticPrompts
 from specbench_kit.studies.reproduction.serving import Rows
+from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
 
 BASELINE = "autoregressive"
 

@@ -13,8 +13,8 @@ from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.search import Budget, search
-from specbench_kit.studies.bench.record_run import record
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
+from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import averaged
 from specbench_kit.studies.reproduction.serving import Rows
 from specbench_kit.studies.training.description import correlations

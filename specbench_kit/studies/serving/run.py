@@ -16,7 +16,7 @@ from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.options import Rule
 from specbench_kit.serving.parallel import backend
 from specbench_kit.serving.result import Result
-from specbench_kit.studies.bench.record_run import record
+from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.serving import capacity, sweep
 from specbench_kit.studies.serving.building import Builder
 from specbench_kit.studies.serving.derived import derived

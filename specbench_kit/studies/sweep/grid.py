@@ -11,9 +11,9 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.bench.synthetic import SyntheticPrompts
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import Point, Settings
+from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 

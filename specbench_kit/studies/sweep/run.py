@@ -12,7 +12,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
-from specbench_kit.studies.bench.record_run import record
+from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.grid import Row, prompts_of, replay_grid
 from specbench_kit.studies.sweep.settings import Point, Settings
 from specbench_kit.studies.sweep.summary import lines, summarise

@@ -17,7 +17,7 @@ from specbench_kit.predictors.points import Place
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
-from specbench_kit.studies.bench.record_run import record
+from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.experiment import Experiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets

@@ -12,8 +12,8 @@ from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.models.catalogue import BUNDLED, Role
 from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.places import Places
 from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.rerun.options import Places
 
 Fields = Mapping[str, Any]
 

@@ -2,7 +2,7 @@
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.studies.bench.synthetic import SyntheticPrompts
+from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
 
 TAIL = (0.3, 0.12)
 """Of what the first rank leaves, the shares of the second and the third (ours)."""

@@ -12,8 +12,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.batch_curve.plots import _groups
 from specbench_kit.reports.batch_curve.report import render
-from specbench_kit.studies.bench.batch_curve import Curves, run_curves
 from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.sweep.batch_sizes import Curves, run_curves
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from specbench_kit.reports.batch_curve.plots import draw_curves
 from specbench_kit.reports.batch_curve.report import render
 from specbench_kit.runs.folder import replace_file, to_json, unused_folder, write_text
 from specbench_kit.studies.bench.campaign import Campaign
-from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
-from specbench_kit.studies.bench.replay_run import bench_replay
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import Settings
 
 Report = Callable[[Progress], None]

@@ -22,10 +22,10 @@ from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Timed, Watch
-from specbench_kit.studies.bench import decision_price
 from specbench_kit.studies.bench.conversations import Conversation, Script, most_tokens
 from specbench_kit.studies.bench.lanes import Lane
 from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.recording import decision_price
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.sharing import Redactor
 from specbench_kit.traces.trace import TOKEN_IDS, TraceHeader

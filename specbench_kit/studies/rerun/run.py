@@ -10,15 +10,15 @@ from specbench_kit.core.nested import flat
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
-from specbench_kit.studies.bench.places import Places
-from specbench_kit.studies.bench.replay_run import bench_replay
-from specbench_kit.studies.bench.restore import require_same_models, restore_dataset, restore_settings
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.rerun.options import Places
+from specbench_kit.studies.rerun.restore import require_same_models, restore_dataset, restore_settings
 
 Fields = Mapping[str, Any]
 Records = Sequence[RequestRecord]

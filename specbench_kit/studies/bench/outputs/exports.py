@@ -8,11 +8,10 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.metrics.setting import label
-from specbench_kit.reports.timeline import token_view
+from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.settings import Settings
 
 TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
 MOST_PAGES = 100
@@ -22,11 +21,11 @@ MOST_PAGES = 100
 class Exports:
     """Watches the loop of one method and writes what was asked for into its run directory."""
 
-    def __init__(self, run: RunDirectory, settings: Settings) -> None:
-        self.timeline = Timeline() if settings.timeline else None
+    def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:
+        self.timeline = Timeline() if timeline else None
         self._run = run
-        self._details = Details() if settings.token_view else None
-        self._kept = {one.request_id for one in run.details()} if settings.token_view else set()
+        self._details = Details() if token_view else None
+        self._kept = {one.request_id for one in run.details()} if token_view else set()
 
     def watch(self, loop: Loop) -> None:
         """Have the loop's rounds recorded from here on."""
@@ -60,9 +59,9 @@ class Exports:
 
     def _write_pages(self, tokenizer: Any) -> None:
         run, records = self._run.run, self._run.records()
-        show, pages = token_view.token_text(tokenizer), token_view.pages(records, self._run.details())
+        show, pages = token_pages.token_text(tokenizer), token_pages.pages(records, self._run.details())
         for page in pages:
             prompt = tokenizer.decode(page.record.prompt_ids)
-            self._run.write_report(f"{TOKENS}/{page.name}", token_view.render_page(run, page, show, prompt))
+            self._run.write_report(f"{TOKENS}/{page.name}", token_pages.render_page(run, page, show, prompt))
         finished = sum(record.finish_reason != "error" for record in records)
-        self._run.write_report(f"{TOKENS}/{token_view.INDEX}", token_view.render_index(run, pages, finished))
+        self._run.write_report(f"{TOKENS}/{token_pages.INDEX}", token_pages.render_index(run, pages, finished))

@@ -12,8 +12,8 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned import Choice, Tuned
-from specbench_kit.studies.bench.tuning_options import TuningOptions
+from specbench_kit.studies.bench.tuned_options import Choice, Tuned
+from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 

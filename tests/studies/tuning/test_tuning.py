@@ -14,8 +14,8 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.choice import chosen
 from specbench_kit.studies.bench.settings import Settings as BenchSettings
-from specbench_kit.studies.bench.tuned import load, save
-from specbench_kit.studies.bench.tuning import Settings, candidates, tune
+from specbench_kit.studies.bench.tuned_options import load, save
+from specbench_kit.studies.tuning.run import Settings, candidates, tune
 
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
 """Where longer drafts pay."""

@@ -16,11 +16,11 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
-from specbench_kit.studies.bench.conclusion import Conclusion, Written, conclude
-from specbench_kit.studies.bench.evidence import ReplayEvidence
-from specbench_kit.studies.bench.exports import Exports
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.opening import describe_method
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion, Written, conclude
+from specbench_kit.studies.bench.outputs.evidence import ReplayEvidence
+from specbench_kit.studies.bench.outputs.exports import Exports
 from specbench_kit.studies.bench.settings import Settings
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
@@ -53,7 +53,7 @@ def bench_replay(
     done = []
     for spec, run in runs.items():
         at_hand.records.clear()
-        exports = Exports(run, settings)
+        exports = Exports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
             for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
                 at_hand.records.append(record)

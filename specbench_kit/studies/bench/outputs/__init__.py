@@ -1,0 +1,1 @@
+"""Turn the records of a benchmark into summaries, verdicts, reports and exports."""

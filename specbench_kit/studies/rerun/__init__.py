@@ -1,0 +1,1 @@
+"""Run a finished benchmark again and report what differs."""

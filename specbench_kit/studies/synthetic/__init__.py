@@ -1,0 +1,1 @@
+"""Decode with synthetic pairs of models, whose agreement is an option."""

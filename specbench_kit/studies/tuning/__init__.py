@@ -1,0 +1,1 @@
+"""Choose the options of each method on a trace."""
