@@ -17,7 +17,7 @@ from specbench_kit.studies.bench.lanes import Lane
 Fields = dict[str, Any]
 
 
-class Attendance:
+class MachineMonitor:
     """The readings of every lane since this was made, over all repeats."""
 
     def __init__(self, probe: Probe, device: torch.device) -> None:
@@ -25,7 +25,7 @@ class Attendance:
         self._lanes: dict[str, list[Lane]] = defaultdict(list)
         self._records: dict[str, list[RequestRecord]] = {}
 
-    def attend(self, lanes: Sequence[Lane], methods: Mapping[str, Method]) -> None:
+    def track(self, lanes: Sequence[Lane], methods: Mapping[str, Method]) -> None:
         """Note what the lanes of a repeat do from here on; `methods` are theirs by name."""
         for lane in lanes:
             self._lanes[lane.name].append(lane)

@@ -116,13 +116,13 @@ def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: boo
             if run.is_partial and not force:
                 require_same_place(run.path.name, run.run, here)
     except SkitError:
-        let_go(held[:-1])
+        release_locks(held[:-1])
         raise
     dropped = {run.path.name: run.drop_repeated() for run in runs}
     return [f"{name}: lines that stood there twice were dropped: {count}" for name, count in dropped.items() if count]
 
 
-def let_go(runs: Sequence[RunDirectory]) -> None:
+def release_locks(runs: Sequence[RunDirectory]) -> None:
     """Unlock runs that nothing more is written to."""
     for run in runs:
         lock.release(run.path)

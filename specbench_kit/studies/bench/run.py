@@ -13,8 +13,8 @@ from specbench_kit.runs.resumption import block, resumptions
 from specbench_kit.studies.bench.answers import answers
 from specbench_kit.studies.bench.conversations import Conversation, Script
 from specbench_kit.studies.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
-from specbench_kit.studies.bench.machine_monitor import Attendance
-from specbench_kit.studies.bench.opening import Runs, let_go, open_runs, turns
+from specbench_kit.studies.bench.machine_monitor import MachineMonitor
+from specbench_kit.studies.bench.opening import Runs, open_runs, release_locks, turns
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion, conclude
 from specbench_kit.studies.bench.outputs.exports import Exports
 from specbench_kit.studies.bench.settings import Settings
@@ -69,19 +69,19 @@ class Benchmark:
                 references: dict[str, RequestRecord] = {}
                 lanes = [self._make_lane(spec, repeat, references) for spec in self._places]
                 if attendance is not None:
-                    attendance.attend(lanes, self.bench.lanes)
+                    attendance.track(lanes, self.bench.lanes)
                 for lane, _ in run_in_turns(lanes, self.settings.batch_size):
                     done += 1
                     report(Progress(lane.name, done, planned, lane.tokens_per_s))
                 self._clocks_s = {lane.name: lane.engine.clock.now_s() for lane in lanes}
 
     @contextmanager
-    def _attended(self) -> Iterator[Attendance | None]:
+    def _attended(self) -> Iterator[MachineMonitor | None]:
         """Watch the machine where its clock counts, and note in every run what came of its lanes, however this ends."""
         if self.settings.deployment is not None:
             yield None
             return
-        attendance = Attendance(self.bench.probe, self.bench.pair.target.model.device)
+        attendance = MachineMonitor(self.bench.probe, self.bench.pair.target.model.device)
         try:
             yield attendance
         finally:
@@ -99,7 +99,7 @@ class Benchmark:
             exports.write(tokenizer)
         quality = answers(self.bench, self.dataset)
         conclusions = conclude(list(self.runs.values()), self.bench.evidence, tokenizer.decode, quality=quality)
-        let_go(list(self.runs.values()))
+        release_locks(list(self.runs.values()))
         return conclusions
 
     def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> Lane:

@@ -14,7 +14,7 @@ from specbench_kit.studies.training.evaluation import Evaluation, Leaders
 from specbench_kit.studies.training.examples import Split, extract
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.settings import Settings
-from specbench_kit.studies.training.sites import Site
+from specbench_kit.studies.training.sites import DeploymentTuning
 from specbench_kit.studies.training.timing import Timing
 
 FASTEST = OperatingPoint()
@@ -35,15 +35,17 @@ class Experiment:
     """Further places to choose thresholds for, by speed: another rule knows nothing of a place."""
 
     @cached_property
-    def site(self) -> Site:
+    def site(self) -> DeploymentTuning:
         """Where time is that of the report."""
-        return Site(self.place, Chooser(self.split.validation, self.settings.point, self.timing), self.trained)
+        return DeploymentTuning(
+            self.place, Chooser(self.split.validation, self.settings.point, self.timing), self.trained
+        )
 
     @cached_property
-    def sites(self) -> tuple[Site, ...]:
+    def sites(self) -> tuple[DeploymentTuning, ...]:
         """That one, and the others."""
         choosers = [(place, Chooser(self.split.validation, FASTEST, timing)) for place, timing in self.elsewhere]
-        return (self.site, *(Site(place, chooser, self.trained) for place, chooser in choosers))
+        return (self.site, *(DeploymentTuning(place, chooser, self.trained) for place, chooser in choosers))
 
     @property
     def chooser(self) -> Chooser:

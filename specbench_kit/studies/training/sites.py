@@ -18,7 +18,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Site:
+class DeploymentTuning:
     """A place, and the classifiers with thresholds and lengths chosen for its time."""
 
     place: Place
