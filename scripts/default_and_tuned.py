@@ -14,7 +14,7 @@ import pandas
 from specbench_kit.api import Result, load
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.writing.markup import code, table
-from specbench_kit.studies.bench.tuned_options import Choice
+from specbench_kit.studies.bench.tuned_options import TunedMethod
 from specbench_kit.studies.bench.tuned_options import load as load_tuned
 
 COLUMNS = [
@@ -50,7 +50,7 @@ def gained_and_cost(row: pandas.Series) -> list[str]:
     return ["–" if pandas.isna(one) else form.format(one) for form, one in zip(forms, numbers, strict=True)]
 
 
-def lines(plain: pandas.DataFrame, best: pandas.DataFrame, chosen: Mapping[str, Choice]) -> Iterator[list[str]]:
+def lines(plain: pandas.DataFrame, best: pandas.DataFrame, chosen: Mapping[str, TunedMethod]) -> Iterator[list[str]]:
     """A line per method, the fastest of the tuned ones first."""
     for method in best["speedup"].sort_values(ascending=False).index:
         options = chosen[method].spec.partition(":")[2] if method in chosen else ""

@@ -20,14 +20,13 @@ from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.serving.run import Run
 from specbench_kit.studies.serving.settings import Settings as ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
-from specbench_kit.studies.sweep.settings import Settings as SweepSettings
+from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
-from specbench_kit.studies.training.settings import Settings as TrainSettings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
@@ -51,7 +50,7 @@ def bench(
     """Decode datasets with methods, as `skit bench` does.
 
     `deployment` is a name, a .toml file or None for this machine, `replaced` its fields as in `link.rtt_s=0.04`.
-    `options` are the fields of `bench.settings.Settings`, such as `limit`, `batch_size`, `temperature` and `out`.
+    `options` are the fields of `bench.settings.BenchSettings`, such as `limit`, `batch_size`, `temperature` and `out`.
     `tell` is given every line that a user should know beforehand, `progress` every finished request. SkitError where
     an option, a model or a dataset does not serve; finished requests are kept and `resume=True` goes on with the rest.
     """
@@ -111,11 +110,11 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
     recorded = from_keywords(Recorded, {name: options.pop(name) for name in of_trace & options.keys()})
     kept = from_keywords(Kept, {name: options.pop(name) for name in ("events", "timeline") if name in options})
     window = parse_window(kept.timeline) if kept.timeline else None
-    recording = RecordSettings(
+    recording = BenchSettings(
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
         seed=options.get("seed", 0),
-        **part(RecordSettings, asdict(recorded)),
+        **part(BenchSettings, asdict(recorded)),
     )
     settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
     settings.points()
@@ -141,7 +140,7 @@ def train(
     Rows of the result are stop rules; `saved` holds the folders of what was kept.
     """
     first, *others = (load_deployment(name) for name in _several(deployments))
-    settings = from_keywords(TrainSettings, options, deployment=first, elsewhere=tuple(others))
+    settings = from_keywords(PredictorTrainingSettings, options, deployment=first, elsewhere=tuple(others))
     prompts = None
     if settings.trace is None:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)
@@ -157,8 +156,8 @@ def load(*folders: str | Path) -> Result:
 
 def _settings(
     methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, Any]
-) -> Settings:
-    return from_keywords(Settings, {**options, "methods": methods}, deployment=_placed(deployment, replaced))
+) -> BenchSettings:
+    return from_keywords(BenchSettings, {**options, "methods": methods}, deployment=_placed(deployment, replaced))
 
 
 def _several(names: Names) -> Sequence[str]:

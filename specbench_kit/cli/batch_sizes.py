@@ -12,7 +12,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts, Timed
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import RUN, Option
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -51,8 +51,8 @@ def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.deployments.loading import load
 
     asked, timed = Sizes(**part(Sizes, given)), Timed(**part(Timed, given))
-    shared = {**part(Settings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
-    settings = Settings(**shared, argv=("skit", *sys.argv[1:]))
+    shared = {**part(BenchSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
+    settings = BenchSettings(**shared, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     prompts = Prompts(**part(Prompts, given))
     source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)

@@ -14,7 +14,7 @@ from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.processes.place import by_torchrun
-from specbench_kit.studies.bench.settings import Settings, Sources
+from specbench_kit.studies.bench.settings import BenchSettings, Sources
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Report = Callable[["Progress"], None]
 
 
-@options_of(Settings, Sources)
+@options_of(BenchSettings, Sources)
 def bench(given: Given, as_json: options.JsonOption = False) -> None:
     """Decode a dataset with one or more methods, check losslessness, and write a report."""
     from rich.console import Console
@@ -42,8 +42,8 @@ def bench(given: Given, as_json: options.JsonOption = False) -> None:
     launch = {} if place is None else {"launch": "processes"}
     sources = Sources(**part(Sources, given))
     placed = load(sources.deployment, sources.replaced)
-    asked = {**part(Settings, given), **launch, "deployment": placed}
-    settings = Settings(**asked, argv=("skit", *sys.argv[1:]))
+    asked = {**part(BenchSettings, given), **launch, "deployment": placed}
+    settings = BenchSettings(**asked, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     _doubt_tuning(settings, console)
     problem = None
@@ -67,7 +67,7 @@ def bench(given: Given, as_json: options.JsonOption = False) -> None:
         require_all({one.summary["method"]: one.summary["requests"]["failed"] for one in conclusions})
 
 
-def _doubt_tuning(settings: Settings, console: "Console") -> None:
+def _doubt_tuning(settings: BenchSettings, console: "Console") -> None:
     """Say where tuned options were tuned for something else."""
     if settings.tuned is None:
         return
@@ -78,7 +78,7 @@ def _doubt_tuning(settings: Settings, console: "Console") -> None:
         say(console, f"{settings.tuned}: {doubt}")
 
 
-def _prepare(settings: Settings, sources: Sources, console: "Console") -> "Campaign":
+def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
     """Check the cheap things first: method names, then data, then models."""
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
@@ -121,7 +121,7 @@ def _preparing(console: "Console") -> "Iterator[ProgressCallback]":
         yield report
 
 
-def _replay(settings: Settings, path: Path) -> "tuple[list[Conclusion], dict[str, str]]":
+def _replay(settings: BenchSettings, path: Path) -> "tuple[list[Conclusion], dict[str, str]]":
     if settings.temperature or settings.resume:
         raise SkitError("--replay runs a recorded greedy trace from its start: leave out --temperature and --resume")
     if settings.exclude_seen:

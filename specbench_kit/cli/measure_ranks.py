@@ -12,7 +12,7 @@ from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.option import DECODING, OUTPUT, Option
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
     from rich.console import Console
 
     asked = Ranking(**part(Ranking, given))
-    shared = part(Settings, asdict(asked))
-    settings = Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+    shared = part(BenchSettings, asdict(asked))
+    settings = BenchSettings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
     console = Console(stderr=as_json)
     loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
     from specbench_kit.cli.progress import counting_bar

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.settings import Settings
 from specbench_kit.reports.profile.terminal import print_profiles
 from specbench_kit.reports.writing.profiles import analytic_line
-from specbench_kit.studies.profiling.run import Outcome, run_profiling
+from specbench_kit.studies.profiling.run import ProfilingOutcome, run_profiling
 
 
 def profile(settings: Settings, as_json: bool) -> None:
@@ -28,7 +28,7 @@ def profile(settings: Settings, as_json: bool) -> None:
         raise not_saved(outcome.doubts, f"{names} in {outcome.folder}")
 
 
-def _run(settings: Settings) -> Outcome:
+def _run(settings: Settings) -> ProfilingOutcome:
     """Under a progress bar per step."""
     with stepping_bar(TimeRemainingColumn()) as report:
         try:

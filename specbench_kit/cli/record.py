@@ -11,7 +11,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class Recording:
         if self.share is not None and not self.share.strip():
             raise SkitError("--share names a licence, such as CC-BY-4.0")
 
-    def decoding(self) -> Settings:
+    def decoding(self) -> BenchSettings:
         """Of what is recorded."""
-        shared = {name: value for name, value in part(Settings, asdict(self)).items() if name != "out"}
-        return Settings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+        shared = {name: value for name, value in part(BenchSettings, asdict(self)).items() if name != "out"}
+        return BenchSettings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
 
 
 @options_of(Recording, Prompts)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from specbench_kit.cli import options
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core import common_options as common
-from specbench_kit.studies.rerun.options import Places
+from specbench_kit.studies.rerun.options import RerunOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.studies.rerun.run import Rerun
+    from specbench_kit.studies.rerun.run import RerunResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Again:
     out: common.Out = Path("results")
 
 
-@options_of(Again, Places)
+@options_of(Again, RerunOptions)
 def rerun(given: Given, as_json: options.JsonOption = False) -> None:
     """Run a run again from its run.json, and say what differs: environment, outputs, rounds and time."""
     from rich.console import Console
@@ -36,13 +36,15 @@ def rerun(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.cli.progress import decoding_bar
 
     with decoding_bar() as report:
-        done = run_again(asked.run, Places(**part(Places, given)), asked.out, ("skit", *sys.argv[1:]), report)
+        done = run_again(
+            asked.run, RerunOptions(**part(RerunOptions, given)), asked.out, ("skit", *sys.argv[1:]), report
+        )
     _print_differences(console, done)
     if as_json:
         print(json.dumps(_document(done), allow_nan=False))
 
 
-def _print_differences(console: "Console", done: "Rerun") -> None:
+def _print_differences(console: "Console", done: "RerunResult") -> None:
     from specbench_kit.cli.common import say
 
     for line in done.differences.lines():
@@ -50,7 +52,7 @@ def _print_differences(console: "Console", done: "Rerun") -> None:
     say(console, f"report: {done.conclusion.directory.path / 'report.md'}")
 
 
-def _document(done: "Rerun") -> dict[str, object]:
+def _document(done: "RerunResult") -> dict[str, object]:
     summary = done.conclusion.summary
     return {
         "run_dirs": [str(done.conclusion.directory.path)],

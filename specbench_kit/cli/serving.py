@@ -29,19 +29,18 @@ def find_preset(name: str | None) -> "Chosen | None":
 
 def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings":
     """Options that were given, over those of the preset, over the defaults."""
-    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER
-    from specbench_kit.studies.bench.settings import Settings as RecordSettings
+    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
     from specbench_kit.studies.serving.settings import Settings
 
     chosen = part(Settings, {**(preset.options if preset else {}), **given})
     recorded = Recorded(**part(Recorded, given))
     argv = ("skit", *sys.argv[1:])
-    recording = RecordSettings(
+    recording = BenchSettings(
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
         seed=chosen.get("seed", 0),
         argv=argv,
-        **part(RecordSettings, asdict(recorded)),
+        **part(BenchSettings, asdict(recorded)),
     )
     return Settings(**chosen, recording=recording, argv=argv)
 

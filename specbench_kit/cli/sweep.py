@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.sweep.run import Outcome
-    from specbench_kit.studies.sweep.settings import Settings
+    from specbench_kit.studies.sweep.run import SweepOutcome
+    from specbench_kit.studies.sweep.settings import SweepSettings
 
 
 @options_of(SweepOptions, Prompts)
@@ -22,9 +22,9 @@ def sweep(given: Given, as_json: options.JsonOption = False) -> None:
     """Compare methods over a range of deployments or options, and find where they stop paying for themselves."""
     from rich.console import Console
 
-    from specbench_kit.studies.sweep.settings import Settings
+    from specbench_kit.studies.sweep.settings import SweepSettings
 
-    settings = Settings(**part(SweepOptions, given), argv=("skit", *sys.argv[1:]))
+    settings = SweepSettings(**part(SweepOptions, given), argv=("skit", *sys.argv[1:]))
     settings.points()
     console = Console(stderr=as_json)
     recorded = settings.trace is None and not settings.synthetic
@@ -33,11 +33,11 @@ def sweep(given: Given, as_json: options.JsonOption = False) -> None:
     tell_report(console, outcome.folder, outcome.summary, as_json)
 
 
-def _load(settings: "Settings", given: Given, console: "Console") -> "LoadedDataset":
+def _load(settings: "SweepSettings", given: Given, console: "Console") -> "LoadedDataset":
     return load_dataset(Prompts(**part(Prompts, given)), settings.limit, settings.seed, console)
 
 
-def _run(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
+def _run(settings: "SweepSettings", dataset: "LoadedDataset | None") -> "SweepOutcome":
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.sweep.run import run_sweep
 
@@ -45,7 +45,7 @@ def _run(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
         return run_sweep(settings, dataset, report)
 
 
-def _print_outcome(console: "Console", outcome: "Outcome") -> None:
+def _print_outcome(console: "Console", outcome: "SweepOutcome") -> None:
     from specbench_kit.reports.sweep.terminal import print_sweep
 
     print_sweep(console, outcome.run, outcome.summary)

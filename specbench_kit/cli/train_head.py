@@ -7,10 +7,10 @@ from specbench_kit.cli import options
 from specbench_kit.cli.common import load_dataset, say
 from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core.common_options import Prompts
-from specbench_kit.studies.training.heads.options import Recipe, Settings
+from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
 
 
-@options_of(Settings, Recipe, Prompts)
+@options_of(HeadTrainingSettings, Recipe, Prompts)
 def train_head(given: Given, as_json: options.JsonOption = False) -> None:
     """Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.
 
@@ -22,7 +22,7 @@ def train_head(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.studies.training.heads import run
 
     recipe, console = Recipe(**part(Recipe, given)), Console(stderr=as_json)
-    settings = Settings(**part(Settings, given), recipe=recipe, argv=("skit", *sys.argv[1:]))
+    settings = HeadTrainingSettings(**part(HeadTrainingSettings, given), recipe=recipe, argv=("skit", *sys.argv[1:]))
     dataset = None
     if settings.trace is None:
         dataset = load_dataset(Prompts(**part(Prompts, given)), settings.limit, recipe.seed, console, to_train=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.training.run import Outcome
-    from specbench_kit.studies.training.settings import Settings
+    from specbench_kit.studies.training.run import PredictorTrainingOutcome
+    from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
 
 @options_of(TrainingOptions, Prompts, Clocks)
@@ -34,20 +34,20 @@ def train_predictor(given: Given, as_json: options.JsonOption = False) -> None:
         raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
 
 
-def _settings(given: Given) -> "Settings":
+def _settings(given: Given) -> "PredictorTrainingSettings":
     from specbench_kit.deployments.loading import load
-    from specbench_kit.studies.training.settings import Settings
+    from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
     first, *others = map(load, dict.fromkeys(Clocks(**part(Clocks, given)).deployments))
     asked = part(TrainingOptions, given)
-    return Settings(**asked, deployment=first, elsewhere=tuple(others), argv=("skit", *sys.argv[1:]))
+    return PredictorTrainingSettings(**asked, deployment=first, elsewhere=tuple(others), argv=("skit", *sys.argv[1:]))
 
 
-def _load(settings: "Settings", given: Given, console: "Console") -> "LoadedDataset":
+def _load(settings: "PredictorTrainingSettings", given: Given, console: "Console") -> "LoadedDataset":
     return load_dataset(Prompts(**part(Prompts, given)), settings.limit, settings.seed, console, to_train=True)
 
 
-def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
+def _train(settings: "PredictorTrainingSettings", dataset: "LoadedDataset | None") -> "PredictorTrainingOutcome":
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.training.run import run_training
 
@@ -55,7 +55,7 @@ def _train(settings: "Settings", dataset: "LoadedDataset | None") -> "Outcome":
         return run_training(settings, dataset, report)
 
 
-def _print_outcome(console: "Console", outcome: "Outcome") -> None:
+def _print_outcome(console: "Console", outcome: "PredictorTrainingOutcome") -> None:
     from specbench_kit.reports.predictor.terminal import print_training
 
     print_training(console, outcome.run, outcome.summary)

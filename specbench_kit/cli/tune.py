@@ -16,7 +16,7 @@ from specbench_kit.studies.tuning.options import TuningOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.studies.bench.tuned_options import Tuned
+    from specbench_kit.studies.bench.tuned_options import TunedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
 
     asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
     require_file(asked.out)
-    chosen = {**part(tuning.Settings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
-    settings = tuning.Settings(**chosen, argv=("skit", *sys.argv[1:]))
+    chosen = {**part(tuning.TuningSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
+    settings = tuning.TuningSettings(**chosen, argv=("skit", *sys.argv[1:]))
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         found, left_out = tuning.tune(settings, report)
@@ -52,7 +52,7 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
         print(json.dumps({"file": str(asked.out), **asdict(found), "left_out": left_out}))
 
 
-def _print(console: "Console", found: "Tuned") -> None:
+def _print(console: "Console", found: "TunedOptions") -> None:
     from rich.text import Text
 
     from specbench_kit.reports.writing.console import empty_table

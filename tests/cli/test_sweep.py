@@ -12,7 +12,7 @@ from command_line import TinyPair, error_line, read_object, skit, skit_here, wri
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.studies.sweep.grid import replay_grid
-from specbench_kit.studies.sweep.settings import Settings
+from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.sweep.summary import summarise
 
 ROUND_TRIPS = (0.005, 0.02, 0.08, 0.32)
@@ -219,7 +219,7 @@ def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
 
 def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
     pair = {"target": "synthetic", "draft": "synthetic:spread=0", "max_new_tokens": 40, "limit": 1}
-    settings = Settings(
+    settings = SweepSettings(
         methods=("fixed-k:k=2", "specinfer:branching=2"),
         deployment="specedge",
         replaced=("draft.ranks=0.5+0.4,1.0",),

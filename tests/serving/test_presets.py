@@ -6,12 +6,12 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.beside import beside
 from specbench_kit.papers.experiment import Published
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.building import Builder
 from specbench_kit.studies.serving.presets.base import presets
 from specbench_kit.studies.serving.settings import Settings
 
-RECORDING = RecordSettings(methods=("autoregressive",))
+RECORDING = BenchSettings(methods=("autoregressive",))
 NAMES = sorted(presets.all())
 CAPACITY = {"epsilon", "resolution"}
 

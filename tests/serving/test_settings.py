@@ -6,12 +6,12 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.options import parse_devices
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import Settings
 from specbench_kit.studies.serving.sweep import guards, knee
 
-RECORDING = RecordSettings(methods=("autoregressive",))
+RECORDING = BenchSettings(methods=("autoregressive",))
 
 
 def settings(**changes: Any) -> Settings:

@@ -31,7 +31,7 @@ from specbench_kit.methods.base import Method, Offer, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader
@@ -324,7 +324,7 @@ def test_columns_that_hold_no_trace_are_one_line(name, change, reason, tmp_path:
 def test_a_trace_that_does_not_say_its_models_is_one_line(run, tmp_path: Path, header, traces):
     path = write(tmp_path / "t.parquet", replace(header, run={"dataset": {"name": "d"}, **run}), traces)
     with pytest.raises(SkitError, match=r"^the trace .* does not say its models (target|draft) hash: record it again$"):
-        bench_replay(Settings(("fixed-k",), out=tmp_path / "out"), path, print)
+        bench_replay(BenchSettings(("fixed-k",), out=tmp_path / "out"), path, print)
 
 
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):

@@ -10,14 +10,14 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.autoregressive import Autoregressive
-from specbench_kit.studies.bench.conversations import Conversation, Script
-from specbench_kit.studies.bench.lanes import Lane
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
+from specbench_kit.studies.bench.lanes import MethodLane
 from specbench_kit.studies.bench.workbench import Workbench
 
 Fields = dict[str, Any]
 
 
-class Answers:
+class GoldAnswers:
     """Judges outputs by the prompts that they answer; `draft` are the counts of the draft model alone."""
 
     def __init__(self, prompts: Iterable[Prompt], draft: Fields | None = None) -> None:
@@ -40,14 +40,14 @@ class Answers:
         return {"judged": len(judged), "correct": right}
 
 
-def answers(bench: Workbench, dataset: LoadedDataset) -> Answers:
+def answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
     """Of a dataset; where that is asked for, the draft model answers it too, outside of every measurement."""
-    own = Answers(dataset.prompts)
+    own = GoldAnswers(dataset.prompts)
     if not bench.settings.draft_answers:
         return own
     if not any(prompt.gold for prompt in dataset.prompts):
         raise SkitError(f"--draft-answers: {dataset.name} does not say which answers are right; leave it out")
-    return Answers(dataset.prompts, dict(own.count(_of_draft(bench, dataset))))
+    return GoldAnswers(dataset.prompts, dict(own.count(_of_draft(bench, dataset))))
 
 
 def _of_draft(bench: Workbench, dataset: LoadedDataset) -> list[RequestRecord]:
@@ -62,10 +62,12 @@ def _of_draft(bench: Workbench, dataset: LoadedDataset) -> list[RequestRecord]:
         eos_ids=bench.pair.eos_ids,
         batch_size=settings.batch_size,
     )
-    lane = Lane(
+    lane = MethodLane(
         name="draft alone",
         engine=engine,
-        script=Script([Conversation(one, tokenizer, settings.max_new_tokens) for one in dataset.prompts], {}),
+        script=ConversationScript(
+            [Conversation(one, tokenizer, settings.max_new_tokens) for one in dataset.prompts], {}
+        ),
         decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
         sinks=[found.append],
     )

@@ -12,14 +12,14 @@ from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.run import Benchmark
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
 
 class Campaign:
     """Every run directory is there before anything is decoded, so that `--resume` finds all that belongs together."""
 
-    def __init__(self, settings: Settings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
+    def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
         self.bench = Workbench(settings, datasets, report)
         runs, self.notes = open_runs(settings, self.bench, self.bench.datasets)
         pairs = zip(self.bench.datasets, runs, strict=True)

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import GROUPS, Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import load
 
 BASELINE = "autoregressive"
@@ -29,7 +29,7 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     return {name: False for name in every if name in named or parse_method(name) not in chosen} | named
 
 
-def chosen(settings: Settings) -> dict[str, bool]:
+def chosen(settings: BenchSettings) -> dict[str, bool]:
     """The same of a benchmark, with the options that were tuned for those without any."""
     found = expand(settings.methods, settings.baseline)
     if settings.tuned is None:
@@ -61,7 +61,7 @@ def _distinct(specs: Sequence[str]) -> dict[Method, str]:
     return found
 
 
-def usable(settings: Settings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:
+def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:
     """The methods that can be made ready, by spec, and why others of `all` cannot; of a named one this is an error."""
     ready: dict[str, Method] = {}
     left_out: dict[str, str] = {}

@@ -62,7 +62,7 @@ def most_tokens(prompt: Prompt, tokenizer: Any, max_new_tokens: int) -> int:
     return length + max_new_tokens * (1 + ANSWER_GROWTH * (len(prompt.turns) - 1))
 
 
-class Script:
+class ConversationScript:
     """All conversations of one method: hands out the requests that can be asked now."""
 
     def __init__(self, conversations: list[Conversation], finished: Mapping[str, RequestRecord]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.bench.choice import BASELINE as BASELINE
-from specbench_kit.studies.bench.conversations import Script
+from specbench_kit.studies.bench.conversations import ConversationScript
 
 Sink = Callable[[RequestRecord], None]
 
@@ -22,7 +22,7 @@ class Progress:
 
 
 @dataclass
-class Lane:
+class MethodLane:
     """One method at work: its engine, what it is asked, where its records go.
 
     `references` are the baseline's records by request id; a lane that needs them asks a request only once its
@@ -32,7 +32,7 @@ class Lane:
 
     name: str
     engine: Loop
-    script: Script
+    script: ConversationScript
     decode: Callable[[list[int]], str]
     sinks: Sequence[Sink]
     references: Mapping[str, RequestRecord] | None = None
@@ -95,7 +95,7 @@ class Lane:
                 self._held.append(request)
 
 
-def run_in_turns(lanes: Sequence[Lane], requests_per_turn: int) -> Iterator[tuple[Lane, RequestRecord]]:
+def run_in_turns(lanes: Sequence[MethodLane], requests_per_turn: int) -> Iterator[tuple[MethodLane, RequestRecord]]:
     """Every lane's records as they finish, in the order of the lanes within each turn."""
     while not all(lane.done for lane in lanes):
         for lane in lanes:

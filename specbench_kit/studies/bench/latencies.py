@@ -27,7 +27,7 @@ from specbench_kit.profilers.settings import Settings as ProfileSettings
 from specbench_kit.profilers.watching import watched
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import Probe
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 Fields = dict[str, Any]
 
@@ -40,11 +40,11 @@ NO_MODEL = "none"
 """Stands for the hash of a draft model where there is none; nothing was ever trained for it."""
 
 
-class Surroundings:
+class MeasuredEnvironment:
     """What methods are told of this place; `notes` says what had to be measured for them."""
 
     def __init__(
-        self, settings: Settings, pair: Pair, models: Mapping[str, Fields], report: ProgressCallback, probe: Probe
+        self, settings: BenchSettings, pair: Pair, models: Mapping[str, Fields], report: ProgressCallback, probe: Probe
     ) -> None:
         self._pair, self._models, self._report, self._probe = pair, models, report, probe
         self._resumes = settings.resume

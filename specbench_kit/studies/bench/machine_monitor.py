@@ -12,7 +12,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.steps import same_steps
 from specbench_kit.runs.machine.watch import Timed, Watch
-from specbench_kit.studies.bench.lanes import Lane
+from specbench_kit.studies.bench.lanes import MethodLane
 
 Fields = dict[str, Any]
 
@@ -22,10 +22,10 @@ class MachineMonitor:
 
     def __init__(self, probe: Probe, device: torch.device) -> None:
         self._watch = Watch(probe, device)
-        self._lanes: dict[str, list[Lane]] = defaultdict(list)
+        self._lanes: dict[str, list[MethodLane]] = defaultdict(list)
         self._records: dict[str, list[RequestRecord]] = {}
 
-    def track(self, lanes: Sequence[Lane], methods: Mapping[str, Method]) -> None:
+    def track(self, lanes: Sequence[MethodLane], methods: Mapping[str, Method]) -> None:
         """Note what the lanes of a repeat do from here on; `methods` are theirs by name."""
         for lane in lanes:
             self._lanes[lane.name].append(lane)

@@ -16,7 +16,7 @@ from specbench_kit.runs.resumption import require_same_place
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.seen_prompts import count_seen
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
 HASH_DIGITS = 16
@@ -24,7 +24,9 @@ HASH_DIGITS = 16
 Runs = dict[str, RunDirectory]
 
 
-def open_runs(settings: Settings, bench: Workbench, datasets: Sequence[LoadedDataset]) -> tuple[list[Runs], list[str]]:
+def open_runs(
+    settings: BenchSettings, bench: Workbench, datasets: Sequence[LoadedDataset]
+) -> tuple[list[Runs], list[str]]:
     """For each dataset every method's run directory: new ones, or all those that were begun together; and remarks.
 
     From here on no other process can write to them.
@@ -57,7 +59,7 @@ def describe_method(spec: str, method: Method) -> dict[str, Any]:
     return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
 
 
-def _describe(settings: Settings, bench: Workbench, dataset: LoadedDataset) -> dict[str, Any]:
+def _describe(settings: BenchSettings, bench: Workbench, dataset: LoadedDataset) -> dict[str, Any]:
     """The content of `run.json`, less the method."""
     target = bench.pair.target.model
     options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")

@@ -18,17 +18,17 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import usable
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.opening import describe_method
-from specbench_kit.studies.bench.outputs.conclusion import Conclusion, Written, conclude
-from specbench_kit.studies.bench.outputs.evidence import ReplayEvidence
-from specbench_kit.studies.bench.outputs.exports import Exports
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecords, conclude
+from specbench_kit.studies.bench.outputs.evidence import ReplayOutputJudge
+from specbench_kit.studies.bench.outputs.exports import RunExports
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 
 @gc_paused()
 def bench_replay(
-    settings: Settings, path: Path, report: Callable[[Progress], None]
+    settings: BenchSettings, path: Path, report: Callable[[Progress], None]
 ) -> tuple[list[Conclusion], dict[str, str]]:
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
 
@@ -44,7 +44,7 @@ def bench_replay(
         for spec, method in methods.items()
     }
     progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
-    at_hand = Written([], [])
+    at_hand = RunRecords([], [])
     if settings.baseline:
         for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
             at_hand.baseline.append(record)
@@ -53,7 +53,7 @@ def bench_replay(
     done = []
     for spec, run in runs.items():
         at_hand.records.clear()
-        exports = Exports(run, timeline=settings.timeline, token_view=settings.token_view)
+        exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
             for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
                 at_hand.records.append(record)
@@ -67,8 +67,8 @@ def bench_replay(
         exports.write()
         done.append(run)
     # The records of several runs might not fit into memory side by side.
-    read = (lambda _: at_hand) if len(runs) == 1 else Written.read
-    return conclude(done, ReplayEvidence(), None, read), left_out
+    read = (lambda _: at_hand) if len(runs) == 1 else RunRecords.read
+    return conclude(done, ReplayOutputJudge(), None, read), left_out
 
 
 def _try(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
@@ -95,7 +95,7 @@ class _Counter:
 
 
 def _replay(
-    settings: Settings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
+    settings: BenchSettings, trace: TraceFile, method: Method, deployment: Deployment, timeline: Timeline | None = None
 ) -> Iterator[RequestRecord]:
     try:
         yield from replay(
@@ -111,7 +111,7 @@ def _replay(
         raise SkitError(f"{method.called}: {error}") from error
 
 
-def _describe(settings: Settings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
+def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
     options = ("batch_size", "temperature", "top_p", "top_k", "seed")
     return {
         "dataset": trace.said("dataset"),

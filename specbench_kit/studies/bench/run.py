@@ -11,13 +11,13 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import block, resumptions
 from specbench_kit.studies.bench.answers import answers
-from specbench_kit.studies.bench.conversations import Conversation, Script
-from specbench_kit.studies.bench.lanes import BASELINE, Lane, Progress, Sink, run_in_turns
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
+from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.machine_monitor import MachineMonitor
 from specbench_kit.studies.bench.opening import Runs, open_runs, release_locks, turns
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion, conclude
-from specbench_kit.studies.bench.outputs.exports import Exports
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.outputs.exports import RunExports
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
 WARM_UP_TOKENS = 16
@@ -33,14 +33,14 @@ class Benchmark:
     """
 
     def __init__(
-        self, settings: Settings, dataset: LoadedDataset, bench: Workbench | None = None, runs: Runs | None = None
+        self, settings: BenchSettings, dataset: LoadedDataset, bench: Workbench | None = None, runs: Runs | None = None
     ) -> None:
         self.settings = settings
         self.bench = bench or Workbench(settings, [dataset])
         self.dataset = dataset if bench else self.bench.datasets[0]
         self.runs = runs or open_runs(settings, self.bench, [self.dataset])[0][0]
         self.exports = {
-            spec: Exports(run, timeline=settings.timeline, token_view=settings.token_view)
+            spec: RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
             for spec, run in self.runs.items()
         }
         self._places = {spec: self._find_places(spec) for spec in self.bench.lanes}
@@ -102,7 +102,7 @@ class Benchmark:
         release_locks(list(self.runs.values()))
         return conclusions
 
-    def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> Lane:
+    def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
         """One method's part in a repeat; the baseline's answers are the `references` of the others."""
         bench, method = self.bench, self.bench.lanes[spec]
         finished = {name: record for (name, number), record in self._kept[spec].items() if number == repeat}
@@ -115,10 +115,10 @@ class Benchmark:
         if spec in self.exports:
             self.exports[spec].watch(engine)
             sinks.append(self.exports[spec].keep)
-        return Lane(
+        return MethodLane(
             name=spec,
             engine=engine,
-            script=Script(list(self._conversations()), finished),
+            script=ConversationScript(list(self._conversations()), finished),
             decode=lambda ids: str(bench.pair.tokenizer.decode(ids, skip_special_tokens=True)),
             sinks=sinks,
             references=references if method.needs_reference else None,

@@ -7,13 +7,15 @@ from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
 from specbench_kit.methods.base import Method
 from specbench_kit.models.head_library import learned_from
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 Heads = Mapping[str, Path]
 """Folders of the heads, by what they are called among models."""
 
 
-def without_seen(dataset: LoadedDataset, methods: Iterable[Method], settings: Settings, heads: Heads) -> LoadedDataset:
+def without_seen(
+    dataset: LoadedDataset, methods: Iterable[Method], settings: BenchSettings, heads: Heads
+) -> LoadedDataset:
     """The dataset less what its methods learned from: where that is asked for, and where it is a part set apart.
 
     All methods go without, since they are compared on the same prompts.

@@ -55,7 +55,7 @@ class Sources(Timed):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchSettings:
     """Checked when made: a value that makes no sense is an error of one line.
 
     Without a deployment, time is this machine's, or in a replay that of the machine that recorded the trace.

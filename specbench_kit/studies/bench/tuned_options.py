@@ -14,7 +14,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TunedMethod:
     """What a method was set to: tokens per second over the prompts kept for the test, and candidates tried.
 
     `default_tokens_per_s` is None where the method cannot be replayed as it comes.
@@ -27,10 +27,10 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedOptions:
     """Choices by method name, and what they were made on."""
 
-    methods: Mapping[str, Choice]
+    methods: Mapping[str, TunedMethod]
     deployment: str
     batch_size: int
     budget: int
@@ -48,22 +48,22 @@ class Tuned:
         return [f"tuned for {name} {there[name]}, run with {here[name]}" for name in here if here[name] != there[name]]
 
 
-def save(tuned: Tuned, path: Path) -> None:
+def save(tuned: TunedOptions, path: Path) -> None:
     """Write a file, over an older one if there is one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, to_json({"schema": SCHEMA, **asdict(tuned)}))
 
 
-def load(path: Path) -> Tuned:
+def load(path: Path) -> TunedOptions:
     """Read a file, and check every spec in it."""
     try:
         read = json.loads(path.read_text())
         if read.pop("schema") != SCHEMA:
             raise ValueError("it has another schema")
-        methods = {name: Choice(**choice) for name, choice in read.pop("methods").items()}
+        methods = {name: TunedMethod(**choice) for name, choice in read.pop("methods").items()}
         for choice in methods.values():
             parse_method(choice.spec)
-        return Tuned(methods, **read)
+        return TunedOptions(methods, **read)
     except OSError as error:
         raise SkitError(f"--tuned {path}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -27,10 +27,10 @@ from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, usable
 from specbench_kit.studies.bench.conversations import most_tokens
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.bench.latencies import Surroundings
-from specbench_kit.studies.bench.outputs.evidence import Evidence, ServedEvidence
+from specbench_kit.studies.bench.latencies import MeasuredEnvironment
+from specbench_kit.studies.bench.outputs.evidence import LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.seen_prompts import without_seen
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 
 class Workbench:
@@ -42,7 +42,7 @@ class Workbench:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BenchSettings,
         datasets: Sequence[LoadedDataset],
         report: ProgressCallback = lambda *_: None,
         probe: Probe | None = None,
@@ -51,7 +51,7 @@ class Workbench:
         self.probe = probe or probe_here()
         self.server, self.pair = _load(settings)
         self.models = self.pair.describe(provenance.hash_model)
-        self.surroundings = Surroundings(settings, self.pair, self.models, report, self.probe)
+        self.surroundings = MeasuredEnvironment(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
@@ -97,10 +97,10 @@ class Workbench:
             draft_top_n=settings.draft_top_n,
         )
 
-    def _evidence(self) -> "Evidence | ServedEvidence":
+    def _evidence(self) -> "LocalOutputJudge | ServedOutputJudge":
         if self.server is not None:
-            return ServedEvidence(self.server.stated.bitwise)
-        return Evidence(self.pair, self.runners["target"])
+            return ServedOutputJudge(self.server.stated.bitwise)
+        return LocalOutputJudge(self.pair, self.runners["target"])
 
     def sent(self, method: Method) -> dict[str, Any]:
         """What crosses the deployment's link with the verdicts, if anything: `hidden_states` of `run.json`."""
@@ -157,7 +157,7 @@ class Workbench:
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 
 
-def _load(settings: Settings) -> tuple[Server | None, Pair]:
+def _load(settings: BenchSettings) -> tuple[Server | None, Pair]:
     """The target, and those models that the methods' drafters forward; a head that nobody named may be missing."""
     specs, target = chosen(settings), locate(settings.target, "target")
     asked = [(name, named) for spec, named in specs.items() for name in parse_method(spec).drafting.models]

@@ -22,7 +22,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProfilingOutcome:
     """What a run leaves: its folder, what was run, its numbers, and where each role's profile was saved."""
 
     folder: Path
@@ -33,7 +33,7 @@ class Outcome:
     """Why nothing was saved."""
 
 
-def run_profiling(settings: Settings, report: ProgressCallback) -> Outcome:
+def run_profiling(settings: Settings, report: ProgressCallback) -> ProfilingOutcome:
     """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
     place = find_place(settings)
     parts = parts_of(settings)
@@ -58,7 +58,7 @@ def _run_derived(settings: Settings, place: Place, card: Device, parts: Sequence
     return Finished(folder, run, results)
 
 
-def _finish(settings: Settings, finished: Finished) -> Outcome:
+def _finish(settings: Settings, finished: Finished) -> ProfilingOutcome:
     """Judge, save and report; the summary comes last, since a folder without one can be gone on with."""
     from specbench_kit.reports.profile.plots import write_plots
     from specbench_kit.reports.profile.report import render
@@ -74,4 +74,4 @@ def _finish(settings: Settings, finished: Finished) -> Outcome:
     saved: dict[str, Path] = {} if doubts else {profile.role: keep(profile, folder, settings) for profile in profiles}
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "summary.json", to_json(summary))
-    return Outcome(folder, run, summary, saved, doubts)
+    return ProfilingOutcome(folder, run, summary, saved, doubts)

@@ -16,15 +16,15 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.ranks import RankTable, count_ranks
 from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.conversations import Conversation, Script, most_tokens
-from specbench_kit.studies.bench.lanes import Lane
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, most_tokens
+from specbench_kit.studies.bench.lanes import MethodLane
+from specbench_kit.studies.bench.settings import BenchSettings
 
 DEPTHS = 8
 """Tokens of rank 1 in a row after which shares are counted apart."""
 
 
-def measure(settings: Settings, dataset: LoadedDataset, report: CountCallback) -> RankTable:
+def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallback) -> RankTable:
     """Let the target answer a dataset and rank each of its tokens by what the draft model says there.
 
     Every token is judged after the target's own text, so nothing is censored. `report(done, planned)` is called after
@@ -44,7 +44,7 @@ def measure(settings: Settings, dataset: LoadedDataset, report: CountCallback) -
             found.append(ranks_of(draft, answered.prompt_ids, answered.output_ids))
         report(asked, planned)
 
-    lane = Lane(
+    lane = MethodLane(
         name="ranks",
         engine=live_engine(
             Autoregressive(),
@@ -54,7 +54,9 @@ def measure(settings: Settings, dataset: LoadedDataset, report: CountCallback) -
             eos_ids=pair.eos_ids,
             batch_size=settings.batch_size,
         ),
-        script=Script([Conversation(one, pair.tokenizer, settings.max_new_tokens) for one in dataset.prompts], {}),
+        script=ConversationScript(
+            [Conversation(one, pair.tokenizer, settings.max_new_tokens) for one in dataset.prompts], {}
+        ),
         decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
         sinks=[take],
     )

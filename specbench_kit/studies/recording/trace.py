@@ -22,9 +22,9 @@ from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Timed, Watch
-from specbench_kit.studies.bench.conversations import Conversation, Script, most_tokens
-from specbench_kit.studies.bench.lanes import Lane
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, most_tokens
+from specbench_kit.studies.bench.lanes import MethodLane
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
 from specbench_kit.traces.recording import Recorder, slot_length
 from specbench_kit.traces.sharing import Redactor
@@ -33,7 +33,7 @@ from specbench_kit.traces.writing import TraceWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedTrace:
     """A finished trace file; `failed` requests did not fit the context and are not in it."""
 
     path: Path
@@ -45,14 +45,14 @@ class Recorded:
 
 
 def record(
-    settings: Settings,
+    settings: BenchSettings,
     dataset: LoadedDataset,
     path: Path,
     max_draft: int,
     report: CountCallback,
     licence: str | None = None,
     text: bool = True,
-) -> Recorded:
+) -> RecordedTrace:
     """Decode the dataset greedily with the target and write what both models say at every offset.
 
     `report(done, planned)` is called after each request. The header names the `licence`; without `text`, token ids are
@@ -82,7 +82,7 @@ def record(
                 done, offsets = done + 1, offsets + len(answered.output_ids)
             report(done + failed, planned)
 
-        lane = Lane(
+        lane = MethodLane(
             name="recording",
             engine=live_engine(
                 Autoregressive(),
@@ -93,14 +93,14 @@ def record(
                 eos_ids=pair.eos_ids,
                 batch_size=settings.batch_size,
             ),
-            script=Script(conversations, {}),
+            script=ConversationScript(conversations, {}),
             decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
             sinks=[keep],
         )
         while not lane.done:
             for _ in lane.turn(settings.batch_size):
                 pass
-    return Recorded(path, done, offsets, failed, machine_wording.warnings(header.run))
+    return RecordedTrace(path, done, offsets, failed, machine_wording.warnings(header.run))
 
 
 def _draft_runner(pair: Pair, length: int) -> Runner:
@@ -111,7 +111,7 @@ def _draft_runner(pair: Pair, length: int) -> Runner:
 
 
 def _header(
-    settings: Settings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
+    settings: BenchSettings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
     prompt = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
     watch, before = Watch(probe_here(), pair.target.model.device), effort()

@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.serving.options import Rule
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import sweep
 from specbench_kit.studies.serving.building import Builder
@@ -36,4 +36,4 @@ def capacity(options: Mapping[str, Any], told: CountCallback) -> Rows:
 
 def _settings(options: Mapping[str, Any]) -> Settings:
     own = {name: value for name, value in as_tuples(options).items() if name not in RULE - {"objective"}}
-    return Settings(recording=RecordSettings(methods=("autoregressive",)), **own)
+    return Settings(recording=BenchSettings(methods=("autoregressive",)), **own)

@@ -13,7 +13,7 @@ from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.search import Budget, search
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, Settings
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import averaged
 from specbench_kit.studies.reproduction.serving import Rows
@@ -61,7 +61,7 @@ class Learned:
         return {name: extract(part) for name, part in self._split().parts.items()}
 
     def _split(self) -> Split:
-        settings = Settings(
+        settings = BenchSettings(
             methods=("autoregressive",),
             target=self.target,
             draft=self.draft,

@@ -8,7 +8,7 @@ from specbench_kit.core.option import MODELS, RUN, Option
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RerunOptions:
     """Where on this machine lies what a run names by its content; None is to be found without help."""
 
     target: Annotated[str | None, Option("Where the target lies, if that cannot be found.", MODELS)] = None

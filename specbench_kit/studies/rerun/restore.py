@@ -12,8 +12,8 @@ from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.models.catalogue import BUNDLED, Role
 from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.settings import Settings
-from specbench_kit.studies.rerun.options import Places
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.rerun.options import RerunOptions
 
 Fields = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ NEWER_OPTIONS = ("limit", "repeats", "launch", "device", "draft_top_n")
 """Those that not every run names."""
 
 
-def restore_settings(run: Fields, places: Places, out: Path, argv: tuple[str, ...]) -> Settings:
+def restore_settings(run: Fields, places: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
     """What the run was asked to do; an imported run was never asked here."""
     if "config" not in run or "models" not in run or "method" not in run:
         raise SkitError("run.json names no method, models and settings: only runs of skit bench can be run again")
@@ -38,7 +38,9 @@ def restore_settings(run: Fields, places: Places, out: Path, argv: tuple[str, ..
     models: dict[str, Any] = {role: _model(run, role, name) for role, name in given.items() if role in run["models"]}
     deployment = restore(run["deployment"]) if run.get("deployment") else None
     baseline = run["config"]["baseline"]
-    return Settings((run["method"],), **models, **config, baseline=baseline, deployment=deployment, out=out, argv=argv)
+    return BenchSettings(
+        (run["method"],), **models, **config, baseline=baseline, deployment=deployment, out=out, argv=argv
+    )
 
 
 def restore_dataset(run: Fields, data_dir: Path | None) -> LoadedDataset:

@@ -15,9 +15,9 @@ from specbench_kit.studies.bench.opening import open_runs
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.run import Benchmark
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
-from specbench_kit.studies.rerun.options import Places
+from specbench_kit.studies.rerun.options import RerunOptions
 from specbench_kit.studies.rerun.restore import require_same_models, restore_dataset, restore_settings
 
 Fields = Mapping[str, Any]
@@ -28,7 +28,7 @@ COUNTS = ("drafted", "submitted", "accepted", "committed")
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class EqualCount:
     """How many of how many."""
 
     equal: int
@@ -44,8 +44,8 @@ class Differences:
     """
 
     environment: dict[str, tuple[Any, Any]]
-    outputs: Equal
-    rounds: Equal
+    outputs: EqualCount
+    rounds: EqualCount
     missing: int
     time_ratio: float | None
     baseline_time_ratio: float | None
@@ -70,14 +70,16 @@ class Differences:
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class RerunResult:
     """The new run, and how it differs."""
 
     conclusion: Conclusion
     differences: Differences
 
 
-def rerun(path: Path, places: Places, out: Path, argv: tuple[str, ...], report: Callable[[Progress], None]) -> Rerun:
+def rerun(
+    path: Path, places: RerunOptions, out: Path, argv: tuple[str, ...], report: Callable[[Progress], None]
+) -> RerunResult:
     """Run the run in `path` again, into a new one below `out`."""
     first = RunDirectory.find(path)
     settings = restore_settings(first.run, places, out, argv)
@@ -88,10 +90,12 @@ def rerun(path: Path, places: Places, out: Path, argv: tuple[str, ...], report: 
     differences = compare(first, second, conclusion.summary)
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
     second.write_json("rerun.json", differences.to_dict())
-    return Rerun(conclusion, differences)
+    return RerunResult(conclusion, differences)
 
 
-def _run(first: RunDirectory, settings: Settings, places: Places, report: Callable[[Progress], None]) -> Conclusion:
+def _run(
+    first: RunDirectory, settings: BenchSettings, places: RerunOptions, report: Callable[[Progress], None]
+) -> Conclusion:
     dataset = restore_dataset(first.run, places.data_dir)
     bench = Workbench(settings, [dataset])
     try:
@@ -104,7 +108,9 @@ def _run(first: RunDirectory, settings: Settings, places: Places, report: Callab
     return benchmark.conclude()[0]
 
 
-def _replay(first: RunDirectory, settings: Settings, places: Places, report: Callable[[Progress], None]) -> Conclusion:
+def _replay(
+    first: RunDirectory, settings: BenchSettings, places: RerunOptions, report: Callable[[Progress], None]
+) -> Conclusion:
     trace = first.run["trace"]
     path = places.replay or Path(trace["file"])
     if not path.is_file():
@@ -154,9 +160,9 @@ def _rounds(record: RequestRecord) -> list[list[int]]:
     return [[getattr(one, name) for name in COUNTS] for one in record.rounds]
 
 
-def _count(agreements: Iterable[bool]) -> Equal:
+def _count(agreements: Iterable[bool]) -> EqualCount:
     found = list(agreements)
-    return Equal(sum(found), len(found))
+    return EqualCount(sum(found), len(found))
 
 
 def _time_ratio(pairs: Sequence[tuple[RequestRecord, RequestRecord]]) -> float | None:

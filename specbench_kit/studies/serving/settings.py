@@ -14,7 +14,7 @@ from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.sources import parse_odds
 from specbench_kit.serving.systems.base import System, systems
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.axes import with_options
 
 MOST_POINTS = 2000
@@ -72,7 +72,7 @@ class Point:
 class Settings(Simulated):
     """Checked when made; `recording` says how the trace is made where one has to be recorded first."""
 
-    recording: RecordSettings
+    recording: BenchSettings
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

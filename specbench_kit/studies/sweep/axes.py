@@ -13,7 +13,7 @@ DRAFT = "draft."
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SweepAxis:
     """A key and its values: numbers in rising order, others as they were given."""
 
     key: str
@@ -43,19 +43,19 @@ class Axis:
         return self.key.startswith(DRAFT)
 
 
-def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) -> list[Axis]:
+def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) -> list[SweepAxis]:
     """`key=value,value,...` each; where nothing is varied, what the deployment proposes is."""
     axes = [_parse_axis(text) for text in texts]
     if len({axis.key for axis in axes}) < len(axes):
         raise SkitError("a key is given twice: put all its values into one --set")
     if not any(len(axis.values) > 1 for axis in axes):
-        axes += [Axis(key, tuple(values)) for key, values in proposed.items() if key not in {a.key for a in axes}]
+        axes += [SweepAxis(key, tuple(values)) for key, values in proposed.items() if key not in {a.key for a in axes}]
     if not any(len(axis.values) > 1 for axis in axes):
         raise SkitError("nothing to sweep over: give --set with several values, as in link.rtt_s=0.01,0.02,0.04")
     return sorted(axes, key=lambda axis: len(axis.values) == 1)
 
 
-def points(axes: Sequence[Axis]) -> Iterator[Values]:
+def points(axes: Sequence[SweepAxis]) -> Iterator[Values]:
     """Every combination of values; deployments change more slowly than options of methods."""
     ordered = sorted(axes, key=lambda axis: axis.method is not None)
     for combination in product(*(axis.values for axis in ordered)):
@@ -72,9 +72,9 @@ def with_options(spec: str, values: Values) -> str:
     return f"{name}:{written}" if written else name
 
 
-def _parse_axis(text: str) -> Axis:
+def _parse_axis(text: str) -> SweepAxis:
     key, equals, listed = text.partition("=")
     values = [value.strip() for value in listed.split(",")]
     if not (equals and key.strip() and all(values)):
         raise SkitError(f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'")
-    return Axis(key.strip(), tuple(map(parse_value, values)))
+    return SweepAxis(key.strip(), tuple(map(parse_value, values)))

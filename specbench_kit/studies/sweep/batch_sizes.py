@@ -14,13 +14,13 @@ from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchSizePoint:
     """One method at one batch size; `tpot_s` is the mean over requests."""
 
     method: str
@@ -30,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class BatchSizeCurves:
     """What was found, where it lies, and why methods are missing."""
 
     folder: Path
@@ -38,9 +38,11 @@ class Curves:
     left_out: dict[str, str]
 
 
-def run_curves(settings: Settings, sizes: Sequence[int], source: LoadedDataset | Path, report: Report) -> Curves:
+def run_curves(
+    settings: BenchSettings, sizes: Sequence[int], source: LoadedDataset | Path, report: Report
+) -> BatchSizeCurves:
     """Benchmark every size, live on a dataset or on a trace, each into run directories of its own; then the figures."""
-    places: list[Place] = []
+    places: list[BatchSizePoint] = []
     runs: list[str] = []
     left_out: dict[str, str] = {}
     described: dict[str, Any] = {}
@@ -64,10 +66,12 @@ def run_curves(settings: Settings, sizes: Sequence[int], source: LoadedDataset |
     summary = {"places": rows, "runs": runs}
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **about, "argv": list(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))
-    return Curves(folder, summary, left_out)
+    return BatchSizeCurves(folder, summary, left_out)
 
 
-def _bench(settings: Settings, source: LoadedDataset | Path, report: Report) -> tuple[list[Conclusion], dict[str, str]]:
+def _bench(
+    settings: BenchSettings, source: LoadedDataset | Path, report: Report
+) -> tuple[list[Conclusion], dict[str, str]]:
     if isinstance(source, Path):
         return bench_replay(settings, source, report)
     campaign = Campaign(settings, [source], lambda *_: None)
@@ -75,12 +79,12 @@ def _bench(settings: Settings, source: LoadedDataset | Path, report: Report) -> 
     return campaign.conclude(), campaign.bench.left_out
 
 
-def _places(conclusions: Sequence[Conclusion], size: int) -> list[Place]:
+def _places(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
     baselines = [one.summary["baseline"]["overall"] for one in conclusions if one.summary.get("baseline")]
     found = [(BASELINE, baselines[0])] if baselines else []
     found += [(one.summary["method"], one.summary["overall"]) for one in conclusions]
     return [
-        Place(method, size, row["throughput"], row["tpot"]["mean"])
+        BatchSizePoint(method, size, row["throughput"], row["tpot"]["mean"])
         for method, row in found
         if row.get("throughput") and row["tpot"].get("mean")
     ]

@@ -12,7 +12,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
-from specbench_kit.studies.sweep.settings import Point, Settings
+from specbench_kit.studies.sweep.settings import GridPoint, SweepSettings
 from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
@@ -21,7 +21,7 @@ Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One method at one point; `series` is the method as it was given, `spec` as it ran."""
 
     values: Values
@@ -31,10 +31,10 @@ class Row:
 
 
 def replay_grid(
-    settings: Settings, points: Sequence[Point], trace: TraceFile | None, report: CountCallback
-) -> list[Row]:
+    settings: SweepSettings, points: Sequence[GridPoint], trace: TraceFile | None, report: CountCallback
+) -> list[SweepRow]:
     """A row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
-    grid, rows = _Grid(settings, trace), list[Row]()
+    grid, rows = _Grid(settings, trace), list[SweepRow]()
     for done, point in enumerate(points):
         report(done, len(points))
         rows += grid.rows(point)
@@ -42,7 +42,7 @@ def replay_grid(
     return rows
 
 
-def prompts_of(settings: Settings) -> SyntheticPrompts:
+def prompts_of(settings: SweepSettings) -> SyntheticPrompts:
     """What a synthetic pair is asked."""
     asked = settings.recording
     found = SyntheticPrompts(output_tokens=asked.max_new_tokens, batch_size=settings.batch_size, seed=settings.seed)
@@ -53,19 +53,19 @@ def prompts_of(settings: Settings) -> SyntheticPrompts:
 class _Grid:
     """Remembers what it replayed, since an axis need not concern every method."""
 
-    settings: Settings
+    settings: SweepSettings
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
     known: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
     draft: str = ""
 
-    def rows(self, point: Point) -> Iterator[Row]:
+    def rows(self, point: GridPoint) -> Iterator[SweepRow]:
         deployment, self.draft = point.deployment or self._recorded(), point.draft
         for series, spec in {BASELINE: BASELINE, **point.specs}.items():
             key = spec, deployment, "" if spec == BASELINE else point.draft
             if key not in self.known:
                 self.known[key] = self._measure(spec, deployment)
-            yield Row(point.values, series, spec, self.known[key])
+            yield SweepRow(point.values, series, spec, self.known[key])
 
     def _measure(self, spec: str, deployment: Deployment) -> Metrics:
         described, records = describe(deployment), self._replay(spec, deployment)

@@ -13,8 +13,8 @@ from specbench_kit.deployments.description import describe
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.recording.trace import record
-from specbench_kit.studies.sweep.grid import Row, prompts_of, replay_grid
-from specbench_kit.studies.sweep.settings import Point, Settings
+from specbench_kit.studies.sweep.grid import SweepRow, prompts_of, replay_grid
+from specbench_kit.studies.sweep.settings import GridPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import lines, summarise
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
@@ -23,7 +23,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SweepOutcome:
     """What a sweep leaves: its folder, what was run, and its numbers."""
 
     folder: Path
@@ -31,7 +31,7 @@ class Outcome:
     summary: Fields
 
 
-def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Outcome:
+def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> SweepOutcome:
     """Record or read, replay, write. `dataset` is recorded where the settings name no trace."""
     points = settings.points()
     if settings.synthetic:
@@ -50,20 +50,20 @@ def run_sweep(settings: Settings, dataset: LoadedDataset | None, report: Progres
     return _finish(folder, settings, trace, points, rows)
 
 
-def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: ProgressCallback) -> TraceFile:
+def _record(settings: SweepSettings, dataset: LoadedDataset, path: Path, report: ProgressCallback) -> TraceFile:
     record(settings.recording, dataset, path, settings.max_draft, lambda *progress: report("recording", *progress))
     return TraceFile(path)
 
 
-def _folder(settings: Settings, points: Sequence[Point], digest: str) -> Path:
+def _folder(settings: SweepSettings, points: Sequence[GridPoint], digest: str) -> Path:
     deployments = [describe(point.deployment) if point.deployment else None for point in points]
     defining = {**settings.described(), "deployments": deployments, "digest": digest}
     return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
 
 
 def _finish(
-    folder: Path, settings: Settings, trace: TraceFile | None, points: Sequence[Point], rows: list[Row]
-) -> Outcome:
+    folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[GridPoint], rows: list[SweepRow]
+) -> SweepOutcome:
     from specbench_kit.reports.sweep.map import write_map
     from specbench_kit.reports.sweep.plots import write_plots
     from specbench_kit.reports.sweep.report import render
@@ -76,10 +76,10 @@ def _finish(
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
-    return Outcome(folder, run, summary)
+    return SweepOutcome(folder, run, summary)
 
 
-def _describe(settings: Settings, trace: TraceFile | None, points: Sequence[Point]) -> Fields:
+def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[GridPoint]) -> Fields:
     """The content of `run.json`; `deployment` is that of the first point."""
     deployment = points[0].deployment or (recorded(trace.header) if trace else None)
     assert deployment is not None
@@ -103,7 +103,7 @@ def _of_trace(trace: TraceFile) -> Fields:
     }
 
 
-def _of_pair(settings: Settings) -> Fields:
+def _of_pair(settings: SweepSettings) -> Fields:
     count = prompts_of(settings).requests
     return {
         "dataset": {"name": "random tokens", "count": count, "source": "a random generator"},

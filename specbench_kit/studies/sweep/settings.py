@@ -12,9 +12,8 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
-from specbench_kit.studies.sweep.axes import DRAFT, Axis, Values, parse_axes, points, with_options
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points, with_options
 from specbench_kit.studies.sweep.options import SweepOptions
 
 RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
@@ -22,7 +21,7 @@ RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "lim
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GridPoint:
     """One place of the grid. `specs` are the methods as they run here, by the spec that they were given as.
 
     Without a deployment, time is that of the machine that recorded the trace.
@@ -36,7 +35,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(SweepOptions):
+class SweepSettings(SweepOptions):
     """`trace` stands in for recording, which goes by `recording` and drafts up to `max_draft` tokens."""
 
     argv: tuple[str, ...] = ()
@@ -49,10 +48,10 @@ class Settings(SweepOptions):
             raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
 
     @property
-    def recording(self) -> RecordSettings:
+    def recording(self) -> BenchSettings:
         """Of the trace that is recorded first."""
         shared = {name: getattr(self, name) for name in RECORDED}
-        return RecordSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
+        return BenchSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
 
     @property
     def synthetic(self) -> bool:
@@ -64,11 +63,11 @@ class Settings(SweepOptions):
         """What the deployment's file says."""
         return None if self.deployment == LOCAL else find(self.deployment)
 
-    def axes(self) -> list[Axis]:
+    def axes(self) -> list[SweepAxis]:
         """What is varied first, what is only set after it."""
         return parse_axes(self.replaced, self.definition.sweep if self.definition else {})
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[GridPoint]:
         """The whole grid, with every method and deployment checked."""
         series = [spec for spec in self.methods if spec != BASELINE]
         if not series:
@@ -86,7 +85,7 @@ class Settings(SweepOptions):
             "seed": self.seed,
         }
 
-    def _point(self, values: Values, series: Sequence[str], axes: Sequence[Axis]) -> Point:
+    def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> GridPoint:
         specs = {spec: with_options(spec, values) for spec in series}
         for spec in specs.values():
             parse_method(spec)
@@ -94,7 +93,7 @@ class Settings(SweepOptions):
             raise SkitError("two methods come to the same in this sweep: name each --method once")
         fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
         deployment = self.definition.replace(fields).build() if self.definition else None
-        return Point(values, deployment, specs, self._draft(values) if self.synthetic else "")
+        return GridPoint(values, deployment, specs, self._draft(values) if self.synthetic else "")
 
     def _draft(self, values: Values) -> str:
         chosen = {f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": one for key, one in values.items() if key.startswith(DRAFT)}
@@ -104,7 +103,7 @@ class Settings(SweepOptions):
 
 
 def _require_owners(
-    axes: Sequence[Axis], series: Sequence[str], definition: Definition | None, synthetic: bool
+    axes: Sequence[SweepAxis], series: Sequence[str], definition: Definition | None, synthetic: bool
 ) -> None:
     """Refuse options of methods that do not run, and of a deployment or a synthetic pair that is not there."""
     running = {spec.partition(":")[0] for spec in series}

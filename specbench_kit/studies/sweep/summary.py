@@ -9,9 +9,9 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import COLOCATED
 from specbench_kit.studies.bench.lanes import BASELINE
-from specbench_kit.studies.sweep.axes import Axis, with_options
+from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.break_even import break_even
-from specbench_kit.studies.sweep.grid import Row
+from specbench_kit.studies.sweep.grid import SweepRow
 
 Fields = dict[str, Any]
 
@@ -34,26 +34,26 @@ PLAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SweepLine:
     """One method along the first axis, other axes held."""
 
     label: str
     series: str
-    points: Mapping[Value, Row]
+    points: Mapping[Value, SweepRow]
 
 
-def lines(rows: Sequence[Row], axes: Sequence[Axis]) -> list[Line]:
+def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine]:
     """In the order of the rows."""
     along, held = axes[0], axes[1:]
-    found: dict[str, Line] = {}
+    found: dict[str, SweepLine] = {}
     for row in rows:
         label = _label(row, held)
-        found.setdefault(label, Line(label, row.series, {}))
-        found[label] = Line(label, row.series, {**found[label].points, row.values[along.key]: row})
+        found.setdefault(label, SweepLine(label, row.series, {}))
+        found[label] = SweepLine(label, row.series, {**found[label].points, row.values[along.key]: row})
     return list(found.values())
 
 
-def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
+def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> Fields:
     """The content of `summary.json`."""
     methods = [line for line in lines(rows, axes) if line.series != BASELINE]
     return {
@@ -65,9 +65,9 @@ def summarise(rows: Sequence[Row], axes: Sequence[Axis]) -> Fields:
     }
 
 
-def _fastest(rows: Sequence[Row]) -> Iterator[Fields]:
+def _fastest(rows: Sequence[SweepRow]) -> Iterator[Fields]:
     """Of every point the method with the highest speedup, and the next one."""
-    by_place: dict[tuple[Value, ...], list[Row]] = {}
+    by_place: dict[tuple[Value, ...], list[SweepRow]] = {}
     for row in rows:
         by_place.setdefault(tuple(row.values.values()), []).append(row)
     for there in by_place.values():
@@ -82,19 +82,19 @@ def _fastest(rows: Sequence[Row]) -> Iterator[Fields]:
         }
 
 
-def _label(row: Row, held: Sequence[Axis]) -> str:
+def _label(row: SweepRow, held: Sequence[SweepAxis]) -> str:
     values = {axis.key: row.values[axis.key] for axis in held if len(axis.values) > 1}
     spec = with_options(row.series, values)
     fields = [f"{axis.key}={values[axis.key]}" for axis in held if axis.key in values and axis.method is None]
     return ", ".join([spec, *fields])
 
 
-def _at_edge(line: Line) -> bool:
+def _at_edge(line: SweepLine) -> bool:
     """Whether the method drafts beyond a link all along the axis."""
     return all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
 
 
-def _break_even(line: Line, axis: Axis, metric: str) -> Fields:
+def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> Fields:
     """Where a factor of the line passes 1; values that are no numbers have no place in between."""
     speedups = {value: row.overall[metric] for value, row in line.points.items()}
     ahead = [value for value, speedup in speedups.items() if speedup > 1]
@@ -108,7 +108,7 @@ def _break_even(line: Line, axis: Axis, metric: str) -> Fields:
     return {**found, "verdict": numeric.verdict, "crossings": [asdict(one) for one in numeric.crossings]}
 
 
-def _flat(row: Row) -> Fields:
+def _flat(row: SweepRow) -> Fields:
     overall = row.overall
     low, high = overall["intervals"]["speedup"] or (None, None)
     return {

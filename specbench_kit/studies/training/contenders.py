@@ -15,7 +15,7 @@ from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
     Plan,
-    Rounds,
+    RoundArrays,
     Scores,
     fixed_length,
     play,
@@ -32,7 +32,7 @@ DEFAULT_THRESHOLD, DEFAULT_LENGTH = 0.4, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class ThresholdJudge:
     """Scores drafted tokens in 0..1 and drafts on while what the rule makes of them reaches the threshold.
 
     It drafts `longest` tokens at most.
@@ -62,10 +62,10 @@ class Contender:
     kind: Kind
     policy_s: float
     plan: Callable[[Offsets], Plan]
-    judge: Judge | None = None
+    judge: ThresholdJudge | None = None
 
     @classmethod
-    def judging(cls, name: str, kind: Kind, policy_s: float, judge: Judge) -> "Contender":
+    def judging(cls, name: str, kind: Kind, policy_s: float, judge: ThresholdJudge) -> "Contender":
         """One that decides token by token."""
         return cls(name, kind, policy_s, judge.plan, judge)
 
@@ -74,13 +74,13 @@ class Contender:
         """What it spends per drafted token: where every token passes there is nothing to decide."""
         return self.policy_s if self.judge is None or self.judge.threshold else 0.0
 
-    def seconds(self, rounds: Rounds, timing: Timing) -> NDArray[np.float64]:
+    def seconds(self, rounds: RoundArrays, timing: Timing) -> NDArray[np.float64]:
         """Of each of its rounds."""
         return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.paid_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedFamily:
     """A family after its search; `latency` is of single scores, in seconds."""
 
     family: str
@@ -121,7 +121,7 @@ SCALES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chooser:
+class ContenderTuner:
     """Chooses everything about a contender by one rule, on the validation offsets."""
 
     validation: Offsets
@@ -141,10 +141,12 @@ class Chooser:
         """Never wrong, and decides for free."""
         return Contender("oracle", "oracle", 0.0, until_rejection)
 
-    def by_rules(self, trained: Trained) -> tuple[Contender, ...]:
+    def by_rules(self, trained: TrainedFamily) -> tuple[Contender, ...]:
         """A classifier under every rule, WISP's first."""
         policy_s = self.timing.decision_s(trained.latency["median"])
-        tuned = [self._tuned(Judge(trained.score, self.validation.max_draft, rule=rule), policy_s) for rule in RULES]
+        tuned = [
+            self._tuned(ThresholdJudge(trained.score, self.validation.max_draft, rule=rule), policy_s) for rule in RULES
+        ]
         return tuple(
             Contender.judging(trained.family, "classifier", policy_s, judge)
             if judge.rule == PUBLISHED
@@ -191,7 +193,7 @@ class Chooser:
             for count in range(1, self.validation.max_draft + 1)
         ]
 
-    def _tuned(self, judge: Judge, policy_s: float) -> Judge:
+    def _tuned(self, judge: ThresholdJudge, policy_s: float) -> ThresholdJudge:
         """The same judge with threshold and longest draft chosen."""
         scores = judge.decisive(self.validation)
         rows, columns = self.validation.met()
@@ -216,5 +218,5 @@ def feature_score(offsets: Offsets, *, name: str) -> Scores:
     return SCALES[name].to_score(offsets.features((name,))[..., 0].astype(np.float64))
 
 
-def _on_feature(name: str, longest: int) -> Judge:
-    return Judge(partial(feature_score, name=name), longest)
+def _on_feature(name: str, longest: int) -> ThresholdJudge:
+    return ThresholdJudge(partial(feature_score, name=name), longest)

@@ -16,8 +16,8 @@ from specbench_kit.predictors.points import Rule
 from specbench_kit.reports.predictor.plots import Judged
 from specbench_kit.studies.training.contenders import Contender, Kind, family_of
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.pairing import Get, Paired, Sums
-from specbench_kit.studies.training.rounds import Rounds, play, until_rejection
+from specbench_kit.studies.training.pairing import Get, PairedSums, Sums
+from specbench_kit.studies.training.rounds import RoundArrays, play, until_rejection
 from specbench_kit.studies.training.sites import sums_by_prompt
 from specbench_kit.studies.training.theorem import waste_and_bound
 from specbench_kit.studies.training.timing import Timing
@@ -32,7 +32,7 @@ class Played:
     """A contender's rounds on some offsets; `seconds` is of each round, `speed` committed tokens per second."""
 
     contender: Contender
-    rounds: Rounds
+    rounds: RoundArrays
     seconds: Sums
 
     @classmethod
@@ -84,7 +84,7 @@ class Evaluation:
     ) -> None:
         self.offsets, self.leaders, self.timing = offsets, leaders, timing
         self.played = {one.name: Played.on(offsets, one, timing) for one in contenders}
-        self.paired = Paired(self._columns())
+        self.paired = PairedSums(self._columns())
 
     def decoding(self) -> dict[str, Fields]:
         """Each contender's metrics, as `reports.vocabulary` defines them, and how it compares."""
@@ -183,7 +183,7 @@ def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.L
     return columns < offsets.matched[rows], contender.judge.score(offsets)[rows, columns]
 
 
-def to_records(offsets: Offsets, rounds: Rounds, timing: Timing, policy_s: float) -> list[RequestRecord]:
+def to_records(offsets: Offsets, rounds: RoundArrays, timing: Timing, policy_s: float) -> list[RequestRecord]:
     """The rounds as the records of a replay, with modelled seconds; ends of rounds are left out."""
     records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
     columns = (getattr(rounds, column).tolist() for column in COLUMNS)

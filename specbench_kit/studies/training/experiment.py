@@ -9,11 +9,11 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import measure
 from specbench_kit.predictors.points import HERE, Place
 from specbench_kit.predictors.search import Budget, search
-from specbench_kit.studies.training.contenders import Chooser, Contender, Trained
+from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.evaluation import Evaluation, Leaders
 from specbench_kit.studies.training.examples import Split, extract
 from specbench_kit.studies.training.operating_point import OperatingPoint
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.sites import DeploymentTuning
 from specbench_kit.studies.training.timing import Timing
 
@@ -23,13 +23,13 @@ LATENCY_TRIALS = 1000
 
 
 @dataclass(frozen=True)
-class Experiment:
+class TrainingExperiment:
     """Families trained on one split, every contender chosen on its validation part, judged on its test part."""
 
-    settings: Settings
+    settings: PredictorTrainingSettings
     split: Split
     timing: Timing
-    trained: Mapping[str, Trained]
+    trained: Mapping[str, TrainedFamily]
     place: Place = HERE
     elsewhere: Sequence[tuple[Place, Timing]] = ()
     """Further places to choose thresholds for, by speed: another rule knows nothing of a place."""
@@ -38,17 +38,17 @@ class Experiment:
     def site(self) -> DeploymentTuning:
         """Where time is that of the report."""
         return DeploymentTuning(
-            self.place, Chooser(self.split.validation, self.settings.point, self.timing), self.trained
+            self.place, ContenderTuner(self.split.validation, self.settings.point, self.timing), self.trained
         )
 
     @cached_property
     def sites(self) -> tuple[DeploymentTuning, ...]:
         """That one, and the others."""
-        choosers = [(place, Chooser(self.split.validation, FASTEST, timing)) for place, timing in self.elsewhere]
+        choosers = [(place, ContenderTuner(self.split.validation, FASTEST, timing)) for place, timing in self.elsewhere]
         return (self.site, *(DeploymentTuning(place, chooser, self.trained) for place, chooser in choosers))
 
     @property
-    def chooser(self) -> Chooser:
+    def chooser(self) -> ContenderTuner:
         """What thresholds and lengths are chosen by."""
         return self.site.chooser
 
@@ -76,21 +76,23 @@ class Experiment:
 
 
 def train(
-    settings: Settings,
+    settings: PredictorTrainingSettings,
     split: Split,
     timing: Timing,
     report: ProgressCallback,
     place: Place = HERE,
     elsewhere: Sequence[tuple[Place, Timing]] = (),
-) -> Experiment:
+) -> TrainingExperiment:
     """Search every family; thresholds are chosen and judged when the experiment is asked."""
     for name, part in split.parts.items():
         extract(part).require_both_classes(name)
     trained = {family: _train_family(family, settings, split, report) for family in settings.chosen_families}
-    return Experiment(settings, split, timing, trained, place, elsewhere)
+    return TrainingExperiment(settings, split, timing, trained, place, elsewhere)
 
 
-def _train_family(name: str, settings: Settings, split: Split, report: ProgressCallback) -> Trained:
+def _train_family(
+    name: str, settings: PredictorTrainingSettings, split: Split, report: ProgressCallback
+) -> TrainedFamily:
     found = search(
         families.get(name)(),
         extract(split.training, settings.features),
@@ -101,4 +103,4 @@ def _train_family(name: str, settings: Settings, split: Split, report: ProgressC
         settings.space_of(name),
     )
     samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
-    return Trained(name, found, settings.features, measure(found.scorer, samples, LATENCY_TRIALS))
+    return TrainedFamily(name, found, settings.features, measure(found.scorer, samples, LATENCY_TRIALS))

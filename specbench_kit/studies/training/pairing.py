@@ -16,14 +16,14 @@ Get = Callable[[str, str], Sums]
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class PairedEstimate:
     """A quantity and its 95% interval; None where it has no meaning, or too few prompts for an interval."""
 
     value: float | None
     interval: Interval | None
 
 
-class Paired:
+class PairedSums:
     """Sums over the prompts that all contenders share, and over all of them but one."""
 
     def __init__(self, columns: Mapping[tuple[str, str], NDArray[Any]]) -> None:
@@ -34,12 +34,12 @@ class Paired:
         total = np.where(self._sums > 0, self._sums, 1)
         self._weight = (table / total).mean(axis=1)
 
-    def estimate(self, quantity: Callable[[Get], Sums]) -> Estimate:
+    def estimate(self, quantity: Callable[[Get], Sums]) -> PairedEstimate:
         """A quantity of sums; where it is not finite it has no meaning."""
         (value,), without = (self._of(quantity, sums) for sums in (self._sums, self._without))
         if not np.isfinite(value):
-            return Estimate(None, None)
-        return Estimate(float(value), interval_of_estimate(float(value), without, self._weight))
+            return PairedEstimate(None, None)
+        return PairedEstimate(float(value), interval_of_estimate(float(value), without, self._weight))
 
     def _of(self, quantity: Callable[[Get], Sums], sums: NDArray[np.float64]) -> Sums:
         with np.errstate(divide="ignore", invalid="ignore"):

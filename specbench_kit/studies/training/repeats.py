@@ -8,15 +8,15 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.search import Found, Trial
-from specbench_kit.studies.training.contenders import Contender, Trained
+from specbench_kit.studies.training.contenders import Contender, TrainedFamily
 from specbench_kit.studies.training.examples import SHARES, Split, extract, split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment
+from specbench_kit.studies.training.experiment import TrainingExperiment
 from specbench_kit.studies.training.offsets import Offsets
 
 Fields = dict[str, Any]
 
 
-def repeat(experiment: Experiment, offsets: Offsets, count: int, report: CountCallback) -> Fields:
+def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback) -> Fields:
     """Geometric means of speed ratios over `count` trainings, the one at hand among them, with 95% intervals.
 
     Each has a split and a training seed of its own and chooses family, rule, thresholds and lengths anew; hyper-
@@ -31,7 +31,9 @@ def repeat(experiment: Experiment, offsets: Offsets, count: int, report: CountCa
     }
 
 
-def _experiments(experiment: Experiment, offsets: Offsets, count: int, report: CountCallback) -> Iterator[Experiment]:
+def _experiments(
+    experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback
+) -> Iterator[TrainingExperiment]:
     yield experiment
     for number in range(1, count):
         seed = experiment.settings.seed + number
@@ -46,21 +48,21 @@ def _has_both(split: Split) -> bool:
     return all(part.any() and not part.all() for part in labels)
 
 
-def _trained_anew(experiment: Experiment, split: Split, seed: int) -> Experiment:
+def _trained_anew(experiment: TrainingExperiment, split: Split, seed: int) -> TrainingExperiment:
     trained = {name: _refit(one, split, seed) for name, one in experiment.trained.items()}
     return replace(
         experiment, settings=replace(experiment.settings, seed=seed), split=split, trained=trained, elsewhere=()
     )
 
 
-def _refit(trained: Trained, split: Split, seed: int) -> Trained:
+def _refit(trained: TrainedFamily, split: Split, seed: int) -> TrainedFamily:
     train, valid = (extract(part, trained.names) for part in (split.training, split.validation))
     params = trained.found.best.params
     scorer = families.get(trained.family)().fit(train, valid, params, seed)
     return replace(trained, found=Found(scorer, Trial(params, 0.0), ()))
 
 
-def _ratios(experiment: Experiment) -> dict[str, float]:
+def _ratios(experiment: TrainingExperiment) -> dict[str, float]:
     """Of speeds on the test part, between those that a user has to choose from."""
     leaders, test, timing = experiment.leaders, experiment.split.test, experiment.timing
     by_name: dict[str, Contender] = {one.name: one for one in experiment.contenders}

@@ -21,7 +21,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundArrays:
     """The rounds of all requests, in order; `offset` is where each starts, as a row of the offsets."""
 
     offset: Integers
@@ -73,7 +73,7 @@ def seconds_of_each(offsets: Offsets, plans: Plan, seconds: NDArray[np.float64])
     return total
 
 
-def play(offsets: Offsets, plan: Plan) -> Rounds:
+def play(offsets: Offsets, plan: Plan) -> RoundArrays:
     """The rounds from each request's first offset to its end; exactly those of `traces.replay.replay`."""
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
@@ -84,4 +84,4 @@ def play(offsets: Offsets, plan: Plan) -> Rounds:
         here = (here + committed[here])[goes_on]
         visited.append(here)
     at = np.sort(np.concatenate(visited))
-    return Rounds(at, plan.drafted[at], plan.submitted[at], accepted[at], committed[at])
+    return RoundArrays(at, plan.drafted[at], plan.submitted[at], accepted[at], committed[at])

@@ -19,12 +19,12 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.pair import identify, require_same_pair
 from specbench_kit.studies.training.repeats import repeat
 from specbench_kit.studies.training.saving import Price, make_predictors, save_predictors
-from specbench_kit.studies.training.settings import MAX_DRAFT, Settings
+from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.replay import recorded
@@ -34,7 +34,7 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PredictorTrainingOutcome:
     """What a training run leaves: its folder, what was run, its numbers, and the saved predictors by family."""
 
     folder: Path
@@ -45,7 +45,9 @@ class Outcome:
     """Why nothing was saved."""
 
 
-def run_training(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Outcome:
+def run_training(
+    settings: PredictorTrainingSettings, dataset: LoadedDataset | None, report: ProgressCallback
+) -> PredictorTrainingOutcome:
     """Record or read, split, train, evaluate, write. `dataset` is recorded where the settings name no trace."""
     if dataset is not None:
         pair = identify(settings.target, settings.draft)
@@ -62,20 +64,22 @@ def run_training(settings: Settings, dataset: LoadedDataset | None, report: Prog
     return _finish(folder, trace, pair, experiment, repeats, failed=asked - len(trace))
 
 
-def _places(settings: Settings, trace: TraceFile, offsets: Offsets) -> list[tuple[Place, Timing]]:
+def _places(settings: PredictorTrainingSettings, trace: TraceFile, offsets: Offsets) -> list[tuple[Place, Timing]]:
     """Whose time counts, that of the report first."""
     context = round(float(offsets.context.mean()))
     deployments = (settings.deployment, *settings.elsewhere)
     return [(place_of(one), Timing.of(trace.header, one, context)) for one in deployments]
 
 
-def _record(settings: Settings, dataset: LoadedDataset, path: Path, report: ProgressCallback) -> TraceFile:
+def _record(
+    settings: PredictorTrainingSettings, dataset: LoadedDataset, path: Path, report: ProgressCallback
+) -> TraceFile:
     max_draft = settings.max_draft or MAX_DRAFT
     record(settings.recording(), dataset, path, max_draft, lambda done, planned: report("recording", done, planned))
     return TraceFile(path)
 
 
-def _open(settings: Settings) -> tuple[TraceFile, PairHashes]:
+def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     """The trace and its pair; where models are named, they have to be these, and else need not be at hand."""
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
@@ -87,7 +91,7 @@ def _open(settings: Settings) -> tuple[TraceFile, PairHashes]:
     return trace, pair
 
 
-def _cut(offsets: Offsets, settings: Settings, trace: TraceFile) -> Offsets:
+def _cut(offsets: Offsets, settings: PredictorTrainingSettings, trace: TraceFile) -> Offsets:
     wanted, recorded = settings.max_draft or offsets.max_draft, offsets.max_draft
     if wanted > recorded:
         raise SkitError(
@@ -97,7 +101,7 @@ def _cut(offsets: Offsets, settings: Settings, trace: TraceFile) -> Offsets:
     return offsets.cut(wanted)
 
 
-def _folder(settings: Settings, pair: PairHashes, dataset: str, digest: str) -> Path:
+def _folder(settings: PredictorTrainingSettings, pair: PairHashes, dataset: str, digest: str) -> Path:
     defining = {**settings.described(), "pair": pair.short, "digest": digest}
     return unused_folder(settings.out, "train-predictor", dataset, defining)
 
@@ -107,8 +111,8 @@ def _dataset_of(trace: TraceFile) -> Fields:
 
 
 def _finish(
-    folder: Path, trace: TraceFile, pair: PairHashes, experiment: Experiment, repeats: Fields, failed: int
-) -> Outcome:
+    folder: Path, trace: TraceFile, pair: PairHashes, experiment: TrainingExperiment, repeats: Fields, failed: int
+) -> PredictorTrainingOutcome:
     """Numbers, plots, report and predictors; `failed` requests did not fit the context and are not in the trace."""
     from specbench_kit.reports.predictor.plots import write_plots
     from specbench_kit.reports.predictor.report import render
@@ -123,10 +127,10 @@ def _finish(
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "run.json", to_json(run))
     write_text(folder / "summary.json", to_json(summary))
-    return Outcome(folder, run, summary, saved, doubts)
+    return PredictorTrainingOutcome(folder, run, summary, saved, doubts)
 
 
-def _describe(trace: TraceFile, settings: Settings, failed: int) -> Fields:
+def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int) -> Fields:
     """The content of `run.json`; `machine` is how quiet it was when the steps were timed that tuning goes by."""
     machine = trace.header.run.get("machine", []) if settings.timed_here else []
     return {

@@ -1,4 +1,4 @@
-"""Trained families as artefacts on disk."""
+"""TrainedFamily families as artefacts on disk."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from specbench_kit.predictors import artefact, library
 from specbench_kit.predictors.artefact import Predictor
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.studies.training.contenders import Trained
-from specbench_kit.studies.training.experiment import Experiment
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.contenders import TrainedFamily
+from specbench_kit.studies.training.experiment import TrainingExperiment
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceHeader
 
@@ -31,13 +31,13 @@ class Price(NamedTuple):
         timed, cpu = recorded(header).predictor_origin, (header.run.get("hardware") or {}).get("cpu", "some machine")
         return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone" if header.statistics_s else "")
 
-    def decision_s(self, trained: Trained) -> float:
+    def decision_s(self, trained: TrainedFamily) -> float:
         """Of a classifier."""
         return self.statistics_s + trained.latency["median"] if self.statistics_s else 0.0
 
 
 def make_predictors(
-    experiment: Experiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str, price: Price
+    experiment: TrainingExperiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str, price: Price
 ) -> dict[str, Predictor]:
     """An artefact per family; `created` is common to all, `provenance` says where the examples came from."""
     judges = {one.name: one.judge for one in experiment.contenders if one.judge and one.kind == "classifier"}
@@ -72,7 +72,7 @@ def _metrics(summary: Fields, family: str) -> dict[str, Any]:
 
 
 def save_predictors(
-    predictors: Mapping[str, Predictor], folder: Path, settings: Settings, *, elsewhere: bool = True
+    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, *, elsewhere: bool = True
 ) -> dict[str, Path]:
     """Save all to the run's folder and, if `elsewhere`, to where the settings say; returns the latter."""
     for family, predictor in predictors.items():
@@ -87,7 +87,7 @@ def save_predictors(
     return places
 
 
-def _place(predictor: Predictor, settings: Settings) -> Path | None:
+def _place(predictor: Predictor, settings: PredictorTrainingSettings) -> Path | None:
     if settings.save_to is not None:
         return settings.save_to if predictor.recommended else None
     if settings.name is not None:

@@ -8,8 +8,7 @@ from specbench_kit.predictors.base import Space, families
 from specbench_kit.predictors.points import LOCAL
 from specbench_kit.predictors.search import Budget
 from specbench_kit.predictors.spaces import changed_spaces
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER
-from specbench_kit.studies.bench.settings import Settings as RecordSettings
+from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.studies.training.options import TrainingOptions
 
@@ -18,7 +17,7 @@ MAX_DRAFT = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(TrainingOptions):
+class PredictorTrainingSettings(TrainingOptions):
     """Checked when made. `trace` stands in for recording; without `max_draft` its own is used. Without a deployment,
     time is that of the machine that recorded the trace. Thresholds are chosen for the deployments `elsewhere`, too.
     The training is repeated so that `repeats` splits and seeds say how certain its worth is.
@@ -67,11 +66,11 @@ class Settings(TrainingOptions):
         """What is searched, by hyper-parameter."""
         return {**families.get(family).space, **changed_spaces(self.space).get(family, {})}
 
-    def recording(self) -> RecordSettings:
+    def recording(self) -> BenchSettings:
         """The same for the recording of a trace."""
         shared = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
         fields = {name: getattr(self, name) for name in shared}
-        return RecordSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
+        return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
 
     def described(self) -> dict[str, object]:
         """What decides the outcome, besides models and data."""

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.predictors.points import Place, Point
-from specbench_kit.studies.training.contenders import Chooser, Contender, Trained
+from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.pairing import Paired, Sums
-from specbench_kit.studies.training.rounds import Rounds, play
+from specbench_kit.studies.training.pairing import PairedSums, Sums
+from specbench_kit.studies.training.rounds import RoundArrays, play
 
 Fields = dict[str, Any]
 
@@ -22,8 +22,8 @@ class DeploymentTuning:
     """A place, and the classifiers with thresholds and lengths chosen for its time."""
 
     place: Place
-    chooser: Chooser
-    trained: Mapping[str, Trained]
+    chooser: ContenderTuner
+    trained: Mapping[str, TrainedFamily]
 
     @cached_property
     def by_rules(self) -> Mapping[str, tuple[Contender, ...]]:
@@ -46,7 +46,7 @@ class DeploymentTuning:
         published, best = self.by_rules[family][0], self.fastest(family)
         fixed, confidence = chooser.best_fixed(), chooser.best_confidence()
         rivals = {"published": published, "best": best, "confidence": confidence, "oracle": chooser.oracle}
-        paired = Paired({(name, "s"): self._seconds(one, test) for name, one in {**rivals, "fixed": fixed}.items()})
+        paired = PairedSums({(name, "s"): self._seconds(one, test) for name, one in {**rivals, "fixed": fixed}.items()})
 
         def over_fixed(name: str) -> Fields:
             return asdict(paired.estimate(lambda get: get("fixed", "s") / get(name, "s")))
@@ -70,7 +70,7 @@ def _choice(one: Contender) -> Fields:
     return {"threshold": one.judge.threshold, "longest": one.judge.longest} if one.judge else {}
 
 
-def sums_by_prompt(offsets: Offsets, rounds: Rounds, values: "NDArray[Any] | Sequence[float]") -> Sums:
+def sums_by_prompt(offsets: Offsets, rounds: RoundArrays, values: "NDArray[Any] | Sequence[float]") -> Sums:
     """Of what the rounds have, one number for each prompt."""
     _, place = np.unique(offsets.conversation[rounds.offset], return_inverse=True)
     return np.bincount(place, weights=values).astype(np.float64)

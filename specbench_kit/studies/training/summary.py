@@ -5,16 +5,16 @@ from math import prod
 from typing import Any
 
 from specbench_kit.predictors.scoring import calibration
-from specbench_kit.studies.training.contenders import Contender, Trained
+from specbench_kit.studies.training.contenders import Contender, TrainedFamily
 from specbench_kit.studies.training.description import acceptance_curves, correlations, describe_split
 from specbench_kit.studies.training.evaluation import labels_and_scores
 from specbench_kit.studies.training.examples import extract
-from specbench_kit.studies.training.experiment import Experiment
+from specbench_kit.studies.training.experiment import TrainingExperiment
 
 Fields = dict[str, Any]
 
 
-def summarise(experiment: Experiment) -> Fields:
+def summarise(experiment: TrainingExperiment) -> Fields:
     """The content of `summary.json`; every number is on the test prompts unless its key says otherwise."""
     evaluation, leaders = experiment.evaluation, experiment.leaders
     training = extract(experiment.split.training)
@@ -41,7 +41,7 @@ def summarise(experiment: Experiment) -> Fields:
     }
 
 
-def _trained(trained: Trained, experiment: Experiment) -> Fields:
+def _trained(trained: TrainedFamily, experiment: TrainingExperiment) -> Fields:
     found = trained.found
     return {
         "features": list(trained.names),
@@ -54,7 +54,7 @@ def _trained(trained: Trained, experiment: Experiment) -> Fields:
     }
 
 
-def _contender(one: Contender, experiment: Experiment) -> Fields:
+def _contender(one: Contender, experiment: TrainingExperiment) -> Fields:
     return {
         "name": one.name,
         "kind": one.kind,
@@ -65,6 +65,6 @@ def _contender(one: Contender, experiment: Experiment) -> Fields:
     }
 
 
-def _calibration(name: str, experiment: Experiment) -> Fields:
+def _calibration(name: str, experiment: TrainingExperiment) -> Fields:
     bins = calibration(*labels_and_scores(experiment.split.test, experiment.evaluation.played[name].contender))
     return {field: getattr(bins, field).tolist() for field in ("mean_score", "accepted_share", "count")}

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from specbench_kit.studies.training.contenders import Judge
+from specbench_kit.studies.training.contenders import ThresholdJudge
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.rounds import Rounds
+from specbench_kit.studies.training.rounds import RoundArrays
 
 
-def waste_and_bound(offsets: Offsets, rounds: Rounds, judge: Judge) -> dict[str, Any]:
+def waste_and_bound(offsets: Offsets, rounds: RoundArrays, judge: ThresholdJudge) -> dict[str, Any]:
     """Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), beside the measured E[W], over the judge's rounds.
 
     K is the judge's longest draft, R the place of a round's first token that the target rejects, FP(r) the share of

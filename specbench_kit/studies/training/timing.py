@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Link
 from specbench_kit.studies.training.offsets import Integers, Offsets
-from specbench_kit.studies.training.rounds import Plan, Rounds, play, seconds_of_each
+from specbench_kit.studies.training.rounds import Plan, RoundArrays, play, seconds_of_each
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceHeader
 
@@ -52,7 +52,7 @@ class Timing:
         """Of a method that leaves the whole answer to the verifier."""
         return replace(self, link_s=())
 
-    def seconds(self, rounds: Rounds, policy_s: float) -> NDArray[np.float64]:
+    def seconds(self, rounds: RoundArrays, policy_s: float) -> NDArray[np.float64]:
         """Of each round, when deciding costs `policy_s` per drafted token."""
         return self._seconds(rounds.drafted, rounds.submitted, policy_s)
 

@@ -12,14 +12,14 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned_options import Choice, Tuned
+from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(TuningOptions):
+class TuningSettings(TuningOptions):
     """`budget` candidates of every method, its defaults among them, are replayed on every other request of a trace."""
 
     deployment: Deployment | None = None
@@ -32,7 +32,7 @@ class Settings(TuningOptions):
             raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
 
 
-def tune(settings: Settings, report: ProgressCallback) -> tuple[Tuned, dict[str, str]]:
+def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
     """The best candidates, and why other methods have none."""
     trace = TraceFile(settings.trace)
     requests = list(trace)
@@ -41,7 +41,7 @@ def tune(settings: Settings, report: ProgressCallback) -> tuple[Tuned, dict[str,
             f"the trace {settings.trace} holds {len(requests)} requests: tuning takes 2 or more, for two parts"
         )
     stand = _Stand(settings, trace, requests[::2], requests[1::2])
-    found: dict[str, Choice] = {}
+    found: dict[str, TunedMethod] = {}
     left_out: dict[str, str] = {}
     for spec, named in expand(settings.methods, baseline=True).items():
         if named and ":" in spec:
@@ -54,7 +54,7 @@ def tune(settings: Settings, report: ProgressCallback) -> tuple[Tuned, dict[str,
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
     about = {"dataset": trace.said("dataset"), "models": trace.said("models"), "requests": len(requests)}
     run = {**about, "trace": provenance.hash_file(trace.path), "seed": settings.seed, "argv": list(settings.argv)}
-    return Tuned(found, stand.deployment.name, settings.batch_size, settings.budget, run), left_out
+    return TunedOptions(found, stand.deployment.name, settings.batch_size, settings.budget, run), left_out
 
 
 def candidates(name: str, budget: int, seed: int) -> list[str]:
@@ -72,13 +72,17 @@ class _Stand:
     """Where candidates are tried: on the requests for choosing, then on those for telling."""
 
     def __init__(
-        self, settings: Settings, trace: TraceFile, choosing: Sequence[RequestTrace], telling: Sequence[RequestTrace]
+        self,
+        settings: TuningSettings,
+        trace: TraceFile,
+        choosing: Sequence[RequestTrace],
+        telling: Sequence[RequestTrace],
     ) -> None:
         self.settings, self.trace = settings, trace
         self.choosing, self.telling = choosing, telling
         self.deployment = settings.deployment or recorded(trace.header)
 
-    def choose(self, name: str, report: ProgressCallback) -> Choice:
+    def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """The fastest candidate; one that the trace does not serve is passed over."""
         specs = candidates(name, self.settings.budget, self.settings.seed)
         speeds: dict[str, float] = {}
@@ -93,7 +97,7 @@ class _Stand:
             raise refused[0]
         best = max(speeds, key=speeds.__getitem__)
         default = self.tokens_per_s(name, self.telling) if name in speeds else None
-        return Choice(best, len(speeds), self.tokens_per_s(best, self.telling), default)
+        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.telling), default)
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
         """Committed tokens over the time in which all requests were answered."""

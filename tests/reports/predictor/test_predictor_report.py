@@ -15,9 +15,9 @@ from specbench_kit.reports.predictor.advice import RATIOS, advice
 from specbench_kit.reports.predictor.plots import write_plots
 from specbench_kit.reports.predictor.report import render
 from specbench_kit.studies.training.examples import split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
 
@@ -32,9 +32,9 @@ RUN: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25)))
-    settings = Settings(families=("logistic", "xgboost"), trials=2)
+    settings = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
     timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
     far = replace(timing, link_s=(0.1,) * 7)
     split = split_by_prompt(offsets, 0)
@@ -42,7 +42,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def summary(experiment: Experiment) -> dict[str, Any]:
+def summary(experiment: TrainingExperiment) -> dict[str, Any]:
     parts = summarise(experiment) | {"repeats": {"count": 1}}
     found: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
     return found
@@ -148,7 +148,9 @@ def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> N
     assert "there is no gap to close" in text
 
 
-def test_plots_are_pictures(experiment: Experiment, summary: dict[str, Any], tmp_path: Path, report: str) -> None:
+def test_plots_are_pictures(
+    experiment: TrainingExperiment, summary: dict[str, Any], tmp_path: Path, report: str
+) -> None:
     write_plots(tmp_path / "plots", summary, experiment.evaluation.judged(), "made")
     written = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert written == sorted(re.findall(r"\(plots/(\w+\.png)\)", report))

@@ -20,7 +20,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
 from specbench_kit.studies.bench.outputs.exports import MOST_PAGES
 from specbench_kit.studies.bench.run import Benchmark
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
 VOID = ("meta", "wbr", "br")
@@ -275,7 +275,7 @@ def test_a_run_has_pages_if_they_are_asked_for(tiny: TinyPair, tmp_path: Path) -
 def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) -> None:
     dataset = load(str(prompts(tmp_path)), data_dir=None, allow_sample=False, limit=None, seed=0)
     shared: dict[str, Any] = {"device": "cpu", "max_new_tokens": 8, "baseline": False, "token_view": True}
-    asked = Settings(("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared)
+    asked = BenchSettings(("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared)
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
@@ -286,7 +286,7 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
     first.conclude()
     (run,) = (tmp_path / "out").iterdir()
     assert "1 of 1 finished requests" in (run / "tokens/index.html").read_text()
-    resumed = Benchmark(Settings(**{**{f: getattr(asked, f) for f in asked.__slots__}, "resume": True}), dataset)
+    resumed = Benchmark(BenchSettings(**{**{f: getattr(asked, f) for f in asked.__slots__}, "resume": True}), dataset)
     resumed.run(lambda _: None)
     resumed.conclude()
     assert "3 of 3 finished requests" in (run / "tokens/index.html").read_text()

@@ -15,19 +15,19 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.runs.directory import config_key
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.training.pair import identify
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
 DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)]
 
 
-def settings(tiny: TinyPair, out: Path, *methods: str, **options: object) -> Settings:
-    made = Settings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
+def settings(tiny: TinyPair, out: Path, *methods: str, **options: object) -> BenchSettings:
+    made = BenchSettings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
     return replace(made, **options)  # type: ignore[arg-type]
 
 
-def prepare(asked: Settings, rows: Rows = QUESTIONS) -> Benchmark:
+def prepare(asked: BenchSettings, rows: Rows = QUESTIONS) -> Benchmark:
     asked.out.mkdir(exist_ok=True)
     file = write_rows(asked.out / "prompts.jsonl", *rows)
     return Benchmark(asked, load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0))
@@ -208,7 +208,7 @@ def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path)
 )
 def test_settings_that_make_no_sense_are_refused(option: str, value: object, reason: str) -> None:
     with pytest.raises(SkitError, match=reason):
-        replace(Settings(("fixed-k",)), **{option: value})  # type: ignore[arg-type]
+        replace(BenchSettings(("fixed-k",)), **{option: value})  # type: ignore[arg-type]
 
 
 def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tiny: TinyPair, tmp_path: Path) -> None:

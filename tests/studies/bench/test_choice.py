@@ -6,7 +6,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.choice import expand, usable
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
 
 def only_chains(spec: str) -> Method:
@@ -47,7 +47,7 @@ def test_one_setting_is_run_once_however_it_is_named() -> None:
 
 
 def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
-    ready, left_out = usable(Settings(("all",)), only_chains)
+    ready, left_out = usable(BenchSettings(("all",)), only_chains)
     assert {"fixed-k", "threshold", "oracle"} <= set(ready)
     assert left_out == dict.fromkeys(("specdecpp", "specedge", "specinfer", "specpipe"), "no trees here")
 
@@ -58,12 +58,12 @@ def test_a_reason_does_not_name_its_method_again() -> None:
             raise SkitError(f"{spec}: not here")
         return parse_method(spec)
 
-    assert set(usable(Settings(("all",)), nothing_but_fixed)[1].values()) == {"not here"}
+    assert set(usable(BenchSettings(("all",)), nothing_but_fixed)[1].values()) == {"not here"}
 
 
 def test_what_was_named_and_cannot_run_is_an_error() -> None:
     with pytest.raises(SkitError, match="no trees here"):
-        usable(Settings(("all", "specinfer")), only_chains)
+        usable(BenchSettings(("all", "specinfer")), only_chains)
 
 
 def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
@@ -71,4 +71,4 @@ def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
         raise SkitError(f"not {spec}")
 
     with pytest.raises(SkitError, match="no method can run here: adaedl: not adaedl; adaspec: not adaspec; banditspec"):
-        usable(Settings(("all",)), nothing)
+        usable(BenchSettings(("all",)), nothing)

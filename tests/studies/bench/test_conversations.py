@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.studies.bench.conversations import Conversation, Script, most_tokens
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, most_tokens
 
 QUESTION = Prompt("q", "maths", ("How many?",))
 DIALOGUE = Prompt("d", "chat", ("Who?", "And why?", "Really?"))
@@ -98,7 +98,7 @@ def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(pro
 
 
 def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) -> None:
-    script = Script([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {})
+    script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {})
     first, other = script.take()
     assert (first.id, other.id) == ("d/1", "q")
     assert list(script.take()) == []
@@ -112,7 +112,7 @@ def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) ->
 
 def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: Any) -> None:
     finished = {"d/1": RequestRecord("d/1", "chat", [], text="Me."), "q": RequestRecord("q", "maths", [])}
-    script = Script([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], finished)
+    script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], finished)
     (second,) = script.take()
     assert texts(tokenizer, [second]) == {"d/2": "<|begin|>user: Who?\nassistant: Me.\nuser: And why?\nassistant: "}
     script.finish(record(second, "Because."))
@@ -121,4 +121,4 @@ def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: Any) -> 
 
 def test_a_script_of_finished_conversations_asks_nothing(tokenizer: Any) -> None:
     finished = {name: RequestRecord(name, "chat", []) for name in ("d/1", "d/2", "d/3")}
-    assert list(Script([Conversation(DIALOGUE, tokenizer, 7)], finished).take()) == []
+    assert list(ConversationScript([Conversation(DIALOGUE, tokenizer, 7)], finished).take()) == []

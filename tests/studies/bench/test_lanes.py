@@ -12,8 +12,8 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.bench.conversations import Conversation, Script
-from specbench_kit.studies.bench.lanes import Lane, run_in_turns
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
+from specbench_kit.studies.bench.lanes import MethodLane, run_in_turns
 
 PROMPTS = [Prompt(f"q{i}", "test", ("How many?" + "?" * i,)) for i in range(5)]
 DIALOGUES = [Prompt(name, "test", (f"{name}, who?", "And why?")) for name in "abc"]
@@ -37,16 +37,16 @@ def make_lane(
     batch_size: int = 1,
     references: Mapping[str, RequestRecord] | None = None,
     finished: Mapping[str, RequestRecord] | None = None,
-) -> tuple[Lane, dict[str, RequestRecord]]:
+) -> tuple[MethodLane, dict[str, RequestRecord]]:
     """A lane and the place that its records go to."""
     method, kept = parse_method(spec), dict(finished or {})
     engine = live_engine(method, *runners, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=batch_size)
-    script = Script([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], kept)
+    script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], kept)
     sink = lambda record: kept.update({record.request_id: record})  # noqa: E731
-    return Lane(spec, engine, script, tokenizer.decode, [sink], references), kept
+    return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), kept
 
 
-def order(*lanes: Lane, turn: int) -> list[tuple[str, str]]:
+def order(*lanes: MethodLane, turn: int) -> list[tuple[str, str]]:
     return [(lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn)]
 
 

@@ -16,7 +16,7 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.sources import of_trace
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.interchange.importing import Names, import_trace
 from specbench_kit.traces.replay import ready, replay
 from specbench_kit.traces.trace import TraceFile
@@ -204,7 +204,7 @@ def test_all_leaves_out_who_drafts_longer_than_was_recorded(tmp_path: Path) -> N
     """What draws long drafts at last is left out then, and what was finished before it is kept."""
     rows = [offsets(f"q{n}", [4] * 40) for n in range(2)]
     trace = imported(tmp_path, "specdecode-bench", *rows)
-    asked = Settings(("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False)
+    asked = BenchSettings(("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False)
     conclusions, left_out = bench_replay(asked, trace.path, lambda _: None)
     assert "fixed-k:k=3" in {one.summary["method"] for one in conclusions}
     assert "the trace holds drafts of 3 tokens" in left_out["goodput"]

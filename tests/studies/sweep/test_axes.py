@@ -3,34 +3,34 @@
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.sweep.axes import Axis, parse_axes, points, with_options
+from specbench_kit.studies.sweep.axes import SweepAxis, parse_axes, points, with_options
 
 
 def test_axes_are_read_and_what_varies_comes_first() -> None:
     axes = parse_axes(["link.jitter_s=0.01", "link.rtt_s=0.04,0.02", "fixed-k.k=1,2"], {})
     assert axes == [
-        Axis("link.rtt_s", (0.02, 0.04)),
-        Axis("fixed-k.k", (1, 2)),
-        Axis("link.jitter_s", (0.01,)),
+        SweepAxis("link.rtt_s", (0.02, 0.04)),
+        SweepAxis("fixed-k.k", (1, 2)),
+        SweepAxis("link.jitter_s", (0.01,)),
     ]
     assert [axis.method for axis in axes] == [None, "fixed-k", None]
 
 
 def test_without_any_the_deployments_proposal_is_taken() -> None:
     proposed = {"link.rtt_s": [0.1, 0.2]}
-    assert parse_axes([], proposed) == [Axis("link.rtt_s", (0.1, 0.2))]
+    assert parse_axes([], proposed) == [SweepAxis("link.rtt_s", (0.1, 0.2))]
     assert parse_axes(["link.seed=1"], proposed)[0].key == "link.rtt_s"
     assert [axis.key for axis in parse_axes(["fixed-k.k=1,2"], proposed)] == ["fixed-k.k"]
 
 
 def test_only_numbers_are_points_on_a_line() -> None:
-    assert Axis("link.rtt_s", (2, 0.5)).numbers == [0.5, 2.0]
-    assert Axis("drafter.placement", ("server", "edge")).numbers == []
-    assert Axis("threshold.adaptive", (True, False)).numbers == []
+    assert SweepAxis("link.rtt_s", (2, 0.5)).numbers == [0.5, 2.0]
+    assert SweepAxis("drafter.placement", ("server", "edge")).numbers == []
+    assert SweepAxis("threshold.adaptive", (True, False)).numbers == []
 
 
 def test_points_are_every_combination() -> None:
-    found = list(points([Axis("fixed-k.k", (1, 2)), Axis("link.rtt_s", (0.1, 0.2))]))
+    found = list(points([SweepAxis("fixed-k.k", (1, 2)), SweepAxis("link.rtt_s", (0.1, 0.2))]))
     assert [(point["link.rtt_s"], point["fixed-k.k"]) for point in found] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
 
 

@@ -12,19 +12,19 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.batch_curve.plots import _groups
 from specbench_kit.reports.batch_curve.report import render
-from specbench_kit.studies.bench.settings import Settings
-from specbench_kit.studies.sweep.batch_sizes import Curves, run_curves
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
 
 
 @pytest.fixture(scope="module")
-def curves(tmp_path_factory: pytest.TempPathFactory) -> Curves:
+def curves(tmp_path_factory: pytest.TempPathFactory) -> BatchSizeCurves:
     folder = tmp_path_factory.mktemp("curves")
     trace = write_trace(folder / "trace.parquet", made_requests(4), MODELS).path
-    settings = Settings(("fixed-k:k=2",), deployment=replace(DEPLOYMENT), out=folder)
+    settings = BenchSettings(("fixed-k:k=2",), deployment=replace(DEPLOYMENT), out=folder)
     return run_curves(settings, (1, 4), trace, lambda _: None)
 
 
-def test_every_method_has_a_place_at_every_size(curves: Curves) -> None:
+def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None:
     places = curves.summary["places"]
     assert [(one["method"], one["batch_size"]) for one in places] == [
         ("autoregressive", 1),
@@ -38,7 +38,7 @@ def test_every_method_has_a_place_at_every_size(curves: Curves) -> None:
     assert together["tpot_s"] > alone["tpot_s"]
 
 
-def test_what_is_written(curves: Curves) -> None:
+def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert {one.name for one in curves.folder.rglob("*.*")} == {
         "curves.csv",
         "report.md",

@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from specbench_kit.reports.sweep.wording import headline
-from specbench_kit.studies.sweep.axes import Axis
-from specbench_kit.studies.sweep.grid import Row
+from specbench_kit.studies.sweep.axes import SweepAxis
+from specbench_kit.studies.sweep.grid import SweepRow
 from specbench_kit.studies.sweep.summary import summarise
 
 
-def row(rtt_s: float, speedup: float, units: int) -> Row:
+def row(rtt_s: float, speedup: float, units: int) -> SweepRow:
     overall: dict[str, Any] = {"speedup": speedup, "speedup_units": units, "intervals": {"speedup": None}}
     overall |= {"ttft": {"mean": 1.0}, "tpot": {"mean": 1.0, "p95": 1.0}, "phase_seconds": {}}
-    return Row({"link.rtt_s": rtt_s}, "wisp", "wisp", overall)
+    return SweepRow({"link.rtt_s": rtt_s}, "wisp", "wisp", overall)
 
 
 @pytest.mark.parametrize(("units", "verdict"), [(5, "too few prompts to tell"), (6, "in part")])
 def test_break_even_needs_six_prompts(units: int, verdict: str) -> None:
     rows = [row(0.01, 1.5, units), row(0.1, 0.5, units)]
-    (found,) = summarise(rows, [Axis("link.rtt_s", (0.01, 0.1))])["break_even"]
+    (found,) = summarise(rows, [SweepAxis("link.rtt_s", (0.01, 0.1))])["break_even"]
     assert found["verdict"] == verdict
     assert ("too few prompts" in headline(found, [0.01, 0.1])) is (units < 6)
     assert bool(found["crossings"]) is (units >= 6)

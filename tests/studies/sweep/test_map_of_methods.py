@@ -3,9 +3,13 @@
 from pathlib import Path
 
 from specbench_kit.reports.sweep.map import write_map
-from specbench_kit.studies.sweep.axes import Axis
+from specbench_kit.studies.sweep.axes import SweepAxis
 
-AXES = [Axis("draft.ranks", ("0.5+0.2", "0.9")), Axis("link.rtt_s", (0.01, 0.2)), Axis("link.jitter_s", (0.0,))]
+AXES = [
+    SweepAxis("draft.ranks", ("0.5+0.2", "0.9")),
+    SweepAxis("link.rtt_s", (0.01, 0.2)),
+    SweepAxis("link.jitter_s", (0.0,)),
+]
 FASTEST = {("0.5+0.2", 0.01): "specinfer", ("0.9", 0.01): "fixed-k:k=4", ("0.9", 0.2): "autoregressive"}
 
 

@@ -9,14 +9,14 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_tr
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Place
 from specbench_kit.predictors.scoring import confusion
-from specbench_kit.studies.training.contenders import SCALES, Chooser, Contender, Judge, feature_score
+from specbench_kit.studies.training.contenders import SCALES, Contender, ContenderTuner, ThresholdJudge, feature_score
 from specbench_kit.studies.training.evaluation import labels_and_scores
 from specbench_kit.studies.training.examples import Split, split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.studies.training.rounds import fixed_length, until_below, until_below_each
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
@@ -29,16 +29,16 @@ def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
 
 
 @pytest.fixture(scope="module")
-def experiment(offsets: Offsets) -> Experiment:
-    settings = Settings(families=("logistic", "xgboost"), trials=1)
+def experiment(offsets: Offsets) -> TrainingExperiment:
+    settings = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=1)
     return train(settings, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
 
 
 def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
-    return list(Chooser(offsets, point, timing).rivals())
+    return list(ContenderTuner(offsets, point, timing).rivals())
 
 
-def judge_of(contenders: list[Contender], feature: str) -> Judge:
+def judge_of(contenders: list[Contender], feature: str) -> ThresholdJudge:
     (judge,) = [one.judge for one in contenders if one.kind == "feature" and one.name.startswith(feature)]
     assert judge is not None
     return judge
@@ -71,14 +71,16 @@ def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_v
 def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None:
     """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
     for statistics_s in (0.0, 1e-4, 1e-2):
-        chooser = Chooser(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
+        chooser = ContenderTuner(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
         speeds = {one.name: chooser.speed(one) for one in chooser.rivals() if one.kind in ("feature", "fixed")}
         fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
         assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
     assert {one.paid_s for one in chooser.rivals() if one.kind == "feature"} == {0.0}
 
 
-def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(experiment: Experiment) -> None:
+def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(
+    experiment: TrainingExperiment,
+) -> None:
     rules = experiment.site.by_rules["logistic"]
     assert [one.judge.rule for one in rules if one.judge] == list(RULES)
     assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
@@ -97,7 +99,7 @@ def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
         assert together == pytest.approx(alone, rel=1e-12)
 
 
-def test_each_place_has_points_of_its_own(experiment: Experiment) -> None:
+def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> None:
     """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
     far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
     there = replace(experiment, elsewhere=[(Place("far", "digest"), far)]).sites[1]
@@ -148,11 +150,11 @@ def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
     assert SCALES["margin"].condition("margin", NEVER) == "margin: nothing passes"
 
 
-def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: Experiment) -> None:
-    other = Experiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
+def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: TrainingExperiment) -> None:
+    other = TrainingExperiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
     assert other.leaders == experiment.leaders
     assert [c.name for c in other.contenders] == [c.name for c in experiment.contenders]
 
 
-def split_without_test(experiment: Experiment) -> Split:
+def split_without_test(experiment: TrainingExperiment) -> Split:
     return replace(experiment.split, test=experiment.split.training)

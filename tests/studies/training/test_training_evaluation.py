@@ -7,28 +7,28 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.training.contenders import Judge, family_of, feature_score
+from specbench_kit.studies.training.contenders import ThresholdJudge, family_of, feature_score
 from specbench_kit.studies.training.examples import extract, split_by_prompt
-from specbench_kit.studies.training.experiment import Experiment, train
+from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import read_offsets
-from specbench_kit.studies.training.pairing import Paired
+from specbench_kit.studies.training.pairing import PairedSums
 from specbench_kit.studies.training.rounds import play
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.theorem import waste_and_bound
 from specbench_kit.studies.training.timing import Timing
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
-SETTINGS = Settings(families=("logistic", "xgboost"), trials=2)
+SETTINGS = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
     return train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
 
 
-def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Experiment) -> None:
+def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: TrainingExperiment) -> None:
     decoding = experiment.evaluation.decoding()
     fixed, oracle = decoding[experiment.leaders.fixed], decoding["oracle"]
     assert fixed["gap_closed"] == {"value": 0.0, "interval": None}
@@ -41,7 +41,7 @@ def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Exper
         assert found["regret"]["value"] == pytest.approx(1 - found["throughput"] / oracle["throughput"])
 
 
-def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: Experiment) -> None:
+def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: TrainingExperiment) -> None:
     decoding = experiment.evaluation.decoding()
     for found in decoding.values():
         for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
@@ -51,7 +51,7 @@ def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: E
             assert low <= ratio["value"] <= high
 
 
-def test_every_contender_commits_the_whole_output(experiment: Experiment) -> None:
+def test_every_contender_commits_the_whole_output(experiment: TrainingExperiment) -> None:
     for found in experiment.evaluation.decoding().values():
         assert found["tokens"] == len(experiment.split.test)
         assert found["wasted_tokens"] == found["drafted"] - found["accepted"]
@@ -59,12 +59,12 @@ def test_every_contender_commits_the_whole_output(experiment: Experiment) -> Non
         assert found["wdt_paper"] == pytest.approx((found["submitted"] - found["accepted"]) * DRAFT_S)
 
 
-def test_the_oracle_sends_nothing_that_is_rejected(experiment: Experiment) -> None:
+def test_the_oracle_sends_nothing_that_is_rejected(experiment: TrainingExperiment) -> None:
     oracle = experiment.evaluation.decoding()["oracle"]
     assert (oracle["acceptance_rate"], oracle["wdt_paper"]) == (1.0, 0.0)
 
 
-def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> None:
+def test_a_classifier_pays_for_statistics_and_score(experiment: TrainingExperiment) -> None:
     for one in experiment.contenders:
         if one.kind in ("classifier", "variant"):
             assert one.policy_s == TIMING.statistics_s + experiment.trained[family_of(one)].latency["median"]
@@ -72,7 +72,7 @@ def test_a_classifier_pays_for_statistics_and_score(experiment: Experiment) -> N
             assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
 
 
-def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experiment) -> None:
+def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: TrainingExperiment) -> None:
     decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
     leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier},send_last=true"
     assert decoding[leader]["throughput"] <= without["deciding_for_free"]
@@ -80,7 +80,7 @@ def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Experi
     assert without["last_token_sent"] == pytest.approx(decoding[sending]["throughput"])
 
 
-def test_classification_counts_every_test_example(experiment: Experiment) -> None:
+def test_classification_counts_every_test_example(experiment: TrainingExperiment) -> None:
     labels = extract(experiment.split.test).labels
     found = experiment.evaluation.classification()
     assert set(found) == {one.name for one in experiment.line_up if one.judge}
@@ -91,18 +91,18 @@ def test_classification_counts_every_test_example(experiment: Experiment) -> Non
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
 @pytest.mark.parametrize("longest", [1, 4, MAX_DRAFT])
-def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, experiment: Experiment) -> None:
+def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, experiment: TrainingExperiment) -> None:
     offsets = experiment.split.training
     for name in ("confidence", "entropy", "logit_std"):
-        judge = Judge(partial(feature_score, name=name), longest, threshold)
+        judge = ThresholdJudge(partial(feature_score, name=name), longest, threshold)
         found = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
         assert 0 <= found["wasted_per_round"] <= found["bound"] + 1e-12
         assert found["bound"] == pytest.approx(sum(term["term"] for term in found["terms"]))
 
 
-def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: Experiment) -> None:
+def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: TrainingExperiment) -> None:
     offsets = experiment.split.training
-    judge = Judge(partial(feature_score, name="confidence"), MAX_DRAFT, 0.0)
+    judge = ThresholdJudge(partial(feature_score, name="confidence"), MAX_DRAFT, 0.0)
     rounds = play(offsets, judge.plan(offsets))
     found = waste_and_bound(offsets, rounds, judge)
     rejected = offsets.matched[rounds.offset]
@@ -113,22 +113,22 @@ def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: Experiment
 def test_intervals_are_paired_over_prompts() -> None:
     """Twice the seconds on every prompt is a ratio of exactly two, without an interval, however prompts differ."""
     seconds = np.random.default_rng(0).lognormal(0, 2, 30)
-    paired = Paired({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
+    paired = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
     found = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
     assert (found.value, found.interval) == (pytest.approx(2), None)
-    noisy = Paired({("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)})
+    noisy = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)})
     low, high = noisy.estimate(lambda get: get("b", "seconds") / get("a", "seconds")).interval or (0, 0)
     assert 1.5 < low < 2 < high < 2.5
 
 
 def test_a_quantity_without_meaning_or_with_one_prompt_has_no_interval() -> None:
-    nothing = Paired({("a", "x"): np.zeros(5)}).estimate(lambda get: get("a", "x") / get("a", "x"))
+    nothing = PairedSums({("a", "x"): np.zeros(5)}).estimate(lambda get: get("a", "x") / get("a", "x"))
     assert (nothing.value, nothing.interval) == (None, None)
-    single = Paired({("a", "x"): np.ones(1)}).estimate(lambda get: get("a", "x"))
+    single = PairedSums({("a", "x"): np.ones(1)}).estimate(lambda get: get("a", "x"))
     assert (single.value, single.interval) == (1.0, None)
 
 
-def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: Experiment) -> None:
+def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: TrainingExperiment) -> None:
     again = train(SETTINGS, experiment.split, TIMING, lambda *_: None)
     for name, trained in experiment.trained.items():
         assert trained.found.trials == again.trained[name].found.trials
@@ -137,7 +137,7 @@ def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment
         )
 
 
-def test_the_summary_describes_the_data(experiment: Experiment) -> None:
+def test_the_summary_describes_the_data(experiment: TrainingExperiment) -> None:
     summary = summarise(experiment)
     assert [part["prompts"] for part in summary["split"].values()] == [18, 6, 6]
     curve = summary["acceptance_by_feature"]["confidence"]

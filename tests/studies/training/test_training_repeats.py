@@ -12,14 +12,14 @@ from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.experiment import train
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.studies.training.repeats import repeat
-from specbench_kit.studies.training.settings import Settings
+from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
 
 
 def test_repeats_split_train_and_choose_anew(tmp_path_factory: pytest.TempPathFactory) -> None:
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(15)))
     timing, told = Timing(DRAFT_S, VERIFY_S, 1e-4), list[tuple[int, int]]()
-    settings = Settings(families=("logistic",), trials=1)
+    settings = PredictorTrainingSettings(families=("logistic",), trials=1)
     experiment = train(settings, split_by_prompt(offsets, 0), timing, lambda *_: None)
     found = repeat(experiment, offsets, 4, lambda *step: told.append(step))
     assert (found["count"], told) == (4, [(1, 3), (2, 3), (3, 3)])

@@ -18,9 +18,9 @@ from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.predictor.wording import headline
 from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.studies.bench.seen_prompts import count_seen, without_seen
-from specbench_kit.studies.bench.settings import Settings
+from specbench_kit.studies.bench.settings import BenchSettings
 
-SETTINGS = Settings(("fixed-k",))
+SETTINGS = BenchSettings(("fixed-k",))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.choice import chosen
-from specbench_kit.studies.bench.settings import Settings as BenchSettings
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import load, save
-from specbench_kit.studies.tuning.run import Settings, candidates, tune
+from specbench_kit.studies.tuning.run import TuningSettings, candidates, tune
 
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
 """Where longer drafts pay."""
@@ -26,8 +26,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_trace(tmp_path_factory.mktemp("trace") / "trace.parquet", made_requests(6), MODELS).path
 
 
-def settings(trace: Path, *names: str, budget: int = 5) -> Settings:
-    return Settings(methods=names, trace=trace, deployment=FAR, budget=budget)
+def settings(trace: Path, *names: str, budget: int = 5) -> TuningSettings:
+    return TuningSettings(methods=names, trace=trace, deployment=FAR, budget=budget)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in methods.all().items() if kind.grid])

@@ -22,7 +22,7 @@ from specbench_kit.runs.resumption import spans_interruption
 TEXT = ("md",)
 
 
-class Evidence(Protocol):
+class OutputJudge(Protocol):
     """Judges a run's outputs."""
 
     def judge(
@@ -31,7 +31,7 @@ class Evidence(Protocol):
         """The parts `lossless` and `sampling` of its summary."""
 
 
-class Quality(Protocol):
+class AnswerJudge(Protocol):
     """Judges what a run's answers are worth."""
 
     def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, Any]:
@@ -47,24 +47,24 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class RunRecords:
     """The records of a run, as its files have them."""
 
     records: list[RequestRecord]
     baseline: list[RequestRecord]
 
     @classmethod
-    def read(cls, run: RunDirectory) -> "Written":
+    def read(cls, run: RunDirectory) -> "RunRecords":
         """From its files."""
         return cls(run.records(), run.baseline_records())
 
 
 def conclude(
     runs: Sequence[RunDirectory],
-    evidence: Evidence,
+    evidence: OutputJudge,
     decode: Callable[[list[int]], str] | None,
-    read: Callable[[RunDirectory], Written] = Written.read,
-    quality: Quality | None = None,
+    read: Callable[[RunDirectory], RunRecords] = RunRecords.read,
+    quality: AnswerJudge | None = None,
 ) -> list[Conclusion]:
     """Write report and summary of every run, whose records `read` gives.
 
@@ -87,11 +87,11 @@ def write_report(
     conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Callable[[list[int]], str] | None = None
 ) -> None:
     """A run's report, in its own folder."""
-    _write_report(conclusion, Written.read(conclusion.directory), formats, decode)
+    _write_report(conclusion, RunRecords.read(conclusion.directory), formats, decode)
 
 
 def _write_report(
-    conclusion: Conclusion, written: Written, formats: Sequence[str], decode: Callable[[list[int]], str] | None
+    conclusion: Conclusion, written: RunRecords, formats: Sequence[str], decode: Callable[[list[int]], str] | None
 ) -> None:
     run = conclusion.directory
     found = Run(run.path, run.run, written.records, written.baseline, conclusion.summary)
@@ -101,7 +101,7 @@ def _write_report(
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 
 
-def _summarise(run: RunDirectory, written: Written, evidence: Evidence, oracle: float | None) -> dict[str, Any]:
+def _summarise(run: RunDirectory, written: RunRecords, evidence: OutputJudge, oracle: float | None) -> dict[str, Any]:
     records, baseline, method = written.records, written.baseline, parse_method(run.run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
     deployment = run.run.get("deployment")

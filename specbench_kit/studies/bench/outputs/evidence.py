@@ -22,7 +22,7 @@ Records = Sequence[RequestRecord]
 Verdicts = dict[str, Any]
 
 
-class Evidence:
+class LocalOutputJudge:
     """Judges outputs by the models that made them."""
 
     def __init__(self, pair: Pair, target: Runner) -> None:
@@ -60,14 +60,14 @@ class Evidence:
         return sampler.probabilities(whole(model, record, self._pair.vocabulary))
 
 
-class ServedEvidence:
+class ServedOutputJudge:
     """Of a target elsewhere only its own plain decoding is known: outputs have to be the same, token for token."""
 
     def __init__(self, bitwise: bool) -> None:
         self._bitwise = bitwise
 
     def judge(self, run: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
-        """As `Evidence`; of drafts drawn at random nothing can be said without the target's probabilities."""
+        """As `LocalOutputJudge`; of drafts drawn at random nothing can be said without the target's probabilities."""
         sampler = _sampler(run["config"])
         if not baseline or (not sampler.greedy and draws_drafts(method)):
             return {"lossless": None, "sampling": None}
@@ -83,11 +83,11 @@ class _Different:
         return Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
 
 
-class ReplayEvidence:
+class ReplayOutputJudge:
     """A replay gives the outputs of its trace: there is nothing that rounding could change."""
 
     def judge(self, run: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
-        """As `Evidence`; any divergence is damage."""
+        """As `LocalOutputJudge`; any divergence is damage."""
         found = summarise_checks(check_all(records, baseline, _Intact())) if baseline else None
         return {"lossless": found, "sampling": None}
 

@@ -18,7 +18,7 @@ MOST_PAGES = 100
 """Of the token view: the first requests to finish."""
 
 
-class Exports:
+class RunExports:
     """Watches the loop of one method and writes what was asked for into its run directory."""
 
     def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:

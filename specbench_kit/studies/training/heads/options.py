@@ -44,7 +44,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class HeadTrainingSettings:
     """What a head is trained for and from; without `layers` it reads those that the format takes."""
 
     limit: Annotated[int | None, Option("Number of prompts, drawn by --seed; all if left out.", RUN)] = 2000

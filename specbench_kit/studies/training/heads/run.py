@@ -23,7 +23,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.training.heads.fit import Text, batched, fit, judge, new_head
-from specbench_kit.studies.training.heads.options import Recipe, Settings
+from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
 from specbench_kit.traces.trace import TOKEN_IDS, TraceFile
 
 SET_APART = 0.1
@@ -31,14 +31,14 @@ FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedHead:
     """Where a head lies, and `agreement`: how often its first, second, ... token in a row is the target's."""
 
     folder: Path
     summary: dict[str, Any]
 
 
-def train_head(settings: Settings, dataset: LoadedDataset | None, report: ProgressCallback) -> Trained:
+def train_head(settings: HeadTrainingSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> TrainedHead:
     """Train a head on the target's greedy answers; `dataset` is answered where the settings name no trace."""
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     target, recipe = pair.target.model, settings.recipe
@@ -60,10 +60,12 @@ def train_head(settings: Settings, dataset: LoadedDataset | None, report: Progre
         "parameters": sum(weight.numel() for name, weight in head.named_parameters() if "embed" not in name),
     }
     _write_record(folder, settings, pair, dataset, summary)
-    return Trained(folder, summary)
+    return TrainedHead(folder, summary)
 
 
-def _answered(settings: Settings, pair: Pair, dataset: LoadedDataset, report: ProgressCallback) -> Iterator[Text]:
+def _answered(
+    settings: HeadTrainingSettings, pair: Pair, dataset: LoadedDataset, report: ProgressCallback
+) -> Iterator[Text]:
     """The first turns of the prompts, with the target's greedy answers."""
     asked = (Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
     requests = [request for one in asked if (request := one.next_request()) is not None]
@@ -87,7 +89,7 @@ def _answered(settings: Settings, pair: Pair, dataset: LoadedDataset, report: Pr
             yield from _text(record.prompt_ids, record.output_ids)
 
 
-def _recorded(settings: Settings, pair: Pair) -> Iterator[Text]:
+def _recorded(settings: HeadTrainingSettings, pair: Pair) -> Iterator[Text]:
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
     trace.header.require(TOKEN_IDS, "a head learns from the text of answers")
@@ -113,7 +115,7 @@ def _agreement(head: Any, target: Any, texts: Sequence[Text], recipe: Recipe) ->
     return [round(share, 4) for share in found]
 
 
-def _learned_from(settings: Settings, dataset: LoadedDataset | None) -> dict[str, Any]:
+def _learned_from(settings: HeadTrainingSettings, dataset: LoadedDataset | None) -> dict[str, Any]:
     """What is told of a head's prompts: see `learned_from`."""
     if dataset is not None:
         return {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
@@ -124,7 +126,7 @@ def _learned_from(settings: Settings, dataset: LoadedDataset | None) -> dict[str
 
 
 def _write_record(
-    folder: Path, settings: Settings, pair: Pair, dataset: LoadedDataset | None, summary: dict[str, Any]
+    folder: Path, settings: HeadTrainingSettings, pair: Pair, dataset: LoadedDataset | None, summary: dict[str, Any]
 ) -> None:
     record = {
         "models": pair.describe(provenance.hash_model),
