@@ -40,7 +40,7 @@ def _decode(setting: Setting, specs: Sequence[str]) -> dict[str, Metrics]:
 
 
 def _per_verification(found: Mapping[str, Metrics], depth: int, tree: str, chain: str) -> list[Figure]:
-    tokens = {spec: found[spec]["tokens_per_verify"] for spec in (tree, chain)}
+    tokens = {spec: found[spec]["acceptance_length"] for spec in (tree, chain)}
     return [
         Figure(f"depth {depth}: tokens per verification, fixed-k", tokens[chain], "tokens"),
         Figure(f"depth {depth}: tokens per verification, specedge", tokens[tree], "tokens", Bound(least=tokens[chain])),

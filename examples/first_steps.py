@@ -17,7 +17,7 @@ for line in result.warnings:
     print(line)
 print(result.headline)
 table = result.to_pandas()
-print(table[["method", "speedup", "speedup_low", "speedup_high", "tokens_per_verify", "lossless_errors"]])
+print(table[["method", "speedup", "speedup_low", "speedup_high", "acceptance_length", "lossless_errors"]])
 
 # %% [markdown]
 # ## The same tokens over a link

@@ -22,7 +22,7 @@ COLUMNS = [
     "as it comes",
     "tuned",
     "options",
-    "tokens / verification",
+    "acceptance length",
     "acceptance",
     "drafted / token",
     "reported",
@@ -44,8 +44,8 @@ def interval(row: pandas.Series) -> str:
 
 
 def gained_and_cost(row: pandas.Series) -> list[str]:
-    """Tokens per verification, acceptance, and drafted tokens for each of the answer."""
-    numbers = (row["tokens_per_verify"], row["acceptance_rate"], row["drafted"] / row["tokens"])
+    """Return the acceptance length, the acceptance rate, and drafted tokens for each of the answer."""
+    numbers = (row["acceptance_length"], row["acceptance_rate"], row["drafted"] / row["tokens"])
     forms = ("{:.2f}", "{:.0%}", "{:.2f}")
     return ["–" if pandas.isna(one) else form.format(one) for form, one in zip(forms, numbers, strict=True)]
 
@@ -74,7 +74,8 @@ def document(folder: Path, names: Sequence[str]) -> str:
         "# As they come, and tuned",
         "Speedup over plain decoding with its 95% interval, greedy, one request at a time. Options were chosen by "
         "`skit tune` with one budget for all, on prompts of the train split; those of the test split decide here. "
-        "Tokens per verification, acceptance and drafted tokens per token are the tuned method's. Methods "
+        "Acceptance length (committed tokens per verification), acceptance and drafted tokens per token are the tuned "
+        "method's. Methods "
         "without options, and those that cannot be replayed, are the same in both columns.",
     ]
     for name in names:

@@ -43,6 +43,9 @@ def test_every_method_and_metric_has_its_page() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
     pages = dict(made["pages"]())
     assert {f"methods/{name}.md" for name in methods.all()} <= pages.keys()
-    assert "| `tokens_per_verify` | number | committed tokens / rounds" in pages["metrics.md"]
+    assert (
+        "| `acceptance_length` | number | committed tokens per verification: committed tokens / rounds"
+        in pages["metrics.md"]
+    )
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]

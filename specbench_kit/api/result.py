@@ -73,7 +73,7 @@ class Result:
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:
-        columns = ("speedup (95%)", "tokens / verify", "acceptance", "throughput", "TPOT", "lossless")
+        columns = ("speedup (95%)", "acceptance length", "acceptance", "throughput", "TPOT", "lossless")
         lines = [["method", *columns]]
         lines += [[name, *(wording.COLUMNS[one](row) for one in columns)] for name, row in self._all.overall.items()]
         table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)

@@ -31,7 +31,7 @@ class Comparing:
     columns: Annotated[
         str,
         Option(
-            "Columns of the tables of methods, with commas: speedup, headroom, throughput, tokens-per-verify, "
+            "Columns of the tables of methods, with commas: speedup, headroom, throughput, acceptance-length, "
             "acceptance, draft-efficiency, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, lossless."
         ),
     ] = ""

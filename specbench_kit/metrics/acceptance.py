@@ -9,7 +9,7 @@ from specbench_kit.metrics.statistics import interval_of_ratio, ratio_of_sums
 from specbench_kit.metrics.units import Units
 
 RATIOS = {
-    "tokens_per_verify": ("committed", "rounds"),
+    "acceptance_length": ("committed", "rounds"),
     "acceptance_rate": ("accepted", "submitted"),
     "draft_efficiency": ("accepted", "drafted"),
     "server_tokens_per_busy_second": ("committed", "verify_s"),
@@ -18,8 +18,8 @@ RATIOS = {
 PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
 """The same, where anything was drafted while the target verified."""
 EXPECTED_RATIOS = {
-    "expected_per_verify": ("expected", "expecting"),
-    "accepted_per_verify": ("accepted_expecting", "expecting"),
+    "expected_accepted_length": ("expected", "expecting"),
+    "accepted_length": ("accepted_expecting", "expecting"),
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """The same, where the policy decides by chances of acceptance."""
@@ -60,9 +60,9 @@ def pooled(rounds: Rounds) -> Metrics:
     values: Metrics = {
         name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in _pairs(rounds).items()
     }
-    for name in ("tokens_per_verify", "acceptance_rate"):
+    for name in ("acceptance_length", "acceptance_rate"):
         values[f"{name}_request_mean"] = _request_mean(*map(rounds.per_request, RATIOS[name]))
-    values["tokens_per_verify_sd"] = known(float(np.std(rounds["committed"]))) if rounds.count else None
+    values["acceptance_length_sd"] = known(float(np.std(rounds["committed"]))) if rounds.count else None
     return values
 
 

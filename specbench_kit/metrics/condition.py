@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.renamed import current_name
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
@@ -42,10 +43,10 @@ DETAILS = {
 }
 """What must follow the names of metrics that are several numbers."""
 COUNTED = (
-    *("finished", "failed", "rounds", "tokens", "drafted", "submitted", "accepted", "tokens_per_verify"),
+    *("finished", "failed", "rounds", "tokens", "drafted", "submitted", "accepted", "acceptance_length"),
     *(
-        "tokens_per_verify_sd",
-        "tokens_per_verify_request_mean",
+        "acceptance_length_sd",
+        "acceptance_length_request_mean",
         "acceptance_rate",
         "acceptance_rate_request_mean",
         "draft_efficiency",
@@ -74,7 +75,7 @@ class Condition:
             raise SkitError(
                 f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'"
             )
-        metric, detail = found["metric"], found["detail"]
+        metric, detail = current_name(found["metric"], "--fail-if"), found["detail"]
         _check(text, metric, detail)
         units = UNITS.get(UNIT_OF.get(metric, "count"), {"": 1})
         if found["unit"] not in units:

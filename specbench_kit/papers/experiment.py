@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.renamed import current_name
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
@@ -130,6 +131,7 @@ def _published(table: Fields) -> Iterator[Published]:
     values: Sequence[Any] = table.get("values", [single] * len(places))
     if len(values) != len(places):
         raise SkitError(f"{table['series']}, {table['metric']}: {len(values)} values for {len(places)} places")
+    metric = current_name(table["metric"], f"published figures of {table['series']}")
     for place, value in zip(places, values, strict=True):
         number = None if value is False else float(value)
-        yield Published(table["series"], table["metric"], number, {**where, **place}, table.get("note", ""), bound)
+        yield Published(table["series"], metric, number, {**where, **place}, table.get("note", ""), bound)

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_lined
+from specbench_kit.core.renamed import with_current_names
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs import fields
@@ -116,7 +117,7 @@ class RunDirectory:
     def summary(self) -> dict[str, Any]:
         """The content of `summary.json`; nothing where it was not written yet."""
         path = self.path / "summary.json"
-        return read_object(path) if path.exists() else {}
+        return with_current_names(read_object(path), str(path)) if path.exists() else {}
 
     def amend(self, **facts: Any) -> None:
         """Write `run.json` anew with facts that were not known when the run was made."""

@@ -118,7 +118,7 @@ def _group(responses: _Responses, rounds: _Rounds, of: Mask, rounds_of: Mask) ->
         "slow_round_rate": _share(rounds.slow, judged_rounds),
         "throughput": float(committed.sum()) / responses.window_s,
         "goodput": float(responses.tokens[met].sum()) / responses.window_s,
-        "tokens_per_verify": _mean(committed[rounds.verified[rounds_of]]),
+        "acceptance_length": _mean(committed[rounds.verified[rounds_of]]),
         "submitted_per_verify": _mean(submitted[rounds.verified[rounds_of]]),
         "speed": _spread(responses.tokens[finished] / lasted_s),
         "ttft_s": _spread(responses.first_s[finished] - responses.start_s[finished]),

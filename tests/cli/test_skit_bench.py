@@ -208,7 +208,7 @@ def test_the_baseline_alone_has_a_report(prompts: Path, tiny: TinyPair, tmp_path
     assert done.returncode == 0, done.stderr
     run = the_run(tmp_path)
     summary = read_object(run / "summary.json")
-    assert (summary["overall"]["tokens_per_verify"], summary["overall"]["drafted"]) == (1.0, 0)
+    assert (summary["overall"]["acceptance_length"], summary["overall"]["drafted"]) == (1.0, 0)
     assert not (run / "baseline.jsonl").exists()
     assert "# `autoregressive` on prompts" in (run / "report.md").read_text()
 

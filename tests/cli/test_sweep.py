@@ -117,7 +117,7 @@ def test_options_of_methods_are_swept_too(trace: Path, tmp_path: Path) -> None:
     """Without a deployment, on the recording machine's time; methods that an axis does not concern stay level."""
     methods = ["--method", "fixed-k", "--method", "threshold:max_draft=6"]
     folder, summary, _ = swept("--replay", trace, "--set", "fixed-k.k=1,2,4", *methods, "--out", tmp_path)
-    fixed = {row["fixed-k.k"]: row["tokens_per_verify"] for row in summary["rows"] if row["method"].startswith("fixed")}
+    fixed = {row["fixed-k.k"]: row["acceptance_length"] for row in summary["rows"] if row["method"].startswith("fixed")}
     assert list(fixed) == [1, 2, 4]
     assert fixed[1] < fixed[2] < fixed[4]
     assert {row["method"] for row in summary["rows"]} >= {"fixed-k:k=1", "fixed-k:k=2", "fixed-k:k=4"}
@@ -228,7 +228,7 @@ def test_a_synthetic_pair_is_swept_with_trees_and_without_a_trace() -> None:
     rows = replay_grid(settings, settings.points(), None, lambda *_: None)
     found = {(row.values["draft.ranks"], row.spec): row.overall for row in rows}
     assert found[1.0, "fixed-k:k=2"]["acceptance_rate"] == 1
-    assert found["0.5+0.4", "specinfer:branching=2"]["tokens_per_verify"] > 1.7
+    assert found["0.5+0.4", "specinfer:branching=2"]["acceptance_length"] > 1.7
     best = {one["place"]["draft.ranks"]: one["method"] for one in summarise(rows, settings.axes())["fastest"]}
     assert best[1.0] == "fixed-k:k=2"
 

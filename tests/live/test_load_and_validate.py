@@ -73,7 +73,7 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
         outcome = run.load(Settings(**{**_fields(settings), "server": address}), lambda *_: None)
         assert service.desk.batches.evictions == 0
     (row,) = outcome.summary["rows"]
-    assert row["figures"]["overall"]["tokens_per_verify"] > 1
+    assert row["figures"]["overall"]["acceptance_length"] > 1
     assert outcome.run["time_kind"] == "measured"
     found = validation.validate(outcome.folder, lambda *_: None)
     (beside,) = found.summary["rows"]

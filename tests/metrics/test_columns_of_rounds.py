@@ -68,7 +68,7 @@ def test_ratios_and_their_intervals_are_over_prompts() -> None:
     low, high = found["intervals"]["acceptance_rate"]
     assert low < found["acceptance_rate"] < high
     assert found["intervals"].keys() == {
-        "tokens_per_verify",
+        "acceptance_length",
         "acceptance_rate",
         "draft_efficiency",
         "server_tokens_per_busy_second",

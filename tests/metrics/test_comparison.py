@@ -29,7 +29,7 @@ def test_every_method_has_a_row_below_one_baseline(comparison):
     assert [one.label for one in comparison.series] == ["autoregressive", *sorted(DRAFTS)]
     assert [one.is_derived for one in comparison.series] == [True] + [False] * len(DRAFTS)
     assert len(comparison.runs) == len(DRAFTS)
-    assert comparison.overall["autoregressive"]["tokens_per_verify"] == 1
+    assert comparison.overall["autoregressive"]["acceptance_length"] == 1
 
 
 def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
@@ -38,7 +38,7 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
     row = comparison.overall[run.method]
     for name in (
         "speedup",
-        "tokens_per_verify",
+        "acceptance_length",
         "acceptance_rate",
         "draft_efficiency",
         "wdt",
@@ -48,7 +48,7 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
         assert row[name] == pytest.approx(alone[name]), name
     for name in ("ttft", "tpot", "itl", "acceptance_at", "phase_seconds"):
         assert row[name] == alone[name]
-    assert row["intervals"]["tokens_per_verify"] == alone["intervals"]["tokens_per_verify"]
+    assert row["intervals"]["acceptance_length"] == alone["intervals"]["acceptance_length"]
     (low, high), (inner_low, inner_high) = row["intervals"]["speedup"], alone["intervals"]["speedup"]
     assert low < inner_low < inner_high < high  # all rows of a table hold together
 
@@ -226,8 +226,8 @@ def test_pooled_and_per_request_averages_differ_where_lengths_do(tmp_path):
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
     row = compared([tmp_path]).overall["wisp"]
     own = [len(r.output_ids) / len(r.rounds) for r in records]
-    assert row["tokens_per_verify_request_mean"] == pytest.approx(np.mean(own))
-    assert row["tokens_per_verify"] < row["tokens_per_verify_request_mean"]
+    assert row["acceptance_length_request_mean"] == pytest.approx(np.mean(own))
+    assert row["acceptance_length"] < row["acceptance_length_request_mean"]
     assert row["speedup"] < row["speedup_request_mean"]
     rates = [np.mean([len(r.output_ids) / r.e2e_s for r in side]) for side in (records, plain(records))]
     assert row["speedup_of_mean_rates"] == pytest.approx(rates[0] / rates[1])
@@ -288,7 +288,7 @@ def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
     records = [replace(r, rounds=[replace(one, **unknown) for one in r.rounds]) for r in records]
     write_run(tmp_path, "eagle of another tool", in_turn(records))
     row = compared([tmp_path]).overall["eagle of another tool"]
-    assert row["tokens_per_verify"] > 1
+    assert row["acceptance_length"] > 1
     assert row["acceptance_at"][0] > 0
     for name in ("acceptance_rate", "draft_efficiency", "wdt", "server_tokens_per_busy_second", "submitted"):
         assert row[name] is None, name

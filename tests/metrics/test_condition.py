@@ -57,7 +57,7 @@ def test_a_condition_reads_as_it_looks(text, holds):
         ("phase_seconds.sleep>1", "phase_seconds needs one of phase_seconds.prefill"),
         ("itl.p99>50x", "itl is not counted in x; its units: s, ms, us"),
         ("speedup<95ms", "speedup is not counted in ms; its units: x, %"),
-        ("tokens_per_verify<2s", "tokens_per_verify is not counted in s; its units: none"),
+        ("acceptance_length<2s", "acceptance_length is not counted in s; its units: none"),
     ],
 )
 def test_anything_else_is_an_error_that_says_what_is_expected(text, message):

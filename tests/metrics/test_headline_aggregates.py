@@ -66,7 +66,7 @@ def test_speedups_pooled_and_of_single_requests() -> None:
 def test_an_interval_has_the_width_of_95_per_cent() -> None:
     """Of 400 requests, half have a rate of 1 and half of 3 tokens: 1.96 standard errors of 1 / sqrt(400) either way."""
     records = [record(str(n), round_of(2, accepted=2 * (n % 2))) for n in range(400)]
-    low, high = overall(records)["intervals"]["tokens_per_verify"]
+    low, high = overall(records)["intervals"]["acceptance_length"]
     assert (high - low) / 2 == pytest.approx(1.96 * 1 / 20, rel=0.06)  # 90 % would be 0.084 of it less, 99 % 0.31 more
     assert (high + low) / 2 == pytest.approx(2.0, abs=0.01)
 
@@ -81,7 +81,7 @@ def test_repeats_of_a_prompt_are_no_further_evidence() -> None:
 
     single = overall(once, baseline=plain)["intervals"]
     four = overall(repeated(once), baseline=repeated(plain))["intervals"]
-    for name in ("tokens_per_verify", "speedup"):
+    for name in ("acceptance_length", "speedup"):
         assert np.ptp(four[name]) == pytest.approx(np.ptp(single[name]), rel=0.1), name
 
 

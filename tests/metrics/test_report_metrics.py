@@ -37,18 +37,18 @@ def test_counts(two_requests):
     assert metrics["wasted_tokens"] == (2 + 3 + 0) + 3
 
 
-def test_tokens_per_verify_pooled_and_as_mean_of_requests(two_requests):
+def test_acceptance_length_pooled_and_as_mean_of_requests(two_requests):
     metrics = overall(two_requests)
-    assert metrics["tokens_per_verify"] == 8 / 4
-    assert metrics["tokens_per_verify_request_mean"] == (6 / 3 + 2 / 1) / 2
-    assert metrics["tokens_per_verify_sd"] == 0.5**0.5  # of 3, 1, 2 and 2 tokens
+    assert metrics["acceptance_length"] == 8 / 4
+    assert metrics["acceptance_length_request_mean"] == (6 / 3 + 2 / 1) / 2
+    assert metrics["acceptance_length_sd"] == 0.5**0.5  # of 3, 1, 2 and 2 tokens
 
 
 def test_pooled_and_mean_differ_when_requests_differ_in_length():
     records = [make_record("a", make_round(1, accepted=1)), make_record("b", *[make_round(1, accepted=0)] * 3)]
     metrics = overall(records)
-    assert metrics["tokens_per_verify"] == (2 + 3) / 4
-    assert metrics["tokens_per_verify_request_mean"] == (2 + 1) / 2
+    assert metrics["acceptance_length"] == (2 + 3) / 4
+    assert metrics["acceptance_length_request_mean"] == (2 + 1) / 2
 
 
 def test_acceptance_and_efficiency_differ_by_what_was_never_sent(two_requests):
@@ -59,7 +59,7 @@ def test_acceptance_and_efficiency_differ_by_what_was_never_sent(two_requests):
 
 def test_the_end_cuts_committed_tokens_but_not_accepted_ones():
     metrics = overall([make_record("a", make_round(4, accepted=4, committed=2))])
-    assert (metrics["tokens_per_verify"], metrics["acceptance_rate"]) == (2.0, 1.0)
+    assert (metrics["acceptance_length"], metrics["acceptance_rate"]) == (2.0, 1.0)
 
 
 def test_acceptance_at_each_position(two_requests):
@@ -214,7 +214,7 @@ def test_the_baseline_is_summarised_in_the_same_way(two_requests):
     baseline = autoregressive_like(two_requests)
     summary = summarise(two_requests, baseline, makespan_s=2.0, baseline_makespan_s=4.0)
     metrics = summary["baseline"]["overall"]
-    assert metrics["tokens_per_verify"] == 1.0
+    assert metrics["acceptance_length"] == 1.0
     assert metrics["throughput"] == 2.0
     assert set(summary["baseline"]) == {"overall", "categories"}
     assert summarise(two_requests, makespan_s=2.0)["baseline"] is None
@@ -247,8 +247,8 @@ def test_a_chain_with_independent_acceptance_commits_what_theory_says(draft, alp
     committed = np.array([r.committed for record in records for r in record.rounds])
     standard_error = committed.std() / math.sqrt(len(committed))
     expected = (1 - alpha ** (draft + 1)) / (1 - alpha)
-    assert abs(metrics["tokens_per_verify"] - expected) < 4 * standard_error
-    low, high = metrics["intervals"]["tokens_per_verify"]
+    assert abs(metrics["acceptance_length"] - expected) < 4 * standard_error
+    low, high = metrics["intervals"]["acceptance_length"]
     assert high - low == pytest.approx(2 * 1.96 * standard_error, rel=0.2)
     assert metrics["acceptance_at"][:2] == pytest.approx([alpha, alpha**2][:draft], abs=0.03)
     assert metrics["acceptance_at_conditional"] == pytest.approx([alpha] * draft, abs=0.12)

@@ -83,7 +83,7 @@ def test_rounds_and_their_deadlines(found: dict[str, Any]) -> None:
     overall = found["overall"]
     assert (overall["rounds"], overall["deadline_miss_rate"]) == (7, pytest.approx(2 / 7))
     assert overall["slow_round_rate"] == pytest.approx(2 / 7)  # 1.05 and 1.0 s for 3 tokens, all others 0.85 or 0.75 s
-    assert (overall["tokens_per_verify"], overall["submitted_per_verify"]) == (3, 2)
+    assert (overall["acceptance_length"], overall["submitted_per_verify"]) == (3, 2)
     # Of five times nothing, 0.15 and 0.2 s, in order: ranks 3, 5.7 and 5.94 of 0 to 6.
     assert overall["queue_s"] == pytest.approx(
         {"mean": 0.35 / 7, "p50": 0.0, "p95": 0.15 + 0.7 * 0.05, "p99": 0.15 + 0.94 * 0.05}, abs=1e-9

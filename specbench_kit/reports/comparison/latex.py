@@ -54,7 +54,9 @@ NUMBERS: Mapping[str, Column] = {
     SPEEDUP: Column("Speedup", "×", _times(1, "speedup"), meaning="time of autoregressive decoding over the method's"),
     "headroom": Column("Headroom", "%", _times(100, "headroom")),
     "throughput": Column("Throughput", "tok/s", _times(1, "throughput")),
-    "tokens / verify": Column("τ", "tok", _times(1, "tokens_per_verify"), meaning="tokens per verification"),
+    "acceptance length": Column(
+        "τ", "tok", _times(1, "acceptance_length"), meaning="committed tokens per verification"
+    ),
     "acceptance": Column("Accept.", "%", _times(100, "acceptance_rate"), meaning="accepted of submitted tokens"),
     "draft efficiency": Column(
         "Draft eff.", "%", _times(100, "draft_efficiency"), meaning="accepted of drafted tokens"

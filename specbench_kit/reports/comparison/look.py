@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.renamed import current_name
 from specbench_kit.reports.comparison.wording import COLUMNS
 
 Size = Literal["screen", "column", "page"]
@@ -31,6 +32,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
     """Columns by the short names of `short_names`, with commas between them; an unknown one is an error."""
     known = short_names()
     names = [name.strip().lower().replace("_", "-") for name in text.split(",") if name.strip()]
+    names = [current_name(name, "--columns") for name in names]
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -39,5 +41,5 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def short_names() -> dict[str, str]:
-    """Columns by what they are called on a command line: `speedup`, `tokens-per-verify`, `itl-p95`."""
+    """Columns by what they are called on a command line: `speedup`, `acceptance-length`, `itl-p95`."""
     return {name.partition(" (")[0].lower().replace(" / ", "-per-").replace(" ", "-"): name for name in COLUMNS}

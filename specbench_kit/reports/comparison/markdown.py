@@ -104,7 +104,7 @@ def _categories(comparison: Comparison, look: Look) -> str:
         return ""
     labels = [one.label for one in comparison.series if not one.is_baseline]
     blocks = [_by_category("Speedup (95%)", parts, labels, speedup_cell)]
-    blocks.append(_by_category("Tokens per verification", parts, labels, COLUMNS["tokens / verify"]))
+    blocks.append(_by_category("Acceptance length", parts, labels, COLUMNS["acceptance length"]))
     blocks += [folded(f"All columns: {part.name}", results(part.rows, comparison.by_group, look)) for part in parts]
     return "\n\n".join(["## By category", *blocks])
 
@@ -166,9 +166,9 @@ def _basis(against: Sequence[tuple[str, Row]]) -> str:
 
 
 AVERAGES: dict[str, Callable[[Row], str]] = {
-    "tokens / verify: pooled": lambda row: significant(row["tokens_per_verify"]),
-    "tokens / verify: mean of requests": lambda row: significant(row["tokens_per_verify_request_mean"]),
-    "tokens / verify: standard deviation": lambda row: significant(row.get("tokens_per_verify_sd")),
+    "acceptance length: pooled": lambda row: significant(row["acceptance_length"]),
+    "acceptance length: mean of requests": lambda row: significant(row["acceptance_length_request_mean"]),
+    "acceptance length: standard deviation": lambda row: significant(row.get("acceptance_length_sd")),
     "acceptance: pooled": lambda row: share(row["acceptance_rate"]),
     "acceptance: mean of requests": lambda row: share(row["acceptance_rate_request_mean"]),
     "speedup: ratio of sums": lambda row: times(row.get("speedup")),

@@ -13,7 +13,7 @@ from specbench_kit.reports.writing import machine
 Fields = dict[str, Any]
 
 UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
-BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "tokens_per_verify", "acceptance_rate", "draft_efficiency")
+BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "acceptance_length", "acceptance_rate", "draft_efficiency")
 DIGITS = 9
 """Significant digits: beyond them, processors differ in how they add up."""
 

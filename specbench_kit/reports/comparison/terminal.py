@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 VERDICT_WIDTH = 10
-SHOWN = ("speedup (95%)", "throughput", "TPOT", "tokens / verify")
+SHOWN = ("speedup (95%)", "throughput", "TPOT", "acceptance length")
 MARKS = {NO_DIFFERENCE: wording.EVEN, TOO_FEW: "?"}
 MARKS_NOTE = f"under against, {wording.EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
 UNIT = " tok/s"

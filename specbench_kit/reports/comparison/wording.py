@@ -48,7 +48,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "speedup (95%)": speedup_cell,
     "headroom": lambda row: share(row.get("headroom")),
     "throughput": lambda row: rate(row.get("throughput")),
-    "tokens / verify": lambda row: significant(row["tokens_per_verify"]),
+    "acceptance length": lambda row: significant(row["acceptance_length"]),
     "acceptance": lambda row: share(row["acceptance_rate"]),
     "draft efficiency": lambda row: share(row["draft_efficiency"]),
     "WDT": lambda row: f"{seconds(row['wdt'])} ({share(row['wdt_share'])})" if row["wdt_share"] is not None else ABSENT,

@@ -89,12 +89,12 @@ def _worth(summary: Fields) -> str:
 
 
 def _details(summary: Fields) -> str:
-    header = ["stop rule", "tokens / verify", "acceptance", "draft efficiency", "wasted tokens", "WDT", "WDT (paper)"]
+    header = ["stop rule", "acceptance length", "acceptance", "draft efficiency", "wasted tokens", "WDT", "WDT (paper)"]
     header += ["drafted", "submitted", "rounds"]
     rows = [
         (
             wording.label(name, found["kind"]),
-            significant(found["tokens_per_verify"]),
+            significant(found["acceptance_length"]),
             share(found["acceptance_rate"]),
             share(found["draft_efficiency"]),
             count(found["wasted_tokens"]),

@@ -41,5 +41,5 @@ def _row(found: Mapping[str, Any]) -> tuple[str, ...]:
         times(found["against_best_fixed"]["value"]),
         share(found["gap_closed"]["value"]),
         share(found["acceptance_rate"]),
-        significant(found["tokens_per_verify"]),
+        significant(found["acceptance_length"]),
     )

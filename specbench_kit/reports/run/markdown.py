@@ -26,7 +26,7 @@ from specbench_kit.reports.writing.values import COLUMNS, value_with_interval
 Fields = dict[str, Any]
 Decode = Callable[[list[int]], str]
 
-CATEGORY_COLUMNS = ("speedup (95%)", "tokens / verify", "acceptance", "draft efficiency", "TPOT mean")
+CATEGORY_COLUMNS = ("speedup (95%)", "acceptance length", "acceptance", "draft efficiency", "TPOT mean")
 EXPORTS = {
     "plots/timeline.png": "![Timeline of the first rounds of one request](plots/timeline.png)",
     "timeline.json": "Timeline: [`timeline.json`](timeline.json) opens in [Perfetto](https://ui.perfetto.dev) and in "

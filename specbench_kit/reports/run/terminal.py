@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
-SHOWN = ("speedup (95%)", "throughput", "tokens / verify", "acceptance")
+SHOWN = ("speedup (95%)", "throughput", "acceptance length", "acceptance")
 
 
 def print_summary(console: "Console", run: Fields, summaries: Sequence[Fields]) -> None:

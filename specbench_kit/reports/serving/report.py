@@ -22,7 +22,7 @@ RESULTS = {
     "speed": ("speed.mean", significant),
     "TTFT": ("ttft_s.mean", seconds),
     "TPOT": ("tpot_s.mean", seconds),
-    "tokens / verify": ("tokens_per_verify", significant),
+    "acceptance length": ("acceptance_length", significant),
 }
 ROUNDS = {
     "missed deadlines": ("overall.deadline_miss_rate", share),

@@ -20,7 +20,7 @@ SIMULATED = {
     "violations (95%)": ("figures.overall.violation_rate", share),
     "tokens/s": ("figures.overall.throughput", significant),
     "goodput": ("figures.overall.goodput", significant),
-    "tokens /\nverify": ("figures.overall.tokens_per_verify", significant),
+    "acceptance\nlength": ("figures.overall.acceptance_length", significant),
     "busy": ("figures.server.utilisation", share),
 }
 AXIS_NAMES = {

@@ -112,7 +112,7 @@ def _plots(summary: Fields) -> str:
 
 def _rows(summary: Fields) -> str:
     keys = list(summary["axes"])
-    header = [*map(code, keys), "method", "speedup (95%)", "throughput", "tokens / verify", "acceptance"]
+    header = [*map(code, keys), "method", "speedup (95%)", "throughput", "acceptance length", "acceptance"]
     header += ["TTFT mean", "TPOT mean", "tokens per $"]
     priced = any(row["cost_efficiency"] is not None for row in summary["rows"])
     rows = [[*(wording.number(row[key]) for key in keys), *_cells(row)] for row in summary["rows"]]
@@ -127,7 +127,7 @@ def _cells(row: Fields) -> list[str]:
         code(row["method"]),
         times(row["speedup"]) + within,
         rate(row["throughput"]),
-        significant(row["tokens_per_verify"]),
+        significant(row["acceptance_length"]),
         share(row["acceptance_rate"]),
         seconds(row["ttft_mean_s"]),
         seconds(row["tpot_mean_s"]),

@@ -39,13 +39,13 @@ def _table(summary: Fields) -> "Table":
     for key in summary["axes"]:
         table.add_column(key, justify="right")
     table.add_column("method", overflow="fold")
-    for name in ("speedup", "throughput", "tokens / verify"):
+    for name in ("speedup", "throughput", "acceptance length"):
         table.add_column(name, justify="right")
     fastest = [{**one["place"], "method": one["method"]} for one in summary["fastest"]]
     for row in summary["rows"]:
         leads = any(one.items() <= row.items() for one in fastest)
         method = f"{row['method']} {FASTEST}" if leads else row["method"]
         places = [wording.number(row[key]) for key in summary["axes"]]
-        cells = [times(row["speedup"]), rate(row["throughput"]), significant(row["tokens_per_verify"])]
+        cells = [times(row["speedup"]), rate(row["throughput"]), significant(row["acceptance_length"])]
         table.add_row(*map(Text, (*places, method, *cells)))
     return table

@@ -35,7 +35,7 @@ def value_with_interval(metric: Metric, overall: dict[str, Any]) -> str:
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "speedup (95%)": speedup_with_interval,
     "throughput": lambda overall: rate(overall.get("throughput")),
-    "tokens / verify": lambda overall: significant(overall["tokens_per_verify"]),
+    "acceptance length": lambda overall: significant(overall["acceptance_length"]),
     "acceptance": lambda overall: share(overall["acceptance_rate"]),
     "draft efficiency": lambda overall: share(overall["draft_efficiency"]),
     "TTFT mean": lambda overall: seconds(overall["ttft"]["mean"]),

@@ -35,7 +35,7 @@ def headline(run: Fields, summary: Fields) -> str:
     parts = [
         _speed(overall),
         speedup_doubt(run, summary),
-        f"{significant(overall['tokens_per_verify'])} tokens per verification",
+        f"{significant(overall['acceptance_length'])} tokens per verification",
     ]
     lossless = summary.get("lossless") or {}
     if lossless.get("compared"):

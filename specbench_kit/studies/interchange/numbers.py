@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.nested import flat
+from specbench_kit.core.renamed import with_current_names
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 
@@ -32,8 +33,8 @@ def summary_of(run: "RunDirectory") -> Fields:
     path = run.path / "summary.json"
     if not path.is_file():
         raise SkitError(f"{run.path} has no summary.json: let skit bench --resume finish the run")
-    found: Fields = parse(path.read_text(encoding="utf-8"))
-    return found
+    summary: Fields = with_current_names(parse(path.read_text(encoding="utf-8")), str(path))
+    return summary
 
 
 def parameters_of(run: "RunDirectory") -> dict[str, str]:

@@ -9,7 +9,7 @@ from specbench_kit.studies.interchange.numbers import numbers_of
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
 
-SHOWN = ("speedup", "speedup_low", "speedup_high", "tokens_per_verify", "acceptance_rate", "throughput", "tpot_mean_s")
+SHOWN = ("speedup", "speedup_low", "speedup_high", "acceptance_length", "acceptance_rate", "throughput", "tpot_mean_s")
 
 
 @formats.register("results-yaml")

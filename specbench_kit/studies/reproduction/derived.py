@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.renamed import current_name
 from specbench_kit.metrics.serving_rows import look_up
 
 Row = dict[str, Any]
@@ -62,6 +63,7 @@ class Derived:
 
     def _figures(self, name: str, at: Place) -> list[tuple[Row, float]]:
         series, _, metric = name.rpartition("/")
+        metric = current_name(metric, f"the figure {name}")
         return [(row, float(look_up(row, metric)["mean"])) for row in self._there(series, metric, at)]
 
     def _there(self, series: str, metric: str, at: Place) -> list[Row]:

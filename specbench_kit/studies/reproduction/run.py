@@ -8,6 +8,7 @@ from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.renamed import with_current_names
 from specbench_kit.papers.experiment import experiments, find
 from specbench_kit.reports.experiments import pages
 from specbench_kit.runs import provenance
@@ -56,7 +57,9 @@ def _before(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["experiments"]
+        found: dict[str, Any] = with_current_names(json.loads(file.read_text(encoding="utf-8")), str(file))[
+            "experiments"
+        ]
         return {name: one for name, one in found.items() if name in experiments()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SkitError(f"{file} is of no skit reproduce: choose another --to") from error

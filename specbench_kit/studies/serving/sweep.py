@@ -23,7 +23,7 @@ Sink = Callable[[Point, int, Result], None]
 
 FLAT = (
     "violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate", "throughput", "goodput",
-    "tokens_per_verify", "submitted_per_verify",
+    "acceptance_length", "submitted_per_verify",
 )  # fmt: skip
 SPREAD = ("speed", "ttft_s", "tpot_s", "queue_s", "verify_s", "interference")
 KNEE_RISE = 0.05

@@ -19,7 +19,7 @@ PLAIN = (
     "finished",
     "tokens",
     "rounds",
-    "tokens_per_verify",
+    "acceptance_length",
     "acceptance_rate",
     "draft_efficiency",
     "makespan_s",

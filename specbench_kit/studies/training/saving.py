@@ -15,7 +15,7 @@ from specbench_kit.traces.trace import TraceHeader
 
 Fields = Mapping[str, Any]
 
-KEPT = ("throughput", "tokens_per_verify", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
+KEPT = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
 """Of what a predictor does to decoding, what its artefact says."""
 
 

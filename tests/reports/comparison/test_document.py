@@ -72,8 +72,8 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
     assert text.startswith("# 4 methods on gsm8k\n")
     results = re.search(r"## Results \(12 requests\)\n\n(.*?)\n\n", text, re.DOTALL)[1].splitlines()
     assert results[0] == (
-        "| method | speedup (95%) | throughput | tokens / verify | acceptance | draft efficiency | WDT | TTFT | TPOT | "
-        "ITL p50 | ITL p95 | ITL p99 | lossless |"
+        "| method | speedup (95%) | throughput | acceptance length | acceptance | draft efficiency | WDT | TTFT | "
+        "TPOT | ITL p50 | ITL p95 | ITL p99 | lossless |"
     )
     assert [line.split("`")[1] for line in results[2:]] == list(comparison.overall)
     for title in (f"## Against `{comparison.reference}`", "## By category", "## Pooled and per request", "## Figures"):
@@ -166,7 +166,7 @@ def test_csv_has_a_line_per_table_and_method(comparison):
     assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
     for row in rows[: len(comparison.overall)]:
         found = comparison.overall[row["method"]]
-        assert float(row["tokens_per_verify"]) == pytest.approx(found["tokens_per_verify"])
+        assert float(row["acceptance_length"]) == pytest.approx(found["acceptance_length"])
         assert (row["speedup"] == "") is (found.get("speedup") is None)
         if row["speedup"]:
             assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
@@ -193,9 +193,9 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
     assert "TPOT (ms)" in text
     bold = [line.split(" & ")[1] for line in text.splitlines() if comparison.reference in line and " & " in line]
     assert bold[0].startswith(r"\textbf{" + f"{comparison.overall[comparison.reference]['speedup']:.2f}" + "}")
-    narrow = to_latex(comparison, Look(parse_columns("speedup,tokens_per_verify")))
+    narrow = to_latex(comparison, Look(parse_columns("speedup,acceptance_length")))
     assert r"\begin{table}" in narrow
-    assert r"$\tau$: tokens per verification" in narrow
+    assert r"$\tau$: committed tokens per verification" in narrow
     with pytest.raises(
         SkitError, match=r"unknown column 'sped' \(did you mean 'speedup'\?\); known: speedup, headroom"
     ):

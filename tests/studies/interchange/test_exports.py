@@ -64,7 +64,7 @@ def test_an_exported_run_imports_with_the_same_metrics(run: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     (again,) = json.loads(done.stdout.splitlines()[-1])["summary"].values()
     own = json.loads((run / "summary.json").read_text())
-    for name in ("tokens", "rounds", "accepted", "tokens_per_verify", "finished", "failed"):
+    for name in ("tokens", "rounds", "accepted", "acceptance_length", "finished", "failed"):
         assert again["overall"][name] == own["overall"][name]
 
 

@@ -213,13 +213,13 @@ def test_a_decoded_series_takes_the_time_of_its_deployment() -> None:
     """Every token drafted is right, so a round of four brings five and lasts as long as its parts."""
     series = {"all right": Series("fixed-k:k=4", "specedge", "ranks=1.0")}
     (row,) = Decoded(series=series, requests=1, prompt_tokens=8, output_tokens=51).rows()
-    assert row["tokens_per_verify"]["mean"] == pytest.approx(51 / 11)
+    assert row["acceptance_length"]["mean"] == pytest.approx(51 / 11)
     assert row["server_tokens_per_busy_second"]["mean"] == pytest.approx(51 / 11 / 0.0942)
 
 
 def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
     """All drafted tokens are right, so a round of k brings k + 1 of the 31."""
-    figure = "right/tokens_per_verify"
+    figure = "right/acceptance_length"
     options = {
         "requests": 1,
         "prompt_tokens": 8,
@@ -233,7 +233,7 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         "picks": {"longest": {"of": figure, "pick": "most", "axis": "k"}, "least": {"of": figure}},
     }
     two, five, *others = rows_of(bench, options, lambda *_: None)
-    assert [one["tokens_per_verify"]["mean"] for one in (two, five)] == pytest.approx([31 / 11, 31 / 6])
+    assert [one["acceptance_length"]["mean"] for one in (two, five)] == pytest.approx([31 / 11, 31 / 6])
     mean = {"mean": pytest.approx(11 / 6)}
     assert others == [
         {"series": "itself", "k": 2, "ratio": {"mean": 2.0}},
