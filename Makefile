@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
+.PHONY: bench test lint types sanitize mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -24,9 +24,14 @@ test: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror specbench_kit/models/executors/csrc/*.h specbench_kit/models/executors/csrc/*.cpp
 
 types: $(INSTALLED)
 	$(BIN)/mypy
+
+# The native executor under the compiler's address, undefined-behaviour and thread sanitizers; a warning is an error.
+sanitize: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/sanitize.py
 
 # Not for CI: thousands of small faults, one after the other. make mutants ONLY='*__mutmut_*7' tries about a tenth.
 mutants: $(INSTALLED)

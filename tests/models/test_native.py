@@ -1,6 +1,10 @@
 """The native executor: what transformers computes, and to the bit the same however tokens are put together."""
 
+import shutil
+import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +245,60 @@ def test_without_a_build_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(make_executor(model, 1, 40, None), executors.get("llama-cpu"))
     with pytest.raises(SkitError, match=r"^executor 'native' was not compiled: install a C\+\+ compiler"):
         make_executor(model, 1, 40, None, "native")
+
+
+def test_no_candidates_are_chosen_where_none_are_asked_for() -> None:
+    runner = make_runner(llama(), 1, 20, "native")
+    forward = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=1)])
+    assert forward.candidates is not None
+    assert forward.candidates(1.0, [0], [0.0], 0, 4, -float("inf")) == []
+    assert forward.candidates(1.0, [0], [0.0], 4, 0, -float("inf")) == []
+    assert forward.candidates(1.0, [0], [0.0], -1, -1, -float("inf")) == []
+    assert len(forward.candidates(1.0, [0], [0.0], 3, 2, -float("inf"))) == 2
+
+
+def test_the_number_of_threads_may_change_between_forwards() -> None:
+    model = llama()
+    (text,) = random_prompts([40], model.config.vocab_size)
+    before = torch.get_num_threads()
+    expected = in_pieces(make_runner(model, 1, 60, "native"), text, 40)
+    runner = make_runner(model, 1, 60, "native")
+    try:
+        for threads in (3, 2, 3, 2, 4, 1, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(in_pieces(runner, text, 5), expected), threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_second_forward_on_a_busy_decoder_is_refused() -> None:
+    model = llama(hidden_size=256, intermediate_size=512)
+    (text,) = random_prompts([100], model.config.vocab_size)
+    runner = make_runner(model, 1, 120, "native")
+    slot = runner.acquire()
+    row = Row(slot, text, 0, 0, None, len(text))
+    expected = runner.executor.forward([row])[0].clone()
+
+    def forward() -> bool:
+        try:
+            return torch.equal(runner.executor.forward([row])[0], expected)
+        except SkitError as error:
+            return "two forwards at once" in str(error)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(lambda _: forward(), range(40)))
+
+
+def test_the_pool_runs_each_thread_once_a_round_however_many_are_needed(tmp_path: Path) -> None:
+    """A worker that is not needed is held up, so that the next round begins before it has looked again."""
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    sources = Path(library.__file__).with_name("csrc")
+    test = Path(__file__).with_name("csrc") / "pool_test.cpp"
+    binary = tmp_path / "pool_test"
+    subprocess.run(
+        [compiler, "-std=c++20", "-O1", "-pthread", f"-I{sources}", str(test), "-o", str(binary)], check=True
+    )
+    result = subprocess.run([binary], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout

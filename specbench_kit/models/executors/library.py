@@ -68,7 +68,7 @@ class Library(Protocol):
     ) -> Any:
         """A decoder over copies of the weights."""
 
-    def beside(self, decoder: Any, slots: int, capacity: int, /) -> Any:
+    def share_weights(self, decoder: Any, slots: int, capacity: int, /) -> Any:
         """Another one over the same weights, with KV of its own."""
 
     def forward(

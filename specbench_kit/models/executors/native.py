@@ -71,7 +71,7 @@ class NativeExecutor(Executor):
         other = copy(self)
         other.slots, other.capacity = slots, capacity
         try:
-            other._decoder = self._library.beside(self._decoder, slots, capacity)
+            other._decoder = self._library.share_weights(self._decoder, slots, capacity)
         except ValueError as error:
             raise _too_large() from error
         return other

@@ -1,8 +1,9 @@
 // Keys and values of every slot, and attention over them.
 //
-// Keys lie in blocks of places, [slot][head][place / kLanes][dim][kLanes]: a register of scores grows side by side, each
-// one sum over the dimensions in order. Values lie [slot][head][place][dim]; an output is one sum over the places in order, and a
-// place that a query does not see weighs exactly nothing. So a token's result is the same in a chain and in a tree.
+// Keys are stored in blocks of places, [slot][head][place / kLanes][dim][kLanes], so that one register holds the scores
+// of kLanes neighbouring places, each summed over the dimensions in order. Values are stored [slot][head][place][dim];
+// an output is one sum over the places in order, in which a masked place has the weight zero. Both orders are fixed,
+// and that is why a token's result is bitwise the same in a chain and in a tree.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,8 +14,9 @@
 
 namespace skit {
 
-// What one new token sees: all places below `prefix`, and of those from there on the ones listed.
-struct Sight {
+// The cached places that one new token attends to: all places below `prefix`, and of those from there on the ones
+// listed.
+struct Visibility {
   int prefix;
   const int32_t *extra, *extra_end;
   int end() const { return extra == extra_end ? prefix : std::max(prefix, extra_end[-1] + 1); }
@@ -25,8 +27,11 @@ class Cache {
   static constexpr int kTile = 4;  // queries that are answered together
 
   Cache(int slots, int heads, int capacity, int dim)
-      : heads_(heads), capacity_((capacity + kLanes - 1) / kLanes * kLanes), dim_(dim),
-        keys_(size_t(slots) * heads * capacity_ * dim), values_(size_t(slots) * heads * capacity_ * dim) {}
+      : heads_(heads),
+        capacity_((capacity + kLanes - 1) / kLanes * kLanes),
+        dim_(dim),
+        keys_(size_t(slots) * heads * capacity_ * dim),
+        values_(size_t(slots) * heads * capacity_ * dim) {}
 
   void write(int slot, int head, int place, const float* key, const float* value) {
     for (int i = 0; i < dim_; i++) *key_at(slot, head, place, i) = key[i];
@@ -43,22 +48,29 @@ class Cache {
   int scratch() const { return kTile * (capacity_ + kLanes * kBlocks); }
 
   // Answers up to kTile queries of one slot and head; `out[i]` takes `dim` numbers.
-  void attend(int slot, int head, int count, const float* const* queries, const Sight* sights, float* const* out,
+  void attend(int slot, int head, int count, const float* const* queries, const Visibility* visible, float* const* out,
               float* scratch) const {
     int end = 0;
-    for (int i = 0; i < count; i++) end = std::max(end, sights[i].end());
+    for (int i = 0; i < count; i++) end = std::max(end, visible[i].end());
     const int stride = capacity_ + kLanes * kBlocks;
     switch (count) {
-      case 1: answer<1>(slot, head, queries, sights, out, scratch, stride, end); break;
-      case 2: answer<2>(slot, head, queries, sights, out, scratch, stride, end); break;
-      case 3: answer<3>(slot, head, queries, sights, out, scratch, stride, end); break;
-      default: answer<4>(slot, head, queries, sights, out, scratch, stride, end);
+      case 1:
+        answer<1>(slot, head, queries, visible, out, scratch, stride, end);
+        break;
+      case 2:
+        answer<2>(slot, head, queries, visible, out, scratch, stride, end);
+        break;
+      case 3:
+        answer<3>(slot, head, queries, visible, out, scratch, stride, end);
+        break;
+      default:
+        answer<4>(slot, head, queries, visible, out, scratch, stride, end);
     }
   }
 
  private:
   static constexpr int kBlocks = 4;  // of keys, scored together so that no sum waits for itself
-  static constexpr float kUnseen = -1e30f;
+  static constexpr float kMasked = -1e30f;
 
   float* key_at(int slot, int head, int place, int i) {
     const size_t base = (size_t(slot) * heads_ + head) * capacity_ * dim_;
@@ -69,8 +81,8 @@ class Cache {
   }
 
   template <int kCount>
-  void answer(int slot, int head, const float* const* queries, const Sight* sights, float* const* out, float* scores,
-              int stride, int end) const {
+  void answer(int slot, int head, const float* const* queries, const Visibility* visible, float* const* out,
+              float* scores, int stride, int end) const {
     constexpr int wide = kCount == 1 ? kBlocks : 2;
     const float* keys = &keys_[(size_t(slot) * heads_ + head) * capacity_ * dim_];
     const int blocks = (end + kLanes - 1) / kLanes;
@@ -78,13 +90,19 @@ class Cache {
     for (; block + wide <= blocks; block += wide) score<kCount, wide>(keys, block, queries, scores, stride);
     for (; block < blocks; block++) score<kCount, 1>(keys, block, queries, scores, stride);
     float totals[kCount];
-    for (int i = 0; i < kCount; i++) totals[i] = weigh(scores + i * stride, sights[i], end);
-    for (int at = 0; at < dim_; at += 4 * kLanes)
-      switch (std::min(4, (dim_ - at) / kLanes)) {
-        case 1: mix<kCount, 1>(slot, head, at, scores, stride, end, totals, out); break;
-        case 2: mix<kCount, 2>(slot, head, at, scores, stride, end, totals, out); break;
-        case 3: mix<kCount, 3>(slot, head, at, scores, stride, end, totals, out); break;
-        default: mix<kCount, 4>(slot, head, at, scores, stride, end, totals, out);
+    for (int i = 0; i < kCount; i++) totals[i] = weigh(scores + i * stride, visible[i], end);
+    for (int at = 0; at < dim_; at += 4 * kLanes) switch (std::min(4, (dim_ - at) / kLanes)) {
+        case 1:
+          mix<kCount, 1>(slot, head, at, scores, stride, end, totals, out);
+          break;
+        case 2:
+          mix<kCount, 2>(slot, head, at, scores, stride, end, totals, out);
+          break;
+        case 3:
+          mix<kCount, 3>(slot, head, at, scores, stride, end, totals, out);
+          break;
+        default:
+          mix<kCount, 4>(slot, head, at, scores, stride, end, totals, out);
       }
   }
 
@@ -101,27 +119,28 @@ class Cache {
       for (int b = 0; b < kWide; b++) store(scores + q * stride + (block + b) * kLanes, sums[q][b]);
   }
 
-  // Turns scores into weights, zero where the query does not see, up to `end`; returns their sum, in the order of places.
-  static float weigh(float* scores, const Sight& sight, int end) {
+  // Turns scores into weights, zero where the query does not see, up to `end`; returns their sum, in the order of
+  // places.
+  static float weigh(float* scores, const Visibility& visibility, int end) {
     const int padded = (end + kLanes - 1) / kLanes * kLanes;
-    if (sight.prefix < padded) hide(scores, sight, padded);
-    Floats best = all(kUnseen);
+    if (visibility.prefix < padded) mask(scores, visibility, padded);
+    Floats best = broadcast(kMasked);
     for (int at = 0; at < padded; at += kLanes) best = max(best, loadf(scores + at));
-    const Floats top = all(largest(best));
+    const Floats top = broadcast(largest(best));
     for (int at = 0; at < padded; at += kLanes) {
       const Floats s = loadf(scores + at);
-      store(scores + at, s > kUnseen ? exponential(s - top) : Floats{});
+      store(scores + at, s > kMasked ? exponential(s - top) : Floats{});
     }
     float total = 0;
     for (int at = 0; at < end; at++) total += scores[at];
     return total;
   }
 
-  static void hide(float* scores, const Sight& sight, int padded) {
-    int at = sight.prefix;
-    for (const int32_t* seen = sight.extra; seen != sight.extra_end; at = *seen++ + 1)
-      std::fill(scores + at, scores + *seen, kUnseen);
-    std::fill(scores + at, scores + padded, kUnseen);
+  static void mask(float* scores, const Visibility& visibility, int padded) {
+    int at = visibility.prefix;
+    for (const int32_t* next = visibility.extra; next != visibility.extra_end; at = *next++ + 1)
+      std::fill(scores + at, scores + *next, kMasked);
+    std::fill(scores + at, scores + padded, kMasked);
   }
 
   template <int kCount, int kWide>

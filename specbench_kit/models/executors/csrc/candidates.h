@@ -1,4 +1,4 @@
-// The best next tokens of many rows of logits at once: what a growing tree asks for at every level.
+// The best next tokens over many rows of logits at once: a draft tree asks for them at every level that it grows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -17,74 +17,78 @@ struct Candidate {
   }
 };
 
-// log of the sum of e^(logit * inverse); `top` is the largest logit.
+// Returns log(sum(e^(logit * inverse))); `top` is the largest logit.
 inline float log_total(const float* logits, int size, float inverse, float top) {
   Floats total = {};
   int at = 0;
   for (; at + kLanes <= size; at += kLanes) total += exponential((loadf(logits + at) - top) * inverse);
-  float rest = 0;
-  for (; at < size; at++) rest += std::exp((logits[at] - top) * inverse);
-  return top * inverse + std::log(sum(total) + rest);
+  float tail = 0;
+  for (; at < size; at++) tail += std::exp((logits[at] - top) * inverse);
+  return top * inverse + std::log(sum(total) + tail);
 }
 
-// At most `most` candidates, the worst in front.
-class Best {
+// A heap of the best `capacity` candidates, at least one, with the worst of them in front.
+class TopCandidates {
  public:
-  explicit Best(size_t most) : most(most) { found.reserve(most); }
-  float floor() const { return found.size() < most ? -INFINITY : found.front().score; }
-  void take(const Candidate& one) {
-    if (found.size() == most) {
-      if (!(one > found.front())) return;
-      std::pop_heap(found.begin(), found.end(), std::greater<>());
-      found.pop_back();
+  explicit TopCandidates(int capacity) : capacity_(size_t(capacity)) { heap.reserve(capacity_); }
+  // The score that a new candidate has to exceed.
+  float floor() const { return heap.size() < capacity_ ? -INFINITY : heap.front().score; }
+  void add(const Candidate& candidate) {
+    if (heap.size() == capacity_) {
+      if (!(candidate > heap.front())) return;
+      std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+      heap.pop_back();
     }
-    found.push_back(one);
-    std::push_heap(found.begin(), found.end(), std::greater<>());
+    heap.push_back(candidate);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
   }
-  std::vector<Candidate> found;
+  std::vector<Candidate> heap;
 
  private:
-  size_t most;
+  size_t capacity_;
 };
 
-constexpr float kRounding = 1e-3f;  // relative or absolute, more than any score is wrong by
+constexpr float kRounding = 1e-3f;  // relative and absolute; larger than the rounding error of any score
 
-// The first entry from `at` on that may be `least` or more, or `size`; most are far from it, so many are looked at together.
-inline int next_of(const float* values, int size, int at, float least) {
-  constexpr int kBlock = 8 * kLanes;
-  const Floats least_of_all = all(least);
-  for (; at + kBlock <= size; at += kBlock) {
-    Ints found = {};
-    for (int i = 0; i < kBlock; i += kLanes) found |= loadf(values + at + i) >= least_of_all;
-    if (any(found)) break;
+// Returns the index of the first value from `at` on that is `least` or more, or `size`. Nearly all values are far below
+// `least`, so eight registers are compared before anybody looks at a single value.
+inline int next_at_least(const float* values, int size, int at, float least) {
+  constexpr int kStep = 8 * kLanes;
+  const Floats bound = broadcast(least);
+  for (; at + kStep <= size; at += kStep) {
+    Ints reached = {};
+    for (int i = 0; i < kStep; i += kLanes) reached |= loadf(values + at + i) >= bound;
+    if (any(reached)) break;
   }
   while (at < size && !(values[at] >= least)) at++;
   return at;
 }
 
-// Of the `branch` likeliest entries of each of `rows`, the `count` with the highest base + log-probability above `floor`,
-// best first.
+// Returns the `count` candidates with the highest base + log-probability above `floor`, best first, chosen among the
+// `branch` likeliest tokens of each of `rows`. There are none where `branch` or `count` is not positive.
 inline std::vector<Candidate> candidates(const float* logits, int stride, int size, float temperature,
                                          const std::vector<int32_t>& rows, const std::vector<float>& bases, int branch,
                                          int count, double floor) {
+  if (branch <= 0 || count <= 0) return {};
   const float inverse = 1.0f / temperature;
-  Best best(count);
+  TopCandidates best(count);
   for (size_t row = 0; row < rows.size(); row++) {
     const float least = std::max(best.floor(), float(floor));
     if (bases[row] + kRounding < least) continue;
-    const float* of = logits + size_t(rows[row]) * stride;
-    const float top = largest(of, size), shift = bases[row] - log_total(of, size, inverse, top);
-    Best own(std::min(branch, count));
-    const auto cut = [&] {
-      const float logit = (std::max(least, own.floor()) - shift) * temperature;
+    const float* row_logits = logits + size_t(rows[row]) * size_t(stride);
+    const float top = largest(row_logits, size), shift = bases[row] - log_total(row_logits, size, inverse, top);
+    TopCandidates row_best(std::min(branch, count));
+    // The bound as a logit, lowered by the rounding error: the exact comparison is made on the score.
+    const auto logit_bound = [&] {
+      const float logit = (std::max(least, row_best.floor()) - shift) * temperature;
       return logit - kRounding * (1 + std::fabs(logit));
     };
-    for (int at = 0; (at = next_of(of, size, at, cut())) < size; at++)
-      if (const float score = of[at] * inverse + shift; score > floor) own.take({score, int32_t(row), at});
-    for (const Candidate& one : own.found) best.take(one);
+    for (int at = 0; (at = next_at_least(row_logits, size, at, logit_bound())) < size; at++)
+      if (const float score = row_logits[at] * inverse + shift; score > floor) row_best.add({score, int32_t(row), at});
+    for (const Candidate& candidate : row_best.heap) best.add(candidate);
   }
-  std::sort(best.found.begin(), best.found.end(), std::greater<>());
-  return best.found;
+  std::sort(best.heap.begin(), best.heap.end(), std::greater<>());
+  return best.heap;
 }
 
 }  // namespace skit

@@ -62,9 +62,11 @@ class Matrix {
   void column(int block, const float* x, int stride_x, int rows, float* y, int stride_y) const {
     int row = 0;
     for (; row + kTileRows <= rows; row += kTileRows)  // only the first tile has to bring the next weights near
-      row ? tile<kTileRows, kBlocks, kAdd, false>(block, x + size_t(row) * stride_x, stride_x, y + size_t(row) * stride_y, stride_y)
+      row ? tile<kTileRows, kBlocks, kAdd, false>(block, x + size_t(row) * stride_x, stride_x,
+                                                  y + size_t(row) * stride_y, stride_y)
           : tile<kTileRows, kBlocks, kAdd, true>(block, x, stride_x, y, stride_y);
-    rest<kTileRows - 1, kBlocks, kAdd>(block, x + size_t(row) * stride_x, stride_x, rows - row, y + size_t(row) * stride_y, stride_y);
+    rest<kTileRows - 1, kBlocks, kAdd>(block, x + size_t(row) * stride_x, stride_x, rows - row,
+                                       y + size_t(row) * stride_y, stride_y);
   }
 
   template <int kRows, int kBlocks, bool kAdd>

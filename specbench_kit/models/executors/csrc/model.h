@@ -1,5 +1,6 @@
 // The forward pass of a Llama-like decoder over a ragged batch of new tokens.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -12,31 +13,35 @@ namespace skit {
 
 struct Shape {
   int32_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, positions, slots, capacity;
-  int32_t outputs;  // of the last matrix, which need not be the vocabulary
-  int32_t reads;    // 0: embeddings; 1: a state beside each, to which the layer adds; 2: it adds to the normalised state
+  int32_t outputs;  // rows of the output matrix; a head may have fewer than the vocabulary
+  // What a layer reads: 0: embeddings; 1: embeddings and hidden states, and it adds to the state; 2: likewise, and it
+  // adds to the normalised state.
+  int32_t reads;
   float eps;
 };
 
 struct Token {
   int32_t id, slot, place, position, prefix;
-  size_t seen, seen_end;  // in `Batch::seen`: the places that it sees besides all those below `prefix`
+  size_t seen, seen_end;  // a range of `Batch::seen`: the places that it attends to besides all below `prefix`
 };
 
 struct Batch {
   std::vector<Token> tokens;
   std::vector<int32_t> seen;
-  std::vector<int32_t> kept;    // of the tokens, those whose logits are wanted
-  std::vector<int32_t> layers;  // whose hidden states are wanted
-  int32_t threads, vocabulary;  // the best is looked for in the first `vocabulary`
+  std::vector<int32_t> kept;    // the tokens whose logits are computed
+  std::vector<int32_t> layers;  // the layers whose hidden states are returned
+  int32_t threads, vocabulary;  // `best` is chosen among the first `vocabulary` tokens
   float* logits;                // [kept, padded outputs]
-  std::vector<int32_t> best;    // [kept]; -1 where logits are not numbers
+  std::vector<int32_t> best;    // [kept]; -1 for a row that holds NaN
   float* hidden;                // [layers, kept, hidden]
-  const float* states;          // [tokens, hidden], read beside the embeddings
-  float* new_states;            // [tokens, hidden], what the layers made of them; null where nobody asks
+  const float* states;          // [tokens, hidden], read together with the embeddings
+  float* new_states;            // [tokens, hidden], the states after the layers; null if they are not needed
 
   int size() const { return int(tokens.size()); }
   int rows() const { return int(kept.size()); }
-  Sight sight(const Token& token) const { return {token.prefix, seen.data() + token.seen, seen.data() + token.seen_end}; }
+  Visibility visibility(const Token& token) const {
+    return {token.prefix, seen.data() + token.seen, seen.data() + token.seen_end};
+  }
 };
 
 class Decoder {
@@ -44,16 +49,29 @@ class Decoder {
   virtual ~Decoder() = default;
   virtual void forward(Batch& batch) = 0;
   virtual void move(int slot, int count, const int32_t* from, int to) = 0;
-  // Another one over the same weights, with KV of its own.
-  virtual std::unique_ptr<Decoder> beside(int slots, int capacity) const = 0;
+  // Returns another decoder over the same weights, with KV of its own.
+  virtual std::unique_ptr<Decoder> share_weights(int slots, int capacity) const = 0;
+
+  // Marks the decoder as in use for as long as it lives, unless another turn does already.
+  struct Turn {
+    explicit Turn(std::atomic<bool>& in_use) : granted(!in_use.exchange(true)), flag(in_use) {}
+    Turn(const Turn&) = delete;
+    ~Turn() {
+      if (granted) flag = false;
+    }
+    const bool granted;
+    std::atomic<bool>& flag;
+  };
+
   const Shape shape;
-  Batch batch;  // for whoever has none, so that its memory is kept from forward to forward
+  Batch scratch_batch;  // kept from one forward to the next, so that its memory is allocated once
+  std::atomic<bool> in_use{false};
 
  protected:
-  explicit Decoder(const Shape& shape) : shape(shape) {}
+  explicit Decoder(const Shape& model_shape) : shape(model_shape) {}
 };
 
-// Weights of a layer as they are handed over; a vector that the model lacks is null.
+// The weights of a layer as Python hands them over; a vector that the model lacks is null.
 struct LayerWeights {
   const void *qkv, *out, *gate_up, *down;
   const float *input_norm, *post_norm, *qkv_bias, *query_norm, *key_norm, *state_norm;
@@ -65,42 +83,43 @@ inline void normalise(const float* x, const float* weight, float* y, int size, f
     const Floats v = loadf(x + i);
     squares += v * v;
   }
-  const float scale = 1.0f / std::sqrt(sum(squares) / size + eps);
+  const float scale = 1.0f / std::sqrt(sum(squares) / float(size) + eps);
   for (int i = 0; i < size; i += kLanes) store(y + i, loadf(x + i) * scale * loadf(weight + i));
 }
 
 inline int likeliest(const float* logits, int size) {
-  constexpr int kBlock = 8 * kLanes;  // one by one only where it is
+  constexpr int kStep = 8 * kLanes;  // find the step that holds the largest value first, then search only that step
   float top = -INFINITY;
-  int block = 0;
-  for (int at = 0; at < size; at += kBlock)
-    if (const float here = largest(logits + at, std::min(kBlock, size - at)); here > top) top = here, block = at;
-  int at = block;
-  while (at < size - 1 && logits[at] != top) at++;  // NaN is nobody's equal: the search ends all the same
+  int best_step = 0;
+  for (int at = 0; at < size; at += kStep)
+    if (const float step_top = largest(logits + at, std::min(kStep, size - at)); step_top > top)
+      top = step_top, best_step = at;
+  int at = best_step;
+  while (at < size - 1 && logits[at] != top) at++;  // the bound ends the search where NaN equals nothing
   return at;
 }
 
-// The same; -1 where any is not a number, or they are infinite of either sign.
+// Returns the index of the largest logit; -1 if one of them is NaN, or infinities of both signs occur.
 inline int best_number(const float* logits, int size) {
   Floats sums = {};
-  float rest = 0;
+  float tail = 0;
   int at = 0;
   for (; at + kLanes <= size; at += kLanes) sums += loadf(logits + at);
-  for (; at < size; at++) rest += logits[at];
-  return std::isnan(sum(sums) + rest) ? -1 : likeliest(logits, size);
+  for (; at < size; at++) tail += logits[at];
+  return std::isnan(sum(sums) + tail) ? -1 : likeliest(logits, size);
 }
 
-// Of softmax(logits / temperature): probability of the likeliest entry, entropy, its lead over the second; then the
-// standard deviation of the logits.
+// Writes four statistics: of softmax(logits / temperature) the largest probability, the entropy and the margin between
+// the two largest probabilities; then the standard deviation of the logits.
 inline void describe(const float* logits, int size, float temperature, float* statistics) {
   const int best = likeliest(logits, size);
   const float top = logits[best], inverse = 1.0f / temperature;
-  Floats total = {}, weighted = {}, plain = {}, squares = {}, second = all(-INFINITY);
+  Floats total = {}, weighted = {}, plain = {}, squares = {}, second = broadcast(-INFINITY);
   const auto each = [&](auto&& visit) {
     const int whole = size - size % kLanes;
-    for (int at = 0; at < whole; at += kLanes) visit(at, loadf(logits + at) - top, all(1));
+    for (int at = 0; at < whole; at += kLanes) visit(at, loadf(logits + at) - top, broadcast(1));
     if (whole == size) return;
-    Floats values = all(top), live = {};  // what lies behind the end stands for nothing
+    Floats values = broadcast(top), live = {};  // lanes beyond the end have weight zero
     std::memcpy(&values, logits + whole, (size - whole) * sizeof(float));
     for (int lane = 0; lane < size - whole; lane++) live[lane] = 1;
     visit(whole, values - top, live);
@@ -110,17 +129,17 @@ inline void describe(const float* logits, int size, float temperature, float* st
     total += weight;
     weighted += weight * below;
     plain += below;
-    Floats others = live > 0 ? below : all(-INFINITY);
+    Floats others = live > 0 ? below : broadcast(-INFINITY);
     if (best >= at && best < at + kLanes) others[best - at] = -INFINITY;
     second = max(second, others);
   });
-  const Floats mean = all(sum(plain) / size);
+  const Floats mean = broadcast(sum(plain) / float(size));
   each([&](int, Floats below, Floats live) { squares += (below - mean) * (below - mean) * live; });
   const float all_weights = sum(total);
   statistics[0] = 1 / all_weights;
   statistics[1] = std::max(0.0f, std::log(all_weights) - sum(weighted) / all_weights * inverse);
   statistics[2] = (1 - std::exp(largest(second) * inverse)) / all_weights;
-  statistics[3] = std::sqrt(sum(squares) / size);
+  statistics[3] = std::sqrt(sum(squares) / float(size));
 }
 
 template <class Kind>
@@ -133,13 +152,16 @@ template <class Kind>
 struct Weights {
   using Stored = typename Kind::Stored;
 
-  Weights(const Shape& s, const LayerWeights* from, const void* head, const void* embedding, const float* norm,
-          const float* cosines, const float* sines)
-      : layers(s.layers), embedding(size_t(s.vocabulary) * s.hidden), norm(copy(norm, s.hidden)),
-        cosines(copy(cosines, s.positions * s.head_dim / 2)), sines(copy(sines, s.positions * s.head_dim / 2)) {
+  Weights(const Shape& s, const LayerWeights* from, const void* head_rows, const void* embedding_rows,
+          const float* last_norm, const float* cosine_table, const float* sine_table)
+      : layers(s.layers),
+        embedding(size_t(s.vocabulary) * s.hidden),
+        norm(copy(last_norm, s.hidden)),
+        cosines(copy(cosine_table, s.positions * s.head_dim / 2)),
+        sines(copy(sine_table, s.positions * s.head_dim / 2)) {
     for (int i = 0; i < s.layers; i++) load(s, layers[i], from[i]);
-    this->head.pack(static_cast<const Stored*>(head), s.outputs, s.hidden);
-    std::memcpy(&this->embedding[0], embedding, sizeof(Stored) * s.vocabulary * s.hidden);
+    head.pack(static_cast<const Stored*>(head_rows), s.outputs, s.hidden);
+    std::memcpy(&embedding[0], embedding_rows, sizeof(Stored) * s.vocabulary * s.hidden);
   }
 
   static std::vector<float> copy(const float* from, int size) {
@@ -169,12 +191,13 @@ struct Weights {
 template <class Kind>
 class LlamaDecoder final : public Decoder {
  public:
-  LlamaDecoder(const Shape& shape, std::shared_ptr<const Weights<Kind>> weights)
-      : Decoder(shape), weights_(std::move(weights)) {
-    for (int i = 0; i < shape.layers; i++) caches_.emplace_back(shape.slots, shape.kv_heads, shape.capacity, shape.head_dim);
+  LlamaDecoder(const Shape& model_shape, std::shared_ptr<const Weights<Kind>> weights)
+      : Decoder(model_shape), weights_(std::move(weights)) {
+    for (int i = 0; i < shape.layers; i++)
+      caches_.emplace_back(shape.slots, shape.kv_heads, shape.capacity, shape.head_dim);
   }
 
-  std::unique_ptr<Decoder> beside(int slots, int capacity) const override {
+  std::unique_ptr<Decoder> share_weights(int slots, int capacity) const override {
     Shape other = shape;
     other.slots = slots;
     other.capacity = capacity;
@@ -252,17 +275,19 @@ class LlamaDecoder final : public Decoder {
 
   // The last wait of every part is here: who multiplies reads what all have written.
   template <bool kAdd>
-  void multiply(Worker& worker, const Matrix<Kind>& matrix, const float* x, int stride_x, int rows, float* y, int stride_y) {
-    worker.meet();
+  void multiply(Worker& worker, const Matrix<Kind>& matrix, const float* x, int stride_x, int rows, float* y,
+                int stride_y) {
+    worker.barrier();
     const auto mine = worker.share(matrix.blocks(), kTileBlocks);
     matrix.template multiply<kAdd>(x, stride_x, rows, y, stride_y, mine.first, mine.end);
-    worker.meet();
+    worker.barrier();
   }
 
   void normalise_all(Worker& worker, const std::vector<float>& weight, int tokens) {
     const auto mine = worker.share(tokens);
     for (int t = mine.first; t < mine.end; t++)
-      normalise(row(hidden_, t, shape.hidden), weight.data(), &normed_[size_t(t) * shape.hidden], shape.hidden, shape.eps);
+      normalise(row(hidden_, t, shape.hidden), weight.data(), &normed_[size_t(t) * shape.hidden], shape.hidden,
+                shape.eps);
   }
 
   // The embedding and the state beside it, each normalised; the layer then adds to the state.
@@ -293,12 +318,13 @@ class LlamaDecoder final : public Decoder {
         cache.write(token.slot, head, token.place, qkv + (shape.heads + head) * shape.head_dim,
                     qkv + rotating() + head * shape.head_dim);
     }
-    worker.meet();
+    worker.barrier();
   }
 
   void rotate(int position, float* head, const std::vector<float>& norm) const {
     const int half = shape.head_dim / 2;
-    const float *cosine = &weights_->cosines[size_t(position) * half], *sine = &weights_->sines[size_t(position) * half];
+    const float *cosine = &weights_->cosines[size_t(position) * half],
+                *sine = &weights_->sines[size_t(position) * half];
     if (!norm.empty()) normalise(head, norm.data(), head, shape.head_dim, shape.eps);
     for (int i = 0; i < half; i++) {
       const float a = head[i], b = head[half + i];
@@ -319,19 +345,19 @@ class LlamaDecoder final : public Decoder {
     const int group = shape.heads / shape.kv_heads, slot = batch.tokens[tokens.first].slot;
     const float* queries[Cache::kTile];
     float* out[Cache::kTile];
-    Sight sights[Cache::kTile];
+    Visibility visible[Cache::kTile];
     int count = 0;
     for (int t = tokens.first; t < tokens.end; t++)
       for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         queries[count] = row(qkv_, t, projected()) + head * shape.head_dim;
         out[count] = &mixed_[(size_t(t) * shape.heads + head) * shape.head_dim];
-        sights[count] = batch.sight(batch.tokens[t]);
+        visible[count] = batch.visibility(batch.tokens[t]);
         if (++count == Cache::kTile) {
-          cache.attend(slot, kv_head, count, queries, sights, out, scratch);
+          cache.attend(slot, kv_head, count, queries, visible, out, scratch);
           count = 0;
         }
       }
-    if (count) cache.attend(slot, kv_head, count, queries, sights, out, scratch);
+    if (count) cache.attend(slot, kv_head, count, queries, visible, out, scratch);
   }
 
   // silu(gate) * up, in the gate's place.
@@ -351,25 +377,29 @@ class LlamaDecoder final : public Decoder {
     const size_t kept = batch.rows();
     for (size_t wanted = 0; wanted < batch.layers.size(); wanted++) {
       if (batch.layers[wanted] != layer) continue;
-      if (layer < shape.layers) worker.meet();
+      if (layer < shape.layers) worker.barrier();
       const auto mine = worker.share(batch.rows());
       for (int k = mine.first; k < mine.end; k++) {
-        const float* from = layer < shape.layers ? row(hidden_, batch.kept[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
+        const float* from =
+            layer < shape.layers ? row(hidden_, batch.kept[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
         std::memcpy(batch.hidden + (wanted * kept + k) * shape.hidden, from, shape.hidden * sizeof(float));
       }
-      worker.meet();
+      worker.barrier();
     }
   }
 
   void finish(Batch& batch, Worker& worker) {
     const auto all_mine = worker.share(batch.new_states ? batch.size() : 0);
     for (int t = all_mine.first; t < all_mine.end; t++)
-      std::memcpy(batch.new_states + size_t(t) * shape.hidden, row(hidden_, t, shape.hidden), shape.hidden * sizeof(float));
+      std::memcpy(batch.new_states + size_t(t) * shape.hidden, row(hidden_, t, shape.hidden),
+                  shape.hidden * sizeof(float));
     const auto mine = worker.share(batch.rows());
     for (int k = mine.first; k < mine.end; k++)
-      normalise(row(hidden_, batch.kept[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden], shape.hidden, shape.eps);
+      normalise(row(hidden_, batch.kept[k], shape.hidden), weights_->norm.data(), &normed_[size_t(k) * shape.hidden],
+                shape.hidden, shape.eps);
     keep_hidden(batch, worker, shape.layers);
-    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.rows(), batch.logits, padded(shape.outputs));
+    multiply<false>(worker, weights_->head, normed_.data(), shape.hidden, batch.rows(), batch.logits,
+                    padded(shape.outputs));
     for (int k = mine.first; k < mine.end; k++)
       batch.best[k] = best_number(batch.logits + size_t(k) * padded(shape.outputs), batch.vocabulary);
   }

@@ -1,4 +1,4 @@
-// What Python calls: the module `native`. Bad input raises ValueError with words that say what was asked for.
+// The module `native` that Python imports. Bad input raises ValueError, whose message names what was asked for.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -10,21 +10,20 @@ using namespace skit;
 
 namespace {
 
-// Logits [kept, padded outputs] of a forward, of which the first `size` of each row count; Python reads and writes them as
-// a buffer.
+// The logits [kept, padded outputs] of a forward. The first `size` of each row count, the rest is padding. Python reads
+// and writes them as a buffer.
 struct Logits {
-  PyObject_HEAD
-  float* values;
+  PyObject_HEAD float* values;
   int rows, stride, size;
 
   static Logits* make(int rows, int stride, int size) {
-    auto* made = PyObject_New(Logits, type);
-    if (!made) throw Raised();
-    const size_t bytes = std::max<size_t>(1, rows) * stride * sizeof(float);
-    made->values = static_cast<float*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    made->rows = rows, made->stride = stride, made->size = size;
-    if (made->values) return made;
-    Py_DECREF(made);
+    auto* logits = PyObject_New(Logits, type);
+    if (!logits) throw PythonError();
+    const size_t bytes = size_t(std::max(1, rows)) * size_t(stride) * sizeof(float);
+    logits->values = static_cast<float*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+    logits->rows = rows, logits->stride = stride, logits->size = size;
+    if (logits->values) return logits;
+    Py_DECREF(logits);
     throw std::bad_alloc();
   }
 
@@ -38,47 +37,49 @@ void free_logits(PyObject* self) {
   Py_DECREF(type);
 }
 
-int look_at(PyObject* self, Py_buffer* view, int flags) {
+int lend_buffer(PyObject* self, Py_buffer* view, int flags) {
   auto* logits = reinterpret_cast<Logits*>(self);
-  return PyBuffer_FillInfo(view, self, logits->values, Py_ssize_t(logits->rows) * logits->stride * sizeof(float), 0, flags);
+  return PyBuffer_FillInfo(view, self, logits->values, Py_ssize_t(logits->rows) * logits->stride * sizeof(float), 0,
+                           flags);
 }
 
-// describe(temperature): of every row max probability, entropy, margin and standard deviation.
-PyObject* describe_rows(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+// describe(temperature): returns max probability, entropy, margin and standard deviation of every row.
+PyObject* describe_rows(PyObject* self, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const auto* logits = reinterpret_cast<Logits*>(self);
-    const float temperature = arguments(given, count, 1).real(0);
-    Made found(PyList_New(logits->rows));
+    const float temperature = float(arguments(values, count, 1).real(0));
+    OwnedRef list(PyList_New(logits->rows));
     for (int row = 0; row < logits->rows; row++) {
-      float of[4];
-      describe(logits->values + size_t(row) * logits->stride, logits->size, temperature, of);
-      found.put(row, Py_BuildValue("[dddd]", of[0], of[1], of[2], of[3]));
+      float statistics[4];
+      describe(logits->values + size_t(row) * size_t(logits->stride), logits->size, temperature, statistics);
+      list.set(row, Py_BuildValue("[dddd]", double(statistics[0]), double(statistics[1]), double(statistics[2]),
+                                  double(statistics[3])));
     }
-    return found.give();
+    return list.release();
   });
 }
 
-// candidates(temperature, rows, bases, branch, count, floor): the best as (score, row, token), best first.
-PyObject* find_candidates(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+// candidates(temperature, rows, bases, branch, count, floor): returns the best as (score, row, token), best first.
+PyObject* find_candidates(PyObject* self, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const auto* logits = reinterpret_cast<Logits*>(self);
-    const Arguments of = arguments(given, count, 6);
-    const auto rows = numbers(of[1]);
-    const auto bases = reals(of[2]);
+    const Arguments args = arguments(values, count, 6);
+    const auto rows = numbers(args[1]);
+    const auto bases = reals(args[2]);
     for (const int row : rows)
-      if (row < 0 || row >= logits->rows) throw Refused("a row that is not there");
-    if (rows.size() != bases.size()) throw Refused("rows and bases of different number");
-    const auto best = candidates(logits->values, logits->stride, logits->size, float(of.real(0)), rows, bases,
-                                 std::max(0, of.number(3)), std::max(0, of.number(4)), of.real(5));
-    Made found(PyList_New(Py_ssize_t(best.size())));
+      if (row < 0 || row >= logits->rows) throw InvalidArgument{"a row that is not there"};
+    if (rows.size() != bases.size()) throw InvalidArgument{"rows and bases of different number"};
+    const auto best = candidates(logits->values, logits->stride, logits->size, float(args.real(0)), rows, bases,
+                                 args.number(3), args.number(4), args.real(5));
+    OwnedRef list(PyList_New(Py_ssize_t(best.size())));
     for (size_t i = 0; i < best.size(); i++) {
-      Made one(PyTuple_New(3));
-      one.put(0, PyFloat_FromDouble(best[i].score));
-      one.put(1, PyLong_FromLong(best[i].row));
-      one.put(2, PyLong_FromLong(best[i].token));
-      found.put(i, one.give());
+      OwnedRef candidate(PyTuple_New(3));
+      candidate.set(0, PyFloat_FromDouble(double(best[i].score)));
+      candidate.set(1, PyLong_FromLong(best[i].row));
+      candidate.set(2, PyLong_FromLong(best[i].token));
+      list.set(Py_ssize_t(i), candidate.release());
     }
-    return found.give();
+    return list.release();
   });
 }
 
@@ -89,139 +90,147 @@ PyMethodDef method(const char* name, PyObject* (*function)(PyObject*, PyObject* 
 PyMethodDef kLogitsMethods[] = {method("describe", describe_rows), method("candidates", find_candidates), {}};
 PyType_Slot kLogitsSlots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(free_logits)},
-    {Py_bf_getbuffer, reinterpret_cast<void*>(look_at)},
+    {Py_bf_getbuffer, reinterpret_cast<void*>(lend_buffer)},
     {Py_tp_methods, kLogitsMethods},
     {0, nullptr},
 };
-PyType_Spec kLogits = {"native.Logits", sizeof(Logits), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, kLogitsSlots};
+PyType_Spec kLogits = {"native.Logits", sizeof(Logits), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                       kLogitsSlots};
 
 const char* const kDecoder = "skit.Decoder";
 
 Decoder* decoder_of(PyObject* capsule) {
   auto* decoder = static_cast<Decoder*>(PyCapsule_GetPointer(capsule, kDecoder));
-  if (!decoder) throw Raised();
+  if (!decoder) throw PythonError();
   return decoder;
 }
 
-PyObject* hold(Decoder* decoder) {
+PyObject* capsule_of(Decoder* decoder) {
   return PyCapsule_New(decoder, kDecoder, [](PyObject* capsule) {
     delete static_cast<Decoder*>(PyCapsule_GetPointer(capsule, kDecoder));
   });
 }
 
-// make(shape, kind, layers, head, embedding, norm, cosines, sines): structures of model.h, and addresses of numbers.
-// `kind`: 0 for fp32 weights, 1 for bf16, 2 for fp16.
-PyObject* make(PyObject*, PyObject* const* given, Py_ssize_t count) {
+// make(shape, kind, layers, head, embedding, norm, cosines, sines): returns a decoder over copies of the weights.
+// `shape` and `layers` are structures of model.h, the others are addresses. `kind` is 0 for fp32 weights, 1 for bf16
+// and 2 for fp16.
+PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments of = arguments(given, count, 8);
-    const Bytes shape_bytes(of[0]), layer_bytes(of[2]);
+    const Arguments args = arguments(values, count, 8);
+    const Bytes shape_bytes(args[0]), layer_bytes(args[2]);
     const Shape& shape = *static_cast<const Shape*>(shape_bytes.data(sizeof(Shape)));
     const auto* layers = static_cast<const LayerWeights*>(layer_bytes.data(sizeof(LayerWeights) * shape.layers));
     const auto build = [&](auto type) -> Decoder* {
       using Kind = decltype(type);
-      const auto* norm = static_cast<const float*>(of.address(5));
-      const auto *cosines = static_cast<const float*>(of.address(6)), *sines = static_cast<const float*>(of.address(7));
-      return new LlamaDecoder<Kind>(
-          shape, std::make_shared<Weights<Kind>>(shape, layers, of.address(3), of.address(4), norm, cosines, sines));
+      const auto* norm = static_cast<const float*>(args.address(5));
+      const auto *cosines = static_cast<const float*>(args.address(6)),
+                 *sines = static_cast<const float*>(args.address(7));
+      return new LlamaDecoder<Kind>(shape, std::make_shared<Weights<Kind>>(shape, layers, args.address(3),
+                                                                           args.address(4), norm, cosines, sines));
     };
-    const int kind = of.number(1);
-    return hold(kind == 0 ? build(Float32()) : kind == 1 ? build(BFloat16()) : build(Float16()));
+    const int kind = args.number(1);
+    return capsule_of(kind == 0 ? build(Float32()) : kind == 1 ? build(BFloat16()) : build(Float16()));
   });
 }
 
-// beside(decoder, slots, capacity): another one over the same weights.
-PyObject* beside(PyObject*, PyObject* const* given, Py_ssize_t count) {
+// share_weights(decoder, slots, capacity): returns another decoder over the same weights, with KV of its own.
+PyObject* share_weights(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments of = arguments(given, count, 3);
-    return hold(decoder_of(of[0])->beside(of.number(1), of.number(2)).release());
+    const Arguments args = arguments(values, count, 3);
+    return capsule_of(decoder_of(args[0])->share_weights(args.number(1), args.number(2)).release());
   });
 }
 
-// Takes in a `Row` of base.py; every number that becomes an address is looked at once, so that none reads or writes outside
-// a table.
+// Adds a `Row` of base.py to the batch. Every number that becomes an address is checked here, once, so that no forward
+// reads or writes outside a table.
 void add_row(const Shape& shape, PyObject* row, Batch& batch) {
-  if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 6) throw Refused("something that is no row");
-  const auto number_at = [&](int place) { return number(PyTuple_GET_ITEM(row, place)); };
+  if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 6) throw InvalidArgument{"something that is not a row"};
+  const auto number_at = [&](int field) { return number(PyTuple_GET_ITEM(row, field)); };
   const int slot = number_at(0), start = number_at(2), prefix = number_at(3), keep = number_at(5);
   const List ids(PyTuple_GET_ITEM(row, 1));
   const int count = ids.size();
-  PyObject* of_all = PyTuple_GET_ITEM(row, 4);
-  if (slot < 0 || slot >= shape.slots) throw Refused("a slot that is not there");
-  if (keep < 0 || keep > count) throw Refused("logits of a token that is not in the batch");
-  if (start < 0 || prefix < 0 || prefix > start) throw Refused("a prefix that ends behind its tokens");
+  PyObject* row_parents = PyTuple_GET_ITEM(row, 4);
+  if (slot < 0 || slot >= shape.slots) throw InvalidArgument{"a slot that is not there"};
+  if (keep < 0 || keep > count) throw InvalidArgument{"logits of a token that is not in the batch"};
+  if (start < 0 || prefix < 0 || prefix > start) throw InvalidArgument{"a prefix that ends behind its tokens"};
   std::vector<int32_t> parents;
-  if (of_all != Py_None) parents = numbers(of_all);
-  if (of_all != Py_None && int(parents.size()) != start - prefix + count) throw Refused("parents of other nodes");
+  if (row_parents != Py_None) parents = numbers(row_parents);
+  if (row_parents != Py_None && int(parents.size()) != start - prefix + count)
+    throw InvalidArgument{"parents of other nodes"};
   for (int i = 0; i < count; i++) {
     Token token = {number(ids[i]), slot, start + i, start + i, start + i + 1, batch.seen.size(), batch.seen.size()};
-    if (of_all != Py_None) {
+    if (row_parents != Py_None) {
       token.prefix = prefix;
       for (int node = start - prefix + i; node != -1; node = parents[node]) {
-        if (parents[node] < -1 || parents[node] >= node) throw Refused("a token that comes before its parent");
+        if (parents[node] < -1 || parents[node] >= node) throw InvalidArgument{"a token that comes before its parent"};
         batch.seen.push_back(prefix + node);
       }
       token.seen_end = batch.seen.size();
       std::reverse(batch.seen.begin() + token.seen, batch.seen.end());
       token.position = prefix + int(token.seen_end - token.seen) - 1;
     }
-    if (token.id < 0 || token.id >= shape.vocabulary) throw Refused("a token id outside its vocabulary");
-    if (token.position >= shape.positions) throw Refused("a position beyond its context");
-    if (token.place >= shape.capacity) throw Refused("a place beyond its slot");
+    if (token.id < 0 || token.id >= shape.vocabulary) throw InvalidArgument{"a token id outside its vocabulary"};
+    if (token.position >= shape.positions) throw InvalidArgument{"a position beyond its context"};
+    if (token.place >= shape.capacity) throw InvalidArgument{"a place beyond its slot"};
     if (i >= count - keep) batch.kept.push_back(batch.size());
     batch.tokens.push_back(token);
   }
 }
 
-// forward(decoder, rows, threads, vocabulary, layers, hidden, states, made): logits, and the likeliest token of every row
-// of them, -1 where it is not numbers. The last three are addresses, see `Batch`.
-PyObject* forward(PyObject*, PyObject* const* given, Py_ssize_t count) {
+// forward(decoder, rows, threads, vocabulary, layers, hidden, states, new_states): returns the logits, and the
+// likeliest token of each of their rows, -1 for a row that holds NaN. The last three arguments are addresses, see
+// `Batch`.
+PyObject* forward(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments of = arguments(given, count, 8);
-    Decoder& decoder = *decoder_of(of[0]);
-    Batch& batch = decoder.batch;
+    const Arguments args = arguments(values, count, 8);
+    Decoder& decoder = *decoder_of(args[0]);
+    // Buffers and KV belong to the decoder, and the GIL is released while they are in use.
+    const Decoder::Turn turn(decoder.in_use);
+    if (!turn.granted) throw InvalidArgument{"two forwards at once: a decoder computes one at a time"};
+    Batch& batch = decoder.scratch_batch;
     batch.tokens.clear(), batch.seen.clear(), batch.kept.clear();
-    const List rows(of[1]);
+    const List rows(args[1]);
     for (int row = 0; row < rows.size(); row++) add_row(decoder.shape, rows[row], batch);
-    batch.threads = of.number(2);
-    batch.vocabulary = std::min(of.number(3), decoder.shape.outputs);
-    batch.layers = numbers(of[4]);
-    batch.hidden = static_cast<float*>(of.address(5));
-    batch.states = static_cast<const float*>(of.address(6));
-    batch.new_states = static_cast<float*>(of.address(7));
+    batch.threads = args.number(2);
+    batch.vocabulary = std::min(args.number(3), decoder.shape.outputs);
+    batch.layers = numbers(args[4]);
+    batch.hidden = static_cast<float*>(args.address(5));
+    batch.states = static_cast<const float*>(args.address(6));
+    batch.new_states = static_cast<float*>(args.address(7));
     batch.best.resize(batch.rows());
-    Made found(PyTuple_New(2));
+    OwnedRef result(PyTuple_New(2));
     auto* logits = Logits::make(batch.rows(), padded(decoder.shape.outputs), batch.vocabulary);
-    found.put(0, reinterpret_cast<PyObject*>(logits));
+    result.set(0, reinterpret_cast<PyObject*>(logits));
     batch.logits = logits->values;
     {
-      const WithoutPython others_may_run;
+      const WithoutGil released;
       decoder.forward(batch);
     }
-    Made best(PyList_New(batch.rows()));
-    for (int row = 0; row < batch.rows(); row++) best.put(row, PyLong_FromLong(batch.best[row]));
-    found.put(1, best.give());
-    return found.give();
+    OwnedRef best(PyList_New(batch.rows()));
+    for (int row = 0; row < batch.rows(); row++) best.set(row, PyLong_FromLong(batch.best[row]));
+    result.set(1, best.release());
+    return result.release();
   });
 }
 
-// move(decoder, slot, places, to): what lies at `places`, in rising order, goes to `to` and on.
-PyObject* move(PyObject*, PyObject* const* given, Py_ssize_t count) {
+// move(decoder, slot, places, to): moves the KV at `places`, in rising order, to `to` and the places after it.
+PyObject* move(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    const Arguments of = arguments(given, count, 4);
-    Decoder& decoder = *decoder_of(of[0]);
-    const int slot = of.number(1), to = of.number(3);
-    const auto from = numbers(of[2]);
-    if (slot < 0 || slot >= decoder.shape.slots) throw Refused("a slot that is not there");
-    if (to < 0 || to + int(from.size()) > decoder.shape.capacity) throw Refused("a place beyond its slot");
+    const Arguments args = arguments(values, count, 4);
+    Decoder& decoder = *decoder_of(args[0]);
+    const int slot = args.number(1), to = args.number(3);
+    const auto from = numbers(args[2]);
+    if (slot < 0 || slot >= decoder.shape.slots) throw InvalidArgument{"a slot that is not there"};
+    if (to < 0 || to + int(from.size()) > decoder.shape.capacity) throw InvalidArgument{"a place beyond its slot"};
     for (size_t i = 0; i < from.size(); i++)
-      if (from[i] < to + int(i) || from[i] >= decoder.shape.capacity) throw Refused("a place beyond its slot");
+      if (from[i] < to + int(i) || from[i] >= decoder.shape.capacity) throw InvalidArgument{"a place beyond its slot"};
     decoder.move(slot, int(from.size()), from.data(), to);
     Py_RETURN_NONE;
   });
 }
 
-PyMethodDef kFunctions[] = {method("make", make), method("beside", beside), method("forward", forward),
-                            method("move", move), {}};
+PyMethodDef kFunctions[] = {
+    method("make", make), method("share_weights", share_weights), method("forward", forward), method("move", move), {}};
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "native", nullptr, -1, kFunctions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace

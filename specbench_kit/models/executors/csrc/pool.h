@@ -1,10 +1,16 @@
-// A few threads that share out one forward by fixed parts, so that who computes what never changes a result.
+// A few threads that share one forward in fixed parts, so that which thread computes what never changes a result.
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
+
+// Tests define this to widen the window between two steps of a worker; elsewhere it is nothing.
+#ifndef SKIT_POOL_PAUSE
+#define SKIT_POOL_PAUSE()
+#endif
 
 namespace skit {
 
@@ -19,24 +25,24 @@ class Worker {
 
   int index() const { return index_; }
 
-  // This thread's share of `items`, in multiples of `unit`.
+  // Returns this thread's share of `items`, in multiples of `unit`.
   Range share(int items, int unit = 1) const {
     const int units = (items + unit - 1) / unit;
     const int first = units * index_ / count_ * unit, end = units * (index_ + 1) / count_ * unit;
     return {first, std::min(end, items)};
   }
 
-  // Waits until all have come here: a step lasts some microseconds, so nobody sleeps.
-  void meet() {
+  // Waits until every thread of the team has arrived. A step between two barriers takes microseconds, so nobody sleeps.
+  void barrier() {
     if (count_ == 1) return;
     goal_ += count_;
     arrived_.fetch_add(1, std::memory_order_acq_rel);
-    for (int turns = 0; arrived_.load(std::memory_order_acquire) < goal_; turns++)
-      if (turns > kPatience) std::this_thread::yield();
+    for (int spins = 0; arrived_.load(std::memory_order_acquire) < goal_; spins++)
+      if (spins > kSpins) std::this_thread::yield();
   }
 
  private:
-  static constexpr int kPatience = 20000;  // then others may need this core
+  static constexpr int kSpins = 20000;  // after that, another process may need this core
   int index_, count_, goal_ = 0;
   std::atomic<int>& arrived_;
 };
@@ -47,41 +53,49 @@ class Pool {
 
   ~Pool() {
     stop_ = true;
-    round_.fetch_add(1);
-    round_.notify_all();
+    announce(0);
     for (auto& thread : threads_) thread.join();
   }
 
-  // Runs `work` on `count` threads, this one among them.
+  // Runs `work` on `count` threads, of which the caller is one.
   void run(int count, const Work& work) {
     arrived_ = 0;
     if (count > 1) {
       while (int(threads_.size()) < count - 1) start(int(threads_.size()) + 1);
       work_ = &work;
-      count_ = count;
       busy_ = count - 1;
-      round_.fetch_add(1, std::memory_order_release);
-      round_.notify_all();
+      announce(count);
     }
     Worker self(0, count, arrived_);
     work(self);
-    for (int turns = 0; busy_.load(std::memory_order_acquire) > 0; turns++)
-      if (turns > kWaiting) std::this_thread::yield();
+    for (int spins = 0; busy_.load(std::memory_order_acquire) > 0; spins++)
+      if (spins > kSpins) std::this_thread::yield();
   }
 
  private:
-  static constexpr int kWaiting = 20000;
+  static constexpr int kSpins = 20000;
+
+  // The number of the round and its number of threads are one word. A worker that is not needed in a round may wake
+  // late; were the count a variable of its own, it could read the next round's count under this round's number, do that
+  // round's work, and then do it once more when it saw the next number.
+  void announce(int count) {
+    const uint64_t round = (round_.load(std::memory_order_relaxed) >> 32) + 1;
+    round_.store(round << 32 | uint32_t(count), std::memory_order_release);
+    round_.notify_all();
+  }
 
   void start(int index) {
     threads_.emplace_back([this, index, seen = round_.load()]() mutable {
       for (;;) {
-        for (int turns = 0; round_.load(std::memory_order_acquire) == seen && turns < kWaiting; turns++) {
+        for (int spins = 0; round_.load(std::memory_order_acquire) == seen && spins < kSpins; spins++) {
         }
         round_.wait(seen);
         seen = round_.load(std::memory_order_acquire);
+        SKIT_POOL_PAUSE();
         if (stop_) return;
-        if (index >= count_) continue;
-        Worker worker(index, count_, arrived_);
+        const int count = int(seen & UINT32_MAX);
+        if (index >= count) continue;
+        Worker worker(index, count, arrived_);
         (*work_)(worker);
         busy_.fetch_sub(1, std::memory_order_release);
       }
@@ -89,7 +103,8 @@ class Pool {
   }
 
   std::vector<std::thread> threads_;
-  std::atomic<int> round_{0}, arrived_{0}, busy_{0}, count_{0};
+  std::atomic<uint64_t> round_{0};  // the round's number above, its number of threads below
+  std::atomic<int> arrived_{0}, busy_{0};
   std::atomic<bool> stop_{false};
   const Work* work_ = nullptr;
 };

@@ -1,110 +1,111 @@
-// Between Python's objects and numbers.
+// Conversions between Python's objects and numbers.
 #pragma once
 #include <Python.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace skit {
 
-// A Python error is set.
-struct Raised {};
+// Thrown where a Python error is set already.
+struct PythonError {};
 
-// Becomes a ValueError.
-struct Refused {
-  const char* asked_for;
-  explicit Refused(const char* asked_for) : asked_for(asked_for) {}
+// Thrown for bad input; becomes a ValueError with these words.
+struct InvalidArgument {
+  const char* message;
 };
 
-// Runs what Python has called, and turns what it throws into Python's errors.
+// Runs `work`, which Python called, and turns what it throws into Python's errors.
 template <class Work>
 PyObject* guarded(Work&& work) {
   try {
     return work();
-  } catch (const Raised&) {
-  } catch (const Refused& refused) {
-    PyErr_SetString(PyExc_ValueError, refused.asked_for);
+  } catch (const PythonError&) {
+  } catch (const InvalidArgument& error) {
+    PyErr_SetString(PyExc_ValueError, error.message);
   } catch (...) {
     PyErr_SetString(PyExc_ValueError, "more memory than there is");
   }
   return nullptr;
 }
 
-// One beyond 32 bits becomes the nearest within, which no check lets pass.
-inline int32_t number(PyObject* from) {
+// Returns the number; one beyond 32 bits becomes the nearest that fits, which no later check accepts.
+inline int32_t number(PyObject* object) {
   int overflow;
-  const long long value = PyLong_AsLongLongAndOverflow(from, &overflow);
-  if (value == -1 && PyErr_Occurred()) throw Raised();
+  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  if (value == -1 && PyErr_Occurred()) throw PythonError();
   if (overflow) return overflow > 0 ? INT32_MAX : INT32_MIN;
   return int32_t(std::clamp<long long>(value, INT32_MIN, INT32_MAX));
 }
 
-inline double real(PyObject* from) {
-  const double value = PyFloat_AsDouble(from);
-  if (value == -1 && PyErr_Occurred()) throw Raised();
+inline double real(PyObject* object) {
+  const double value = PyFloat_AsDouble(object);
+  if (value == -1 && PyErr_Occurred()) throw PythonError();
   return value;
 }
 
-// Any sequence.
+// A borrowed view of any Python sequence.
 class List {
  public:
-  explicit List(PyObject* from) : items_(PySequence_Fast(from, "a sequence is needed")) {
-    if (!items_) throw Raised();
+  explicit List(PyObject* object) : items_(PySequence_Fast(object, "a sequence is needed")) {
+    if (!items_) throw PythonError();
   }
   List(const List&) = delete;
   ~List() { Py_DECREF(items_); }
   int size() const { return int(PySequence_Fast_GET_SIZE(items_)); }
-  PyObject* operator[](int place) const { return PySequence_Fast_GET_ITEM(items_, place); }
+  PyObject* operator[](int index) const { return PySequence_Fast_GET_ITEM(items_, index); }
 
  private:
   PyObject* items_;
 };
 
-inline std::vector<int32_t> numbers(PyObject* from) {
-  const List list(from);
-  std::vector<int32_t> found(list.size());
-  for (int i = 0; i < list.size(); i++) found[i] = number(list[i]);
-  return found;
+inline std::vector<int32_t> numbers(PyObject* object) {
+  const List list(object);
+  std::vector<int32_t> values(size_t(list.size()));
+  for (int i = 0; i < list.size(); i++) values[size_t(i)] = number(list[i]);
+  return values;
 }
 
-inline std::vector<float> reals(PyObject* from) {
-  const List list(from);
-  std::vector<float> found(list.size());
-  for (int i = 0; i < list.size(); i++) found[i] = float(real(list[i]));
-  return found;
+inline std::vector<float> reals(PyObject* object) {
+  const List list(object);
+  std::vector<float> values(size_t(list.size()));
+  for (int i = 0; i < list.size(); i++) values[size_t(i)] = float(real(list[i]));
+  return values;
 }
 
 // The arguments of a call.
 struct Arguments {
-  PyObject* const* given;
-  PyObject* operator[](int place) const { return given[place]; }
-  int32_t number(int place) const { return skit::number(given[place]); }
-  double real(int place) const { return skit::real(given[place]); }
-  void* address(int place) const {
-    if (given[place] == Py_None) return nullptr;
-    void* found = PyLong_AsVoidPtr(given[place]);
-    if (!found && PyErr_Occurred()) throw Raised();
-    return found;
+  PyObject* const* values;
+  PyObject* operator[](int index) const { return values[index]; }
+  int32_t number(int index) const { return skit::number(values[index]); }
+  double real(int index) const { return skit::real(values[index]); }
+  // Returns the address that Python gave as a number; None is the null pointer.
+  void* address(int index) const {
+    if (values[index] == Py_None) return nullptr;
+    void* pointer = PyLong_AsVoidPtr(values[index]);
+    if (!pointer && PyErr_Occurred()) throw PythonError();
+    return pointer;
   }
 };
 
-inline Arguments arguments(PyObject* const* given, Py_ssize_t count, Py_ssize_t wanted) {
-  if (count != wanted) throw Refused("another number of arguments");
-  return {given};
+inline Arguments arguments(PyObject* const* values, Py_ssize_t count, Py_ssize_t expected) {
+  if (count != expected) throw InvalidArgument{"another number of arguments"};
+  return {values};
 }
 
-// Something that Python lends as bytes.
+// A buffer that Python lends.
 class Bytes {
  public:
-  explicit Bytes(PyObject* from) {
-    if (PyObject_GetBuffer(from, &view_, PyBUF_SIMPLE)) throw Raised();
+  explicit Bytes(PyObject* object) {
+    if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE)) throw PythonError();
   }
   Bytes(const Bytes&) = delete;
   ~Bytes() { PyBuffer_Release(&view_); }
   const void* data(size_t least) const {
-    if (size_t(view_.len) < least) throw Refused("a structure of another size");
+    if (size_t(view_.len) < least) throw InvalidArgument{"a structure of another size"};
     return view_.buf;
   }
 
@@ -112,31 +113,31 @@ class Bytes {
   Py_buffer view_;
 };
 
-// A list or tuple that is being filled.
-class Made {
+// Owns one reference to a list or tuple while it is filled, so that an error on the way frees it.
+class OwnedRef {
  public:
-  explicit Made(PyObject* made) : made_(made) {
-    if (!made_) throw Raised();
+  explicit OwnedRef(PyObject* object) : object_(object) {
+    if (!object_) throw PythonError();
   }
-  Made(const Made&) = delete;
-  ~Made() { Py_XDECREF(made_); }
-  void put(Py_ssize_t place, PyObject* item) {
-    if (!item) throw Raised();
-    if (PyList_Check(made_)) PyList_SET_ITEM(made_, place, item);
-    else PyTuple_SET_ITEM(made_, place, item);
+  OwnedRef(const OwnedRef&) = delete;
+  ~OwnedRef() { Py_XDECREF(object_); }
+  void set(Py_ssize_t index, PyObject* item) {
+    if (!item) throw PythonError();
+    if (PyList_Check(object_)) PyList_SET_ITEM(object_, index, item);
+    else PyTuple_SET_ITEM(object_, index, item);
   }
-  PyObject* give() { return std::exchange(made_, nullptr); }
+  PyObject* release() { return std::exchange(object_, nullptr); }
 
  private:
-  PyObject* made_;
+  PyObject* object_;
 };
 
-// Other threads of Python may run for as long as it is there.
-class WithoutPython {
+// Releases Python's global lock for as long as it lives, so that other threads of Python may run.
+class WithoutGil {
  public:
-  WithoutPython() : state_(PyEval_SaveThread()) {}
-  WithoutPython(const WithoutPython&) = delete;
-  ~WithoutPython() { PyEval_RestoreThread(state_); }
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
 
  private:
   PyThreadState* state_;

@@ -1,4 +1,4 @@
-// One register of floats, as wide as the machine has them that the compiler builds for.
+// One register of floats, as wide as the registers of the machine that the compiler builds for.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -27,7 +27,8 @@ inline V load(const T* from) {
 
 inline Floats loadf(const float* from) { return load<Floats>(from); }
 inline void store(float* to, Floats value) { std::memcpy(to, &value, sizeof value); }
-inline Floats all(float value) { return value - Floats{}; }
+// A register whose every lane is `value`.
+inline Floats broadcast(float value) { return value - Floats{}; }
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
 inline float sum(Floats v) {
@@ -37,20 +38,21 @@ inline float sum(Floats v) {
 }
 
 inline float largest(Floats v) {
-  float found = v[0];
-  for (int lane = 1; lane < kLanes; lane++) found = v[lane] > found ? v[lane] : found;
-  return found;
+  float top = v[0];
+  for (int lane = 1; lane < kLanes; lane++) top = v[lane] > top ? v[lane] : top;
+  return top;
 }
 
+// Reduces a comparison: true if it holds in at least one lane.
 inline bool any(Ints truths) {
-  uint64_t pairs[kLanes / 2], found = 0;
+  uint64_t pairs[kLanes / 2], bits = 0;
   std::memcpy(pairs, &truths, sizeof truths);
-  for (uint64_t pair : pairs) found |= pair;
-  return found;
+  for (uint64_t pair : pairs) bits |= pair;
+  return bits;
 }
 
 inline float largest(const float* values, int size) {
-  Floats best = all(-INFINITY);
+  Floats best = broadcast(-INFINITY);
   int at = 0;
   for (; at + kLanes <= size; at += kLanes) best = max(best, loadf(values + at));
   float top = largest(best);
@@ -60,19 +62,19 @@ inline float largest(const float* values, int size) {
 
 // e^x to within 2 units in the last place, for x <= 88; below -87 it stays at e^-87.
 inline Floats exponential(Floats x) {
-  x = x < -87.0f ? all(-87.0f) : x;
-  x = x > 88.0f ? all(88.0f) : x;
-  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  x = x < -87.0f ? broadcast(-87.0f) : x;
+  x = x > 88.0f ? broadcast(88.0f) : x;
+  const Floats magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Floats whole = (x * 1.44269504f + magic) - magic;
   const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Floats series = all(1.9875691500e-4f);
+  Floats series = broadcast(1.9875691500e-4f);
   for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
     series = series * rest + factor;
   series = series * (rest * rest) + (rest + 1.0f);
   return (Floats)((Ints)series + (__builtin_convertvector(whole, Ints) << 23));
 }
 
-// Weights as they are stored; `widen` makes two registers of floats of them.
+// The stored forms of weights: `widen` loads two registers of them as floats, `one` converts a single weight.
 struct Float32 {
   using Stored = float;
   static void widen(const Stored* from, Floats& low, Floats& high) {
@@ -99,7 +101,7 @@ struct BFloat16 {
 
 struct Float16 {
   using Stored = uint16_t;
-  // Exponent and fraction keep their order in a float that is 2^112 times too small; the product is exact.
+  // The bits of exponent and fraction, moved into a float, give a number 2^112 times too small; multiplying is exact.
   static Floats wide(Words half) {
     const Floats size = (Floats)((half & 0x7fffu) << 13) * 0x1p112f;
     return (Floats)((Words)size | ((half & 0x8000u) << 16));
