@@ -12,9 +12,9 @@ from unicodedata import category
 
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.reports.render_html import shell
 from specbench_kit.reports.timeline.token_style import CSS
 from specbench_kit.reports.writing.formatting import share, significant
-from specbench_kit.reports.writing.html import document
 from specbench_kit.reports.writing.wording import model_sentence, time_kind
 
 Fields = Mapping[str, Any]
@@ -84,7 +84,7 @@ def render_index(run: Fields, shown: Sequence[Page], finished: int) -> str:
     body = (
         f"<h1>Tokens of {_code(run['method'])}</h1><p>{_setting(run)} {first}</p><table><tr>{header}</tr>{rows}</table>"
     )
-    return document(f"Tokens of {run['method']}", body, CSS)
+    return shell(f"Tokens of {run['method']}", body, CSS)
 
 
 def _index_row(page: Page) -> str:
@@ -118,7 +118,7 @@ def render_page(run: Fields, page: Page, show: Show, prompt: str) -> str:
         f"<details><summary>Prompt</summary><pre>{escape(prompt)}</pre></details>"
         f'<main class="output">{output}</main>'
     )
-    return document(f"Request {record.request_id}", body, CSS)
+    return shell(f"Request {record.request_id}", body, CSS)
 
 
 def _setting(run: Fields) -> str:

@@ -1,4 +1,4 @@
-"""The kit's own Markdown as one self-contained HTML page: no network, no script but its own, pictures inline.
+"""The bridge for reports that still make Markdown: their text as one self-contained HTML page.
 
 It knows the forms that the reports are written in and no others; all text in them is escaped first.
 """
@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from specbench_kit.reports.render_html import inline_svg, shell
 from specbench_kit.reports.writing.html_style import CSS
 from specbench_kit.reports.writing.markup import CELLS
-from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
-from specbench_kit.reports.writing.script import HASH, SCRIPT
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 SENTENCE = 80
 """Characters of a cell that is no number."""
+__all__ = ["inline", "inline_svg", "page"]
 IMAGE = re.compile(r"^!\[(?P<title>.*)\]\((?P<path>[^)]*)\)$")
 CAPTION = re.compile(r"^\*(?P<text>[^*].*)\*$")
 QUOTED = re.compile(r"\\([<(])")
@@ -30,22 +29,7 @@ def page(markdown: str, drawings: Mapping[str, str]) -> str:
     lines = markdown.splitlines()
     title = next((_text(line[2:]) for line in lines if line.startswith("# ")), "Report")
     body = "\n".join(_blocks(lines, drawings))
-    return document(title, f"<main>\n{body}\n</main>", CSS, scripted=True)
-
-
-def document(title: str, body: str, css: str, *, scripted: bool = False) -> str:
-    """A page that loads nothing; `title` is plain text, `body` HTML.
-
-    Nothing in it runs but, where it is `scripted`, the kit's own script.
-    """
-    policy = f"{POLICY}; script-src '{HASH}'" if scripted else POLICY
-    script = f"<script>{SCRIPT}</script>\n" if scripted else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n{script}</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return shell(title, f"<main>\n{body}\n</main>", CSS, scripted=True)
 
 
 def _text(markdown: str) -> str:
@@ -175,26 +159,3 @@ def _picture(block: Sequence[str], drawings: Mapping[str, str]) -> str:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.rpartition("/")[2].lower())
-
-
-COLOUR_NAMES = {
-    **{colour.lower(): f"var(--c{place})" for place, colour in enumerate(OF_METHODS)},
-    BLACK: "var(--text)",
-    GREY: "var(--faint)",
-    "#ffffff": "var(--back)",
-    "#b0b0b0": "var(--line)",
-    "#cccccc": "var(--line)",
-}
-COLOUR = re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
-PREAMBLE = re.compile(r"^.*?(?=<svg\b)|<metadata>.*?</metadata>|<style\b.*?</style>", re.DOTALL)
-REFERENCE = re.compile(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)')
-
-
-def inline_svg(text: str, name: str) -> str:
-    """A drawing as part of a page: its colours follow the page's, and its ids are its own."""
-    text = PREAMBLE.sub("", text)
-    text = REFERENCE.sub(f"{_slug(name)}-", text)
-    text = re.sub(
-        r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1
-    )
-    return COLOUR.sub(lambda found: COLOUR_NAMES.get(found[0].lower(), found[0]), text)

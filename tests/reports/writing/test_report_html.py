@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from specbench_kit.reports.comparison.plots import pictures
+from specbench_kit.reports.render_html import shell
 from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.reports.writing.html import document, inline, inline_svg, page
+from specbench_kit.reports.writing.html import inline, inline_svg, page
 from specbench_kit.reports.writing.markup import code, fence, folded, table, warning
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -59,7 +60,7 @@ def test_a_page_loads_nothing_and_runs_its_own_script_alone():
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     assert ("content", policy) in found.attributes
     assert not re.search(r"innerHTML|eval|fetch|XMLHttp|import|https?:", script)
-    assert "<script" not in document("Plain", "", "")
+    assert "<script" not in shell("Plain", "", "")
     assert ("content", "width=device-width, initial-scale=1") in found.attributes
     assert "prefers-color-scheme: dark" in page("# T", {})
 

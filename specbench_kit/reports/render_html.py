@@ -1,0 +1,152 @@
+"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import groupby
+
+from specbench_kit.reports.document import (
+    SAFE_URL,
+    Block,
+    BulletList,
+    Caution,
+    CodeBlock,
+    Document,
+    Figure,
+    FigureRow,
+    Folded,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    plain,
+    spans,
+)
+from specbench_kit.reports.writing.html_style import CSS
+from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
+from specbench_kit.reports.writing.script import HASH, SCRIPT
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+LONG_CELL = 80
+"""Characters from which a cell is a sentence, so that its table is set as text."""
+
+
+def render(document: Document, drawings: Mapping[str, str]) -> str:
+    """Return the page; `drawings` are SVG texts by the paths of the document's figures, less their suffixes."""
+    body = "\n".join(_blocks([Heading(document.title, 1), *document.blocks], drawings))
+    return shell(plain(document.title), f"<main>\n{body}\n</main>", CSS, scripted=True)
+
+
+def shell(title: str, body: str, css: str, *, scripted: bool = False) -> str:
+    """Return a page that loads nothing and runs nothing but, where it is `scripted`, the kit's own script.
+
+    `title` is plain text, `body` is HTML.
+    """
+    policy = f"{POLICY}; script-src '{HASH}'" if scripted else POLICY
+    script = f"<script>{SCRIPT}</script>\n" if scripted else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{css}</style>\n{script}</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _blocks(blocks: Sequence[Block], drawings: Mapping[str, str]) -> Iterator[str]:
+    """Yield a piece of HTML per block; figures that follow each other share a grid."""
+    for pictured, group in groupby(blocks, lambda block: isinstance(block, Figure | FigureRow)):
+        pieces = [_block(block, drawings) for block in group]
+        if pictured:
+            yield f'<div class="figures">{"".join(pieces)}</div>'
+        else:
+            yield from pieces
+
+
+def _block(block: Block, drawings: Mapping[str, str]) -> str:
+    match block:
+        case Heading():
+            return f"<h{block.level}>{inline(block.text)}</h{block.level}>"
+        case Paragraph() | Note():
+            return f"<p>{inline(block.text)}</p>"
+        case Caution():
+            lines = "".join(f"<li><strong>{inline(line)}</strong></li>" for line in block.lines)
+            return f'<aside class="warning" role="note"><ul>{lines}</ul></aside>'
+        case BulletList():
+            return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in block.items)}</ul>"
+        case CodeBlock():
+            return f"<pre>{escape(block.text)}</pre>"
+        case Figure():
+            return _figure(block, drawings)
+        case FigureRow():
+            return "".join(_figure(figure, drawings) for figure in block.figures)
+        case Table():
+            return _table(block)
+        case Folded():
+            body = "\n".join(_blocks(block.blocks, drawings))
+            return f"<details>\n<summary>{inline(block.title)}</summary>\n{body}\n</details>"
+
+
+def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
+    """Return the drawing with its caption, or a link to the file of a figure that is not drawn inline."""
+    title, name = escape(plain(figure.title)), figure.path.rpartition(".")[0]
+    if name not in drawings:
+        return f'<p><a href="{escape(figure.path)}">{title}</a></p>'
+    svg = drawings[name].replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
+    caption = inline(figure.caption) if figure.caption else title
+    return f'<figure class="{_slug(name)}">{svg}<figcaption>{caption}</figcaption></figure>'
+
+
+def _table(table: Table) -> str:
+    """Return the table in a box of its own, which scrolls where the table is wider than the page."""
+    header, rows = [[[inline(text) for text in line] for line in lines] for lines in ([table.titles], table.texts())]
+    has_header = any(header[0])
+    sentences = any(len(cell) > LONG_CELL for row in rows for cell in row[1:])
+    kind = "facts" if not has_header else "numbers" if any(header[0][1:2]) and not sentences else "words"
+    titles = "".join(f"<th scope=col>{title}</th>" for title in header[0])
+    head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
+    body = "".join(
+        f"<tr><th scope=row>{row[0]}</th>{''.join(f'<td>{cell}</td>' for cell in row[1:])}</tr>" for row in rows
+    )
+    return f'<div class="scroll" tabindex="0"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+
+
+def inline(text: str) -> str:
+    """Return an inline text as HTML: code, bold text and safe links; all the rest is escaped."""
+    return "".join(escape(part) if mark is None else _mark(mark) for part, mark in spans(" ".join(text.split())))
+
+
+def _mark(mark: re.Match[str]) -> str:
+    if mark["code"] is not None:
+        return f"<code>{escape(mark['code'])}</code>"
+    if mark["bold"] is not None:
+        return f"<strong>{inline(mark['bold'])}</strong>"
+    if not SAFE_URL.match(mark["url"]):
+        return escape(mark[0])
+    return f'<a href="{escape(mark["url"])}">{inline(mark["link"])}</a>'
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.rpartition("/")[2].lower())
+
+
+COLOUR_NAMES = {
+    **{colour.lower(): f"var(--c{index})" for index, colour in enumerate(OF_METHODS)},
+    BLACK: "var(--text)",
+    GREY: "var(--faint)",
+    "#ffffff": "var(--back)",
+    "#b0b0b0": "var(--line)",
+    "#cccccc": "var(--line)",
+}
+COLOUR = re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
+PREAMBLE = re.compile(r"^.*?(?=<svg\b)|<metadata>.*?</metadata>|<style\b.*?</style>", re.DOTALL)
+REFERENCE = re.compile(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)')
+
+
+def inline_svg(text: str, name: str) -> str:
+    """Return a drawing as part of a page: its colours follow the page's, and its ids are unique by `name`."""
+    text = PREAMBLE.sub("", text)
+    text = REFERENCE.sub(f"{_slug(name)}-", text)
+    text = re.sub(
+        r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1
+    )
+    return COLOUR.sub(lambda colour: COLOUR_NAMES.get(colour[0].lower(), colour[0]), text)
