@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.distributions import Judge, NodeStats
+from specbench_kit.decoding.distributions import NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
@@ -33,7 +33,7 @@ class Known:
     def probability(self, row: int, token: int) -> float:
         return self.found.probability
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         return judge.score(self.found, place)
 
 

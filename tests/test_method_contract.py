@@ -39,7 +39,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import given_fields
 from specbench_kit.decoding import rules
 from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafting.base import DRAFT, Offer, drafters
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, drafters
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 from specbench_kit.decoding.tree import TokenTree
@@ -101,7 +101,7 @@ DRAFTED = [
     for drafter, offered in drafters.all().items()
     if "drafter" in {option.name for option in given_fields(kind)}
     and drafter != kind.drafter
-    and offered.offer >= kind.asks
+    and offered.capability >= kind.asks
     for spec in variants(name)[:1]
 ]
 """Every method with every other drafter that offers what it asks."""
@@ -118,7 +118,7 @@ EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
 def _kind(spec: str) -> tuple[object, ...]:
     """What decides by which code a method's tokens are drawn and judged; what it sends, test_unbiased enumerates."""
     method = TREES[spec] if spec in TREES else parse_method(spec)
-    grows, drafter = method.asks >= Offer.TREES, bool(method.drafting.models)
+    grows, drafter = method.asks >= Capability.TREES, bool(method.drafting.models)
     reads = method.learned, method.needs_reference
     return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
 
@@ -412,7 +412,7 @@ REFUSED = [
     (name, drafter)
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
-    if "drafter" in {option.name for option in given_fields(kind)} and offered.offer < kind.asks
+    if "drafter" in {option.name for option in given_fields(kind)} and offered.capability < kind.asks
 ]
 
 

@@ -13,7 +13,7 @@ from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.decoding.processes.place import by_torchrun
+from specbench_kit.decoding.processes.rank import by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources
 
 if TYPE_CHECKING:

@@ -44,13 +44,13 @@ class CheckedPolicy:
         except PolicyError as error:
             raise _named(self._name, error) from error
 
-    def keep(self, verdict: Verdict) -> int | None:
+    def next_root(self, verdict: Verdict) -> int | None:
         """The node that the next round's tree begins at."""
-        node = self._policy.keep(verdict)
+        node = self._policy.next_root(verdict)
         if node is None:
             return None
         tree, end = verdict.draft.tree, verdict.path[-1] if verdict.path else 0
-        if not 0 < node < len(tree) or tree.parents[node] != end or tree.tokens[node] != verdict.extra:
+        if not 0 < node < len(tree) or tree.parents[node] != end or tree.tokens[node] != verdict.bonus:
             wrong = PolicyError(f"keep gave node {node}, which is not the target's next token after the accepted ones")
             raise _named(self._name, wrong)
         return node

@@ -11,33 +11,33 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 
 from specbench_kit.decoding.records import TimeKind
-from specbench_kit.decoding.timeline import Recording, Timeline
+from specbench_kit.decoding.timeline import Timeline, TimelineMarker
 
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
 
 
-class Effort(NamedTuple):
+class ProcessorTime(NamedTuple):
     """Seconds that passed, that the calling thread had a processor, and that all threads of this process had one."""
 
     wall_s: float
     thread_s: float
     process_s: float
 
-    def since(self, before: "Effort") -> "Effort":
+    def since(self, before: "ProcessorTime") -> "ProcessorTime":
         """What was spent from then to now."""
-        return Effort(self[0] - before[0], self[1] - before[1], self[2] - before[2])
+        return ProcessorTime(self[0] - before[0], self[1] - before[1], self[2] - before[2])
 
-    def and_then(self, more: "Effort") -> "Effort":
+    def plus(self, more: "ProcessorTime") -> "ProcessorTime":
         """The sum of two spells."""
-        return Effort(self[0] + more[0], self[1] + more[1], self[2] + more[2])
+        return ProcessorTime(self[0] + more[0], self[1] + more[1], self[2] + more[2])
 
 
-def effort() -> Effort:
+def read_processor_time() -> ProcessorTime:
     """Counters of no meaning but by their difference."""
-    return Effort(perf_counter(), thread_time(), process_time())
+    return ProcessorTime(perf_counter(), thread_time(), process_time())
 
 
-def reading_s() -> float:
+def monotonic_s() -> float:
     """This machine's seconds, of no meaning but by their difference."""
     return perf_counter()
 
@@ -70,7 +70,7 @@ class Clock(Protocol):
     def overlap(self) -> AbstractContextManager[None]:
         """Let what is drafted inside be proactive: the drafts of the round were sent."""
 
-    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed wait to a phase that goes on elsewhere since it was left; not `apart`, it had ended.
 
         Such a phase was gone through all the while, though what lies between is charged to whatever ran here.
@@ -83,7 +83,7 @@ class Clock(Protocol):
         """Median seconds of the last few typical times that a phase was gone through; 0 before the first."""
 
     @property
-    def spent(self) -> Effort | None:
+    def processor_time(self) -> ProcessorTime | None:
         """What the finished spells of `running` took; None where no clock is read."""
 
 
@@ -92,11 +92,11 @@ def _recent() -> defaultdict[Phase, deque[float]]:
     return defaultdict(lambda: deque(maxlen=15))
 
 
-class ModelledClock(Recording):
+class ModelledClock(TimelineMarker):
     """Time that passes only where a model says how long something takes."""
 
     time_kind: TimeKind = "modelled"
-    spent = None
+    processor_time = None
 
     def __init__(self, started_s: float = 0.0) -> None:
         self._now_s = started_s
@@ -112,7 +112,7 @@ class ModelledClock(Recording):
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         return NOTHING
 
-    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
         return NOTHING
 
     def charge(self, phase: Phase, seconds: float, times: int = 1, *, typical: bool = True) -> None:
@@ -133,7 +133,7 @@ class ModelledClock(Recording):
         return taken
 
 
-class MeasuringClock(Recording):
+class MeasuringClock(TimelineMarker):
     """Time of this machine, which runs only inside `running`; a phase inside a phase stops the outer one."""
 
     time_kind: TimeKind = "measured"
@@ -141,7 +141,7 @@ class MeasuringClock(Recording):
     def __init__(self, device: torch.device, started_s: float = 0.0) -> None:
         self._device = device
         self._read_s = perf_counter if device.type != "cuda" else self._synchronised_s
-        self.spent: Effort = Effort(0.0, 0.0, 0.0)
+        self.processor_time: ProcessorTime = ProcessorTime(0.0, 0.0, 0.0)
         self._elapsed_s = started_s
         self._resumed_s: float | None = None
         self._phases: defaultdict[Phase, float] = defaultdict(float)
@@ -154,14 +154,14 @@ class MeasuringClock(Recording):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let time pass."""
-        before = effort()
+        before = read_processor_time()
         self._resumed_s = before.wall_s
         try:
             yield
         finally:
             self._elapsed_s += self._read_s() - self._resumed_s
             self._resumed_s = None
-            self.spent = self.spent.and_then(effort().since(before))
+            self.processor_time = self.processor_time.plus(read_processor_time().since(before))
 
     def now_s(self) -> float:
         """Seconds that have passed while running."""
@@ -171,9 +171,9 @@ class MeasuringClock(Recording):
         """Charge the enclosed time to a phase."""
         return self._spells.get((phase, False, typical)) or self._spell(phase, False, typical)
 
-    def rest_of(self, phase: Phase, *, apart: bool, typical: bool = True) -> AbstractContextManager[None]:
+    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed wait to a phase that goes on elsewhere since it was left."""
-        return self._spell(phase, True, typical) if apart else NOTHING
+        return self._spell(phase, True, typical) if asynchronous else NOTHING
 
     def take(self) -> dict[Phase, float]:
         """Seconds per phase since the last call."""

@@ -1,19 +1,22 @@
-"""The trees of a request's rounds, for those who want to see what was drafted and what came of it."""
+"""The token trees of a request's rounds, kept for people who look at what was drafted and what became of it."""
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+import msgspec
+
+from specbench_kit.core.typed_json import decode
 
 
-@dataclass(frozen=True, slots=True)
-class RoundDetail:
-    """One round's tree and its verdict; a node is a place in `tokens` and `parents`, and node 0 was committed before.
+class RoundDetail(msgspec.Struct, frozen=True):
+    """The token tree of one round and the target's verdict on it.
 
-    `probabilities` are the draft model's, of each token at its place; `path` are the accepted of the `submitted` nodes,
-    `extra` the target's own next token, and the first `committed` of both joined the output. Nodes from 1 to
-    `inherited` were drafted in the round before, the newest `proactive` ones while the target verified.
+    Node n has token `tokens[n]`, parent `parents[n]` and draft probability `probabilities[n]`; node 0 is the token
+    committed last. `path` lists the accepted nodes among the `submitted` ones, and the first `committed` tokens of the
+    path and the `bonus` token joined the output. Nodes 1 to `inherited` were drafted in the previous round; the newest
+    `proactive` nodes were drafted while the target verified.
     """
 
     tokens: list[int]
@@ -21,51 +24,50 @@ class RoundDetail:
     probabilities: list[float]
     submitted: list[int]
     path: list[int]
-    extra: int
+    bonus: int = msgspec.field(name="extra")
     committed: int
     inherited: int
     proactive: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestDetail:
-    """One finished request's rounds: a line of `rounds_detail.jsonl`."""
+class RequestDetail(msgspec.Struct, frozen=True):
+    """The rounds of one finished request: a line of `rounds_detail.jsonl`."""
 
     request_id: str
     rounds: list[RoundDetail]
 
     def to_json(self) -> str:
-        """One line."""
-        return json.dumps(asdict(self), allow_nan=False)
+        """Return the line of `rounds_detail.jsonl`, without its end."""
+        return json.dumps(msgspec.to_builtins(self), allow_nan=False)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "RequestDetail":
-        """What `to_json` wrote."""
-        return cls(fields["request_id"], [RoundDetail(**found) for found in fields["rounds"]])
+    def from_json(cls, line: str | bytes) -> "RequestDetail":
+        """Return what `to_json` wrote; raise ValueError if the line is damaged."""
+        return decode(cls, line)
 
 
-class Finished(Protocol):
-    """A round of one request, as its loop knows it."""
+class FinishedRound(Protocol):
+    """One request's finished round, as an engine's loop knows it."""
 
     @property
     def request_id(self) -> str:
-        """Whose it was."""
+        """The id of the request."""
 
     def detail(self) -> RoundDetail:
-        """What it has left behind."""
+        """Return the round's tree and verdict."""
 
 
-class Details:
-    """Gathers the rounds of requests on their way; `note` is for `Loop.on_round`."""
+class DetailCollector:
+    """Collects the rounds of running requests; `note` is meant for `Loop.on_round`."""
 
     def __init__(self) -> None:
         self._rounds: defaultdict[str, list[RoundDetail]] = defaultdict(list)
 
-    def note(self, rounds: Sequence[Finished]) -> None:
-        """Take in a round of every request of the batch."""
-        for one in rounds:
-            self._rounds[one.request_id].append(one.detail())
+    def note(self, rounds: Sequence[FinishedRound]) -> None:
+        """Add one round of every request in the batch."""
+        for finished_round in rounds:
+            self._rounds[finished_round.request_id].append(finished_round.detail())
 
     def take(self, request_id: str) -> RequestDetail:
-        """A finished request's rounds, once."""
+        """Return the rounds of a finished request and forget them."""
         return RequestDetail(request_id, self._rounds.pop(request_id, []))

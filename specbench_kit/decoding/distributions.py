@@ -17,7 +17,7 @@ from specbench_kit.models.executors.base import Forward
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class DistributionStats:
     """What the draft model said before a token was drawn; probabilities after the logits processors.
 
     `confidence` is the largest probability, `entropy` in nats, `margin` the lead of the most likely token over
@@ -31,16 +31,16 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStats(Outlook):
+class NodeStats(DistributionStats):
     """The same with the `probability` of the token that was drafted."""
 
     probability: float
 
 
-class Judge(Protocol):
+class TokenScorer(Protocol):
     """Scores drafted tokens by their statistics and their place in the draft, 1 for the first."""
 
-    def score(self, stats: Outlook, place: int) -> float:
+    def score(self, stats: DistributionStats, place: int) -> float:
         """Of one token."""
 
     def score_chain(self, table: NDArray[Any]) -> list[float]:
@@ -60,12 +60,12 @@ class Distributions(Protocol):
     def probability(self, row: int, token: int) -> float:
         """Probability of `token` in distribution `row`."""
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         """What a judge says of `token`, drawn from distribution `row` at that place of its draft."""
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class FullDistributions(Protocol):
     """Distributions that tokens were drawn from at random, known in full."""
 
     @property
@@ -104,7 +104,7 @@ class DraftForward:
         confidence, entropy, margin, logit_std = self._features[row]
         return NodeStats(confidence, entropy, margin, logit_std, self.probability(row, token))
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         return judge.score(self.stats(row, token), place)
 
     def likeliest(

@@ -46,7 +46,7 @@ class Forwarded(NamedTuple):
 
 
 @runtime_checkable
-class Itemised(Protocol):
+class ReportsForwards(Protocol):
     """A source that says what it forwards, as this does not follow from what it drafts."""
 
     def forwards(self) -> Sequence[Forwarded]:
@@ -89,5 +89,5 @@ class Drafter(DraftSource, Protocol):
     def clock(self) -> Clock:
         """The run's clock, for decisions that depend on time."""
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Whether the answer to what was sent has not arrived yet."""

@@ -12,11 +12,11 @@ from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoundOutcome:
     """One request's round: its verdict, and what came of it."""
 
     verdict: Verdict
@@ -36,7 +36,7 @@ class Outcome:
             probabilities=[1.0, *(round(tree.probability(node), 4) for node in range(1, len(tree)))],
             submitted=list(verdict.submitted),
             path=list(verdict.path),
-            extra=verdict.extra,
+            bonus=verdict.bonus,
             committed=self.committed,
             inherited=tree.inherited,
             proactive=tree.proactive,
@@ -64,9 +64,9 @@ class Engine(Loop):
         self.drafter, self.verifier = drafter, verifier
         self._warm = False
         """Whether no prompt is verified in this round."""
-        self._outcomes: Sequence[Outcome] = ()
+        self._outcomes: Sequence[RoundOutcome] = ()
 
-    def _round(self) -> Sequence[Outcome]:
+    def _round(self) -> Sequence[RoundOutcome]:
         drafts = self.drafter.begin(self.sessions)
         chosen = self.policy.plan(self.drafter)
         answer = self._send(drafts, chosen)
@@ -84,28 +84,28 @@ class Engine(Loop):
         self._outcomes = ()
         return super()._collect()
 
-    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         for draft in drafts:
             draft.tree.sent = len(draft.tree.tokens)
         with self.clock.phase("verify", typical=self._warm):
             return self.verifier.send(drafts, chosen)
 
-    def _wait(self, answer: Answer) -> list[Verdict]:
-        with self.clock.rest_of("verify", apart=self.verifier.apart, typical=self._warm):
+    def _wait(self, answer: PendingVerdicts) -> list[Verdict]:
+        with self.clock.resume("verify", asynchronous=self.verifier.asynchronous, typical=self._warm):
             return answer()
 
-    def _commit(self, verdicts: Sequence[Verdict]) -> list[Outcome]:
+    def _commit(self, verdicts: Sequence[Verdict]) -> list[RoundOutcome]:
         with self.clock.phase("commit"):
             return [self._commit_one(verdict) for verdict in verdicts]
 
-    def _commit_one(self, verdict: Verdict) -> Outcome:
-        draft, kept = verdict.draft, self.policy.keep(verdict)
+    def _commit_one(self, verdict: Verdict) -> RoundOutcome:
+        draft, kept = verdict.draft, self.policy.next_root(verdict)
         committed = draft.session.commit(verdict.tokens)
         self.verifier.commit(verdict)
         self.drafter.commit(draft, verdict.path, kept, verdict.states)
-        return Outcome(verdict, committed, aligned=kept is not None)
+        return RoundOutcome(verdict, committed, aligned=kept is not None)
 
-    def _record(self, outcomes: Sequence[Outcome]) -> None:
+    def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
         """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
         seconds, now_s = self.clock.take(), self.clock.now_s()
         self._warm, computed, drafted = True, 0, 0
@@ -132,7 +132,7 @@ class Engine(Loop):
         self.policy.forget(session.request.id)
 
 
-def _round_record(outcome: Outcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
+def _round_record(outcome: RoundOutcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
     verdict, tree = outcome.verdict, outcome.verdict.draft.tree
     parents, path = verdict.places()
     return RoundRecord(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.detail import Finished
+from specbench_kit.decoding.detail import FinishedRound
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
@@ -26,7 +26,7 @@ class Loop(ABC):
         self.clock = clock
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
-        self.on_round: Callable[[Sequence[Finished]], None] | None = None
+        self.on_round: Callable[[Sequence[FinishedRound]], None] | None = None
         """Is shown every round, while the clock stands still."""
         self._seed, self._eos_ids = seed, eos_ids
         self._batch_size, self._capacity = batch_size, capacity
@@ -48,7 +48,7 @@ class Loop(ABC):
 
     def step(self) -> list[RequestRecord]:
         """One step of every request of the batch; returns those that finished."""
-        rounds: Sequence[Finished] = ()
+        rounds: Sequence[FinishedRound] = ()
         with torch.inference_mode(), self.clock.running():
             self._refill()
             if self.sessions:
@@ -58,7 +58,7 @@ class Loop(ABC):
         return self._collect()
 
     @abstractmethod
-    def _round(self) -> Sequence[Finished]:
+    def _round(self) -> Sequence[FinishedRound]:
         """Go on with every session."""
 
     @abstractmethod

@@ -78,7 +78,7 @@ class Policy:
     def overlap(self, drafter: "Drafter") -> None:
         """Go on drafting while the target verifies what was chosen; the verdicts are not known yet."""
 
-    def keep(self, verdict: "Verdict") -> int | None:
+    def next_root(self, verdict: "Verdict") -> int | None:
         """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
         return None
 

@@ -6,11 +6,11 @@ from typing import cast
 from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError
-from specbench_kit.decoding.distributions import Drawn
-from specbench_kit.decoding.sampling import Numbers, draw
+from specbench_kit.decoding.distributions import FullDistributions
+from specbench_kit.decoding.sampling import UniformNumbers, draw
 from specbench_kit.decoding.tree import TokenTree
 
-Rule = Callable[[TokenTree, Sequence[int], Tensor, Numbers], tuple[list[int], int]]
+Rule = Callable[[TokenTree, Sequence[int], Tensor, UniformNumbers], tuple[list[int], int]]
 
 
 def rule_for(tree: TokenTree, nodes: Sequence[int]) -> Rule:
@@ -43,7 +43,7 @@ def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) ->
     return path, token
 
 
-def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numbers) -> tuple[list[int], int]:
+def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers) -> tuple[list[int], int]:
     """Sample and match: draw from the target at every node of the walk. Lossless for any deterministic tree.
 
     `target` is [1 + nodes, vocabulary]. One number of the stream per committed token: plain decoding with the
@@ -52,7 +52,7 @@ def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numbers
     return walk(tree, nodes, lambda column: draw(target[column, None], [random.uniform("target")])[0])
 
 
-def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numbers) -> tuple[list[int], int]:
+def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers) -> tuple[list[int], int]:
     """Accept each token of a sampled chain with probability min(1, p/q); the extra token comes from max(0, p - q).
 
     Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary]. `random` begins at the round's place in the
@@ -60,7 +60,7 @@ def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: Numb
     """
     for place, node in enumerate(nodes):
         source, row = tree.source(node)
-        draft, token = cast(Drawn, source).probabilities[row], tree.tokens[node]
+        draft, token = cast(FullDistributions, source).probabilities[row], tree.tokens[node]
         if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
             left = (target[place] - draft).clamp_(min=0)
             left = left if left.any() else target[place]  # equal up to rounding: p - q has no positive part

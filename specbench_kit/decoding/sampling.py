@@ -53,7 +53,7 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
     return tokens
 
 
-class Numbers(Protocol):
+class UniformNumbers(Protocol):
     """What a rule draws from."""
 
     def uniform(self, purpose: Purpose) -> float:
@@ -80,7 +80,7 @@ class RequestRandom:
             self._streams[purpose] = _Stream(f"{self._key}/{purpose}")
         return self._streams[purpose].number(place)
 
-    def at(self, position: int) -> Numbers:
+    def at(self, position: int) -> UniformNumbers:
         """The streams from a position of the output on: whoever goes on there draws what he would have drawn."""
         return _From(self, position)
 

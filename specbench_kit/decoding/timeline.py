@@ -39,7 +39,7 @@ class Timeline:
             self.left_out += 1
 
 
-class Recording:
+class TimelineMarker:
     """The part of a clock that keeps spans, once it was given a timeline."""
 
     timeline: Timeline | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from specbench_kit.core.errors import PolicyError
-from specbench_kit.decoding.distributions import Distributions, Judge, NodeStats, Outlook
+from specbench_kit.decoding.distributions import Distributions, DistributionStats, NodeStats, TokenScorer
 
 
 class TokenTree:
@@ -107,12 +107,12 @@ class TokenTree:
         assert source is not None
         return source
 
-    def outlook(self, node: int) -> Outlook:
+    def distribution_stats(self, node: int) -> DistributionStats:
         """What the draft model said before it drafted a node: what may decide whether the node is verified."""
         source, row = self.source(node)
         self.known = max(self.known, self.parents[node])
         stats = source.stats(row, self.tokens[node])
-        return Outlook(stats.confidence, stats.entropy, stats.margin, stats.logit_std)
+        return DistributionStats(stats.confidence, stats.entropy, stats.margin, stats.logit_std)
 
     def stats(self, node: int) -> NodeStats:
         """Draft statistics of a drafted node."""
@@ -126,13 +126,13 @@ class TokenTree:
         self.known = max(self.known, node)
         return source.probability(row, self.tokens[node])
 
-    def judge(self, node: int, judge: Judge) -> float:
+    def score(self, node: int, scorer: TokenScorer) -> float:
         """What a judge says of a drafted node."""
         source, row = self.source(node)
         self.known = max(self.known, self.parents[node])
-        return source.score(row, self.tokens[node], self._depths[node], judge)
+        return source.score(row, self.tokens[node], self._depths[node], scorer)
 
-    def score(self, node: int) -> float:
+    def path_probability(self, node: int) -> float:
         """Cumulative draft probability from the root."""
         product = 1.0
         while node > 0:

@@ -22,7 +22,7 @@ class Verdict:
     draft: Draft
     submitted: list[int]
     path: list[int]
-    extra: int
+    bonus: int
     weight: int
     """Tokens that the target computed for this request, its share of the batch."""
     states: Tensor | None = None
@@ -35,7 +35,7 @@ class Verdict:
     def tokens(self) -> list[int]:
         """What the round adds to the output, before any end is applied."""
         tokens = self.draft.tree.tokens
-        return [tokens[node] for node in self.path] + [self.extra]
+        return [tokens[node] for node in self.path] + [self.bonus]
 
     def places(self) -> tuple[list[int], list[int]]:
         """Parents of the submitted nodes and the path, as `RoundRecord` has them."""
@@ -47,20 +47,20 @@ class Verdict:
         return [place[node] for node in parents], [place[node] for node in self.path]
 
 
-Answer = Callable[[], list[Verdict]]
+PendingVerdicts = Callable[[], list[Verdict]]
 """Waits for the verdicts of what was sent."""
 
 
 class Verifier(Protocol):
     """What the loop asks of whatever verifies: a model, or a recorded trace."""
 
-    apart: bool
+    asynchronous: bool
     """Whether it works beside this process, so that its answer may have to be waited for."""
 
     def admit(self, session: Session) -> None:
         """Make room for a new request."""
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Have the chosen nodes of every draft judged."""
 
     def commit(self, verdict: Verdict) -> None:
@@ -73,14 +73,14 @@ class Verifier(Protocol):
 class RemoteVerifier(Verifier, Protocol):
     """One behind a wire."""
 
-    def has_news(self) -> bool:
+    def answer_arrived(self) -> bool:
         """Whether an answer has arrived."""
 
 
 class Target(Protocol):
     """What verification asks of the target: a runner's slots and forwards, wherever the model is."""
 
-    apart: bool
+    asynchronous: bool
     """Whether the model is in another process."""
 
     def acquire(self) -> int:
@@ -107,7 +107,7 @@ class ModelVerifier:
 
     def __init__(self, runner: Target, sampler: Sampler, layers: Sequence[int] = ()) -> None:
         self._runner, self._sampler, self._layers = runner, sampler, layers
-        self.apart = runner.apart
+        self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
     def admit(self, session: Session) -> None:
@@ -118,11 +118,11 @@ class ModelVerifier:
         """Free a finished request's slot."""
         self._runner.release(self._slots.pop(session.request.id))
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """One batched target forward, then the rule that fits how the tokens were drafted."""
         rows = [self._append(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         logits = self._runner.begin(rows, self._layers)
-        if self.apart:
+        if self.asynchronous:
             return lambda: self._verdicts(drafts, chosen, rows, logits())
         verdicts = self._verdicts(drafts, chosen, rows, logits())
         return lambda: verdicts

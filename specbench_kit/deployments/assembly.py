@@ -10,14 +10,14 @@ import torch
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, MeasuringClock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
-from specbench_kit.decoding.drafting.base import DRAFT, Parts
+from specbench_kit.decoding.drafting.base import DRAFT, DrafterParts
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
-from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.processes.target import PipelineTarget
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.base import Deployment, States
@@ -65,7 +65,7 @@ def live_engine(
             deployment=deployment,
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
-    verifier = ModelVerifier(Passes(stages) if stages else target, sampler, method.drafting.layers(models))
+    verifier = ModelVerifier(PipelineTarget(stages) if stages else target, sampler, method.drafting.layers(models))
     named = method.called
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
 
@@ -86,7 +86,7 @@ def round_drafter(
     sampled = method.proposal == "sample" and not sampler.greedy
     if sampled and draft_top_n:
         sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
-    return method.drafting.source(Parts(models, sampler, clock, sampled, capacity))
+    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, capacity))
 
 
 def pipeline_engine(
@@ -107,7 +107,7 @@ def pipeline_engine(
     """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
     assert method.pipeline is not None
     depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
-    parts = Parts(models, sampler, clock, sampled=False, capacity=capacity)
+    parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
     drafter = method.drafting.levels(parts) if method.uses_drafter else None
     make = partial(
         PipelineEngine,

@@ -134,7 +134,7 @@ class Timelines:
             self.clock.mark(f"server queue/{name}", "queue", arrival_s, start_s, name)
             self.clock.mark(f"link/{name}", "transfer", end_s, client.answer_s, name)
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Whether the drafting device is free before the answer arrives."""
         client = self._clients[draft.request_id]
         return client.ready_s < client.answer_s

@@ -5,7 +5,7 @@ from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.latency import Row
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.session import Session
 from specbench_kit.deployments.base import Deployment, States
 
@@ -37,7 +37,7 @@ class PipelineTime:
         del self._randoms[session.request.id]
         self._asked.discard(session.request.id)
 
-    def step(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
+    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
         """Let the time of one step pass, in which the drafter forwards this, or else the levels that were fed."""
         start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
         stage_s = {
@@ -58,13 +58,18 @@ class PipelineTime:
         self._clock.mark("link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names)
         self._clock.wait_until(worked_s + between_s + link_s)
 
-    def _drafting(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]]) -> tuple[Phase, float]:
+    def _drafting(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]]) -> tuple[Phase, float]:
         """What the drafter does in this step, and its seconds."""
         phase: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
         return phase, sum(map(self._drafter.latency.seconds, forwards)) if self._drafts else 0.0
 
     def _mark(
-        self, streams: Sequence[Stream], stage_s: Mapping[int, float], start_s: float, worked_s: float, pruned_s: float
+        self,
+        streams: Sequence[RequestStream],
+        stage_s: Mapping[int, float],
+        start_s: float,
+        worked_s: float,
+        pruned_s: float,
     ) -> None:
         names = [stream.session.request.id for stream in streams]
         for stage in range(1, self._verifier.stages + 1):
@@ -73,7 +78,7 @@ class PipelineTime:
             self._clock.mark(f"stage/{stage}", "stall", done_s, worked_s, *names)
             self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, *names)
 
-    def _rows(self, streams: Sequence[Stream]) -> dict[int, list[Row]]:
+    def _rows(self, streams: Sequence[RequestStream]) -> dict[int, list[Row]]:
         """What every stage that works computes, and the tokens that it has in KV before that."""
         rows: dict[int, list[Row]] = {}
         for stream in streams:
@@ -81,7 +86,7 @@ class PipelineTime:
                 rows.setdefault(stage, []).append(row)
         return rows
 
-    def _rows_of(self, stream: Stream) -> Iterator[tuple[int, Row]]:
+    def _rows_of(self, stream: RequestStream) -> Iterator[tuple[int, Row]]:
         """Of one request, from the last stage on: what a stage holds was computed by all those after it."""
         flight, context = stream.flight, len(stream.session.tokens) - 1
         entered = context - max(0, len(stream.ahead) - 1)
@@ -92,7 +97,7 @@ class PipelineTime:
                 yield stage, (new, cached)
                 cached += new
 
-    def _messages_s(self, streams: Sequence[Stream]) -> float:
+    def _messages_s(self, streams: Sequence[RequestStream]) -> float:
         """What the step waits for on the link: with the drafter on the edge every level and answer crosses it.
 
         Else only a prompt and its first answer do, which hold nobody up but a request that is alone.
@@ -106,7 +111,7 @@ class PipelineTime:
             stream.session.arrival_s -= self._message_s(stream)
         return 0.0
 
-    def _message_s(self, stream: Stream) -> float:
+    def _message_s(self, stream: RequestStream) -> float:
         """Up with a prompt or a level, and down with an answer and the hidden states that are read there."""
         name = stream.session.request.id
         asked = name in self._asked

@@ -6,7 +6,7 @@ import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
-from specbench_kit.decoding.drafter import DraftSource, Itemised
+from specbench_kit.decoding.drafter import DraftSource, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.verification import Verifier
 from specbench_kit.deployments.alone import Alone
@@ -34,7 +34,7 @@ def timed(
     learned, place = method.learned, _drafting(method, deployment)
     timelines = Timelines(place, clock, on_edge=on_edge(method, deployment), learned=learned, states=states)
     beside = None
-    if can_be_colocated(method, deployment) and not isinstance(drafter, Itemised):
+    if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
         beside = Colocated(place, learned=learned, states=states)
     latencies = method.drafting.latencies(deployment.drafter.latency)
     return TimedDrafter(drafter, timelines, latencies, beside), TimedVerifier(verifier, timelines, beside), clock

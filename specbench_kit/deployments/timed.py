@@ -7,10 +7,10 @@ from torch import Tensor
 
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafter import Draft, DraftSource, Itemised
+from specbench_kit.decoding.drafter import Draft, DraftSource, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.verification import Answer, Verdict, Verifier
+from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
 from specbench_kit.deployments.colocated import Colocated
 from specbench_kit.deployments.modelled import Timelines
 
@@ -30,7 +30,7 @@ class TimedDrafter:
     ) -> None:
         self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
         self._all = [timelines, *([beside] if beside else [])]
-        self._itemised = drafter if isinstance(drafter, Itemised) else None
+        self._itemised = drafter if isinstance(drafter, ReportsForwards) else None
 
     @property
     def drafts(self) -> list[Draft]:
@@ -40,9 +40,9 @@ class TimedDrafter:
     def clock(self) -> ModelledClock:
         return self._timelines.clock
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Whether the drafting device is free before the answer arrives."""
-        return self._timelines.awaits(draft)
+        return self._timelines.awaits_answer(draft)
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -91,7 +91,7 @@ class TimedVerifier:
 
     def __init__(self, verifier: Verifier, timelines: Timelines, beside: Colocated | None = None) -> None:
         self._verifier, self._timelines, self._beside = verifier, timelines, beside
-        self.apart = verifier.apart
+        self.asynchronous = verifier.asynchronous
 
     def admit(self, session: Session) -> None:
         """Make room for a new request."""
@@ -100,7 +100,7 @@ class TimedVerifier:
             self._beside.admit(session)
         self._verifier.admit(session)
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
         verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)

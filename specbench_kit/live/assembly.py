@@ -8,7 +8,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import Loop
-from specbench_kit.decoding.meanwhile import Meanwhile
+from specbench_kit.decoding.polling import AnswerPollingDrafter
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
@@ -40,7 +40,7 @@ def remote_engine(
     there = verifier(clock)
     return Engine(
         round_policy(method),
-        Meanwhile(drafter, there.has_news) if method.overlaps else drafter,
+        AnswerPollingDrafter(drafter, there.answer_arrived) if method.overlaps else drafter,
         there,
         clock,
         seed=seed,

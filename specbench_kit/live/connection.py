@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.link import Lane
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
@@ -65,18 +65,18 @@ class Connection:
         return self._stream.poll(wait_s)
 
     @property
-    def has_news(self) -> bool:
+    def answer_arrived(self) -> bool:
         """Whether something has arrived."""
-        return self._stream.has_news
+        return self._stream.answer_arrived
 
     def reconnect(self) -> None:
         """Try until the server is there again, or for too long."""
-        wait_s, until_s = FIRST_WAIT_S, reading_s() + PATIENCE_S
+        wait_s, until_s = FIRST_WAIT_S, monotonic_s() + PATIENCE_S
         while True:
             try:
                 self.welcome = self._connect()
             except LostError as lost:
-                if reading_s() > until_s:
+                if monotonic_s() > until_s:
                     raise SkitError(f"the server {self.address} stayed away: {lost}; --resume goes on later") from lost
                 Event().wait(wait_s)
                 wait_s = min(2 * wait_s, MOST_WAIT_S)
@@ -114,7 +114,7 @@ class Connection:
 class _Nothing:
     """Before there is a stream."""
 
-    has_news = False
+    answer_arrived = False
 
     def send(self, up: Any) -> None:
         raise LostError("not connected")
@@ -139,7 +139,7 @@ class _Stream(_Nothing):
         Thread(target=self._read, name="answers", daemon=True).start()
 
     @property
-    def has_news(self) -> bool:  # type: ignore[override]
+    def answer_arrived(self) -> bool:  # type: ignore[override]
         return not self._in.empty()
 
     def send(self, up: Any) -> None:
@@ -172,10 +172,10 @@ class _Stream(_Nothing):
                     self._down.put(down, down.ByteSize())
             raise LostError("the server ended the stream")
         except (grpc.RpcError, LostError) as error:
-            self._in.put((reading_s(), error))
+            self._in.put((monotonic_s(), error))
 
     def _arrived(self, down: Any) -> None:
-        self._in.put((reading_s(), down))
+        self._in.put((monotonic_s(), down))
 
 
 def _answers(call: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.verification import Answer, Verdict
+from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.engines.base import Asked, Engine
 
 AT_ONCE = 64
@@ -24,7 +24,7 @@ class EngineVerifier:
     engine: Engine
     sampler: Sampler
     seed: int
-    apart: bool = True
+    asynchronous: bool = True
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "verification"))
     _asking: list[Future[list[int]]] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class EngineVerifier:
     def commit(self, verdict: Verdict) -> None:
         """Nor for what was accepted."""
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Ask for every draft at the same time."""
         asked = [self._asked(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         self._asking = [self._pool.submit(self.engine.answers, one) for one in asked]
@@ -46,7 +46,7 @@ class EngineVerifier:
             for draft, nodes, answer in zip(drafts, chosen, self._asking, strict=True)
         ]
 
-    def has_news(self) -> bool:
+    def answer_arrived(self) -> bool:
         """Whether the answers are there."""
         return all(one.done() for one in self._asking)
 

@@ -7,7 +7,7 @@ from random import Random
 from threading import Condition, Thread
 from typing import Any
 
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
 
 Deliver = Callable[[Any], None]
@@ -30,7 +30,7 @@ class Lane(Thread):
 
     def put(self, message: Any, size: int) -> None:
         """Send a message of so many bytes."""
-        now_s = reading_s()
+        now_s = monotonic_s()
         latency_s = self._link.message_s(0, inf, self._random)
         self._free_s = max(now_s, self._free_s) + size / self._bytes_per_s
         self._last_s = max(self._last_s, self._free_s + latency_s)
@@ -45,6 +45,6 @@ class Lane(Thread):
                 while not self._crossing:
                     self._changed.wait()
                 due_s, message = self._crossing.popleft()
-                while (left_s := due_s - reading_s()) > 0:
+                while (left_s := due_s - monotonic_s()) > 0:
                     self._changed.wait(left_s)
             self._deliver(message)

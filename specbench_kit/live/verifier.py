@@ -7,14 +7,14 @@ from threading import Event
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import MeasuringClock, reading_s
-from specbench_kit.decoding.distributions import Drawn
+from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
+from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Answer, Verdict
+from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, LostError
 from specbench_kit.live.wire import PASSING, Status, Up
 
@@ -56,7 +56,7 @@ class WireVerifier:
     sampler: Sampler
     seed: int
     clock: MeasuringClock
-    apart: bool = True
+    asynchronous: bool = True
     _known: dict[str, _Known] = field(default_factory=dict)
     _nonce: str = field(default_factory=lambda: token_hex(8))
     _opened: int = 0
@@ -76,9 +76,9 @@ class WireVerifier:
     def commit(self, verdict: Verdict) -> None:
         """The server has committed with its verdict."""
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Send every draft; the answer waits for all verdicts."""
-        began_s = reading_s()
+        began_s = monotonic_s()
         rounds = {}
         for draft, nodes in zip(drafts, chosen, strict=True):
             known = self._known[draft.request_id]
@@ -86,15 +86,15 @@ class WireVerifier:
             frame = Up(draft=self._frame(known, draft, nodes))
             self.connection.send(frame)
             rounds[known.name] = _Round(draft, nodes, frame, began_s)
-        sending_s = reading_s() - began_s
+        sending_s = monotonic_s() - began_s
         return lambda: self._answer(rounds, sending_s)
 
-    def has_news(self) -> bool:
+    def answer_arrived(self) -> bool:
         """Whether an answer has arrived."""
-        return self.connection.has_news
+        return self.connection.answer_arrived
 
     def _answer(self, rounds: dict[str, _Round], sending_s: float) -> list[Verdict]:
-        began_s = reading_s()
+        began_s = monotonic_s()
         while any(one.verdict is None for one in rounds.values()):
             try:
                 arrived_s, down = self.connection.receive()
@@ -104,7 +104,7 @@ class WireVerifier:
                     self._send_again(one)
                 continue
             self._take(rounds, arrived_s, down)
-        self._tell(list(rounds.values()), sending_s + reading_s() - began_s)
+        self._tell(list(rounds.values()), sending_s + monotonic_s() - began_s)
         return [one.verdict for one in rounds.values() if one.verdict is not None]
 
     def _take(self, rounds: dict[str, _Round], arrived_s: float, down: Any) -> None:
@@ -194,7 +194,7 @@ def _distributions(tree: TokenTree, nodes: Sequence[int], most: int) -> dict[str
     probabilities: list[float] = []
     for node in nodes:
         source, row = tree.source(node)
-        assert isinstance(source, Drawn)
+        assert isinstance(source, FullDistributions)
         whole = source.probabilities[row]
         found = whole.nonzero()[:, 0]
         if len(found) > most:

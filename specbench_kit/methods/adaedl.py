@@ -95,4 +95,4 @@ class _AdaEdlPolicy(Policy):
 
     def _acceptance(self, draft: "Draft", node: int) -> float:
         """The lower bound on its chance."""
-        return 1 - sqrt(self.options.factor * draft.tree.outlook(node).entropy)
+        return 1 - sqrt(self.options.factor * draft.tree.distribution_stats(node).entropy)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -37,7 +37,7 @@ class AdaSpec(Method):
         {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
     )
     needs = LATENCIES
-    asks = Offer.PROBABILITIES
+    asks = Capability.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
-from specbench_kit.methods.base import Environment, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
@@ -36,7 +36,7 @@ def parse_arm(owner: str, spec: str) -> Method:
     """The chain rule that an arm names."""
     name, _, tail = spec.partition(".")
     rule = from_options(name, methods.get(name), tail, separator="+")
-    is_chain = rule.asks < Offer.TREES and rule.pipeline is None and not rule.overlaps and not rule.needs_reference
+    is_chain = rule.asks < Capability.TREES and rule.pipeline is None and not rule.overlaps and not rule.needs_reference
     require(is_chain, f"{owner}: '{name}' cannot be an arm: arms are rules that draft chains by what the draft says")
     return rule
 
@@ -104,8 +104,8 @@ class Part:
     def clock(self) -> "Clock":
         return self.whole.clock
 
-    def awaits(self, draft: "Draft") -> bool:
-        return self.whole.awaits(draft)
+    def awaits_answer(self, draft: "Draft") -> bool:
+        return self.whole.awaits_answer(draft)
 
     def room(self, draft: "Draft") -> int:
         return min(self.whole.room(draft), self.longest - draft.tree.last)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods
+from specbench_kit.methods.base import Capability, Method, Policy, StopRule, methods
 
 
 @methods.register("autoregressive")
@@ -13,7 +13,7 @@ class Autoregressive(Method):
     drafter: str = field(default="none", init=False)
     source = "baseline"
     group = "bounds"
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
     uses_drafter = False
 
     def policy(self) -> Policy:

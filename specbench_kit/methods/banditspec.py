@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from specbench_kit.methods.arms import ArmsPolicy, Composed
-from specbench_kit.methods.base import Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Policy, methods, require
 from specbench_kit.methods.round_time import RoundTime
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class BanditSpec(Composed):
     share: Literal["request", "run"] = "request"
     source = "BanditSpec, arXiv 2505.15141"
     group = "bandit"
-    asks = Offer.TOKENS  # of the arms as they come; others may ask more
+    asks = Capability.TOKENS  # of the arms as they come; others may ask more
     grid = MappingProxyType(
         {"algorithm": ("ucb", "exp3"), "share": ("request", "run"), "radius": (0.03, 0.1, 0.3, 1.0)}
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.registry import Registry
-from specbench_kit.decoding.drafting.base import Drafting, Offer, parse_drafter
+from specbench_kit.decoding.drafting.base import Capability, Drafting, parse_drafter
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
@@ -18,6 +18,7 @@ from specbench_kit.predictors.points import HERE, Place
 __all__ = [
     "GROUPS",
     "LATENCIES",
+    "Capability",
     "Chains",
     "Child",
     "Environment",
@@ -25,7 +26,6 @@ __all__ = [
     "Latencies",
     "LevelPolicy",
     "Method",
-    "Offer",
     "Pipeline",
     "Policy",
     "StepBudget",
@@ -121,7 +121,7 @@ class Method(ABC):
     """What has to be there before it can run, besides what the other attributes say."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
     """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
-    asks: ClassVar[Offer] = Offer.STATISTICS
+    asks: ClassVar[Capability] = Capability.STATISTICS
     """What its policy reads of the drafter besides the tokens; one that has less is refused."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
@@ -140,7 +140,7 @@ class Method(ABC):
     def asked_for(cls) -> list[str]:
         """What it needs, in words."""
         chooses = any(one.name == "drafter" and one.init for one in fields(cls))
-        drafted = [f"a drafter that gives {cls.asks.words}"] if chooses and cls.asks > Offer.TOKENS else []
+        drafted = [f"a drafter that gives {cls.asks.words}"] if chooses and cls.asks > Capability.TOKENS else []
         reference = ["the target's answer"] if cls.needs_reference else []
         return [*drafted, *reference, *([cls.needs] if cls.needs else [])]
 
@@ -148,9 +148,9 @@ class Method(ABC):
     def drafting(self) -> Drafting:
         """The drafter, with its options."""
         if self.drafter == "none":
-            from specbench_kit.decoding.drafting.look_up import Nothing
+            from specbench_kit.decoding.drafting.look_up import NoDrafting
 
-            return Nothing()
+            return NoDrafting()
         return parse_drafter(self.drafter)
 
     def require_drafter(self) -> None:
@@ -159,9 +159,9 @@ class Method(ABC):
             return
         found = self.drafting
         require(
-            found.offer >= self.asks,
+            found.capability >= self.asks,
             f"{self.called} reads {self.asks.words}, and drafter '{found.called}' has no more than "
-            f"{found.offer.words}: choose another drafter or method",
+            f"{found.capability.words}: choose another drafter or method",
         )
 
     @property

@@ -21,6 +21,6 @@ class Eagle(FixedK):
 
     @property
     def drafting(self) -> Drafting:
-        from specbench_kit.decoding.drafting.head import Head
+        from specbench_kit.decoding.drafting.head import HeadDrafting
 
-        return Head(self.head)
+        return HeadDrafting(self.head)

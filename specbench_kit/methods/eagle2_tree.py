@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
 from specbench_kit.methods.growth import Frontier, Growth, expand, expected_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Eagle2Tree(Method):
     source = "EAGLE-2, Li et al. 2024"
     claim = "3.05 to 4.26 times plain decoding, 20 to 40% over EAGLE"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
 
     def __post_init__(self) -> None:
         for name, least in (("total", 2), ("depth", 0), ("top_k", 1)):

@@ -60,5 +60,5 @@ class _EntropyChangePolicy(Policy):
 
     def _stays(self, draft: "Draft") -> bool:
         tree, last = draft.tree, draft.tree.last
-        before, now = (sqrt(tree.outlook(node).entropy) for node in (max(last - 1, 1), last))
+        before, now = (sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last))
         return now - before <= self.options.threshold

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.methods.base import Group, Method, Offer, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Capability, Group, Method, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -16,7 +16,7 @@ class FixedK(Method):
     """Draft exactly k tokens, then verify them."""
 
     k: int = 4
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
     source = "Leviathan et al. 2023"
     claim = "2 to 3 times plain decoding (T5-XXL)"
     group: ClassVar[Group] = "static"

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Latencies, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Latencies, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, round_s
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Goodput(LatencyAware):
     grid = MappingProxyType(
         {"max_draft": (4, 8), "initial_acceptance": (0.5, 0.7, 0.8), "interval": (5, 20), "bias": (1.0, 1.1)}
     )
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"goodput: max_draft must be at least 1, not {self.max_draft}")

@@ -50,4 +50,4 @@ class _MarginPolicy(Policy):
             live = [draft for draft in drafter.extend(live) if self._is_clear(draft)]
 
     def _is_clear(self, draft: "Draft") -> bool:
-        return draft.tree.outlook(draft.tree.last).margin >= self.options.threshold
+        return draft.tree.distribution_stats(draft.tree.last).margin >= self.options.threshold

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods, require
 from specbench_kit.methods.growth import Growth, expected_of, grow
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class OptTree(Method):
     claim = "up to 3.2 times plain decoding"
     group = "tree"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
 
     def __post_init__(self) -> None:
         for name in ("nodes", "max_depth"):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Oracle(Method):
     """
 
     max_draft: int = 8
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
     source = "upper bound"
     group = "bounds"
     proposal = "top"

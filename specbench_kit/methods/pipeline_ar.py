@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from specbench_kit.methods.base import LevelPolicy, Method, Offer, Pipeline, StepBudget, methods, require
+from specbench_kit.methods.base import Capability, LevelPolicy, Method, Pipeline, StepBudget, methods, require
 
 
 @methods.register("pipeline-ar")
@@ -19,7 +19,7 @@ class PipelineAR(Method):
     chunk: int = 512
     source = "baseline of SpecPipe, Yin et al. 2025"
     group = "bounds"
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
     uses_drafter = False
 
     def __post_init__(self) -> None:

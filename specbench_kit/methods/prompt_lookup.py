@@ -30,4 +30,4 @@ class PromptLookup(FixedK):
     def drafting(self) -> Drafting:
         from specbench_kit.decoding.drafting import prompt_lookup
 
-        return prompt_lookup.PromptLookup(min=self.min, max=self.max)
+        return prompt_lookup.PromptLookupDrafting(min=self.min, max=self.max)

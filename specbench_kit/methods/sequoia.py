@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.methods.base import LATENCIES, Environment, Latencies, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
 from specbench_kit.methods.static_tree import SIZES, Shape, fastest
 from specbench_kit.predictors.ranks import RankTable, find, load
@@ -37,7 +37,7 @@ class Sequoia(LatencyAware):
     group = "tree"
     needs = f"rank-wise acceptance: skit measure-ranks; {LATENCIES}"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
 
     def __post_init__(self) -> None:
         require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")

@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -42,7 +42,7 @@ class SGLangEma(Method):
     grid = MappingProxyType(
         {"steps": (1, 3, 5), "alpha": (0.1, 0.2, 0.4), "down": (-0.25, 0.0, 0.25), "interval": (2, 5)}
     )
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("warmup", 0), ("interval", 1)):

@@ -7,7 +7,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Latencies, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Latencies, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, round_s
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class SGLangThroughput(LatencyAware):
     interval: int = 10
     source = "SGLang pull request 28045"
     grid = MappingProxyType({"steps": (2, 3, 5), "window": (10, 20, 40), "interval": (5, 10)})
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
 
     def __post_init__(self) -> None:
         fits = 1 <= self.steps <= self.max_draft

@@ -102,6 +102,6 @@ class _SpecDecPpPolicy(Policy):
 
     def _goes_on(self, draft: "Draft") -> bool:
         scores = self.scores[draft.request_id]
-        scores.append(draft.tree.judge(draft.tree.last, self.predictor))
+        scores.append(draft.tree.score(draft.tree.last, self.predictor))
         judged = scores[: len(scores) - self.options.lag]
         return len(scores) < self.options.min_draft or 1 - prod(judged) <= self.options.threshold

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf, log
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from specbench_kit.methods.base import Group, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
 from specbench_kit.methods.growth import Growth, expand, grow
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SpecEdge(Method):
     claim = "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
     group: ClassVar[Group] = "overlapping"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
     overlaps = True
 
     def __post_init__(self) -> None:
@@ -87,9 +87,9 @@ class _SpecEdgePolicy(Policy):
         live = self._guess(drafter)
         self.guesses = {growth.draft.request_id: growth for growth in live}
         for _ in range(self.options.proactive_depth):
-            live = grow(drafter, [g for g in live if drafter.awaits(g.draft)], self.beams, self.branch)
+            live = grow(drafter, [g for g in live if drafter.awaits_answer(g.draft)], self.beams, self.branch)
 
-    def keep(self, verdict: "Verdict") -> int | None:
+    def next_root(self, verdict: "Verdict") -> int | None:
         guess = self.guesses.pop(verdict.draft.request_id, None)
         if guess is None or not _aligned(guess, verdict):
             return None
@@ -112,7 +112,7 @@ class _SpecEdgePolicy(Policy):
 
     def _guess(self, drafter: "Drafter") -> list[Growth]:
         """The likeliest token after any leaf becomes the root of a new tree."""
-        trees = [g for g in self.growths if drafter.awaits(g.draft) and drafter.room(g.draft) > 0]
+        trees = [g for g in self.growths if drafter.awaits_answer(g.draft) and drafter.room(g.draft) > 0]
         frontier = [(growth, [n for n in growth.leaves if n not in growth.forwarded]) for growth in trees]
         frontier = [(growth, nodes) for growth, nodes in frontier if nodes]
         if frontier:
@@ -144,4 +144,4 @@ def _aligned(guess: Growth, verdict: "Verdict") -> bool:
     """Complete draft alignment: the accepted path ends at the guess's parent, and the extra token is the guess."""
     tree = guess.draft.tree
     end = verdict.path[-1] if verdict.path else 0
-    return tree.parents[guess.root] == end and tree.tokens[guess.root] == verdict.extra
+    return tree.parents[guess.root] == end and tree.tokens[guess.root] == verdict.bonus

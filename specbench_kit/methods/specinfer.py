@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.distributions import Distributions, DraftForward
@@ -31,7 +31,7 @@ class SpecInfer(Method):
     claim = "1.5 to 2.8 times other engines, models on several GPUs"
     group = "tree"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
 
     def __post_init__(self) -> None:
         shape = "-".join(map(str, self.branching))
@@ -65,7 +65,9 @@ class _SpecInferPolicy(Policy):
         self._grow(drafter, [_bottom(draft) for draft in drafter.drafts], lambda _: True)
 
     def overlap(self, drafter: "Drafter") -> None:
-        waiting = [draft for draft in drafter.drafts if drafter.awaits(draft) and drafter.room(draft) >= self.guesses]
+        waiting = [
+            draft for draft in drafter.drafts if drafter.awaits_answer(draft) and drafter.room(draft) >= self.guesses
+        ]
         if not self.guesses or not waiting:
             return
         leaves = [_bottom(draft).nodes for draft in waiting]
@@ -75,11 +77,11 @@ class _SpecInferPolicy(Policy):
             row += len(nodes)
             outcomes = self.outcomes[draft.request_id] = _likeliest_outcomes(draft.tree, after, self.guesses)
             ahead.append(_Frontier(draft, list(outcomes.values()), 0))
-        self._grow(drafter, ahead, drafter.awaits)
+        self._grow(drafter, ahead, drafter.awaits_answer)
 
-    def keep(self, verdict: "Verdict") -> int | None:
+    def next_root(self, verdict: "Verdict") -> int | None:
         end = verdict.path[-1] if verdict.path else 0
-        return self.outcomes.pop(verdict.draft.request_id, {}).get((end, verdict.extra))
+        return self.outcomes.pop(verdict.draft.request_id, {}).get((end, verdict.bonus))
 
     def forget(self, request_id: str) -> None:
         self.outcomes.pop(request_id, None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Child, LevelPolicy, Method, Offer, Pipeline, StepBudget, methods, require
+from specbench_kit.methods.base import Capability, Child, LevelPolicy, Method, Pipeline, StepBudget, methods, require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ class SpecPipe(Method):
     claim = "4.19 to 5.53 times a pipeline without speculation"
     group = "overlapping"
     proposal = "top"
-    asks = Offer.LEVELS
+    asks = Capability.LEVELS
 
     def __post_init__(self) -> None:
         for name in ("stages", "width", "children", "rows", "chunk"):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, cast
 
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.distributions import Distributions, DraftForward
@@ -36,7 +36,7 @@ class Ssd(Method):
     claim = "up to 5 times plain decoding"
     group = "overlapping"
     proposal = "top"
-    asks = Offer.TREES
+    asks = Capability.TREES
     overlaps = True
 
     def __post_init__(self) -> None:
@@ -95,20 +95,22 @@ class _SsdPolicy(Policy):
         return [list(self.chains[draft.request_id]) for draft in drafts]
 
     def overlap(self, drafter: "Drafter") -> None:
-        waiting = [_Ahead(draft) for draft in drafter.drafts if drafter.awaits(draft) and drafter.room(draft) > 0]
+        waiting = [
+            _Ahead(draft) for draft in drafter.drafts if drafter.awaits_answer(draft) and drafter.room(draft) > 0
+        ]
         self.ahead = {ahead.draft.request_id: ahead for ahead in waiting}
         if waiting:
             forward = drafter.expand([(ahead.draft, [self._leaf(ahead.draft)]) for ahead in waiting])
             for row, ahead in enumerate(waiting):
                 self._guess(drafter, ahead, forward, row)
         for _ in range(self.options.k):
-            self._go_on(drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits(ahead.draft)])
+            self._go_on(drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits_answer(ahead.draft)])
 
-    def keep(self, verdict: "Verdict") -> int | None:
+    def next_root(self, verdict: "Verdict") -> int | None:
         name = verdict.draft.request_id
         ahead = self.ahead.pop(name, None)
         end = verdict.path[-1] if verdict.path else 0
-        node = ahead.outcomes.get((end, verdict.extra)) if ahead else None
+        node = ahead.outcomes.get((end, verdict.bonus)) if ahead else None
         (self.missed.add if node is None else self.missed.discard)(name)
         return node
 

@@ -36,7 +36,7 @@ class Suffix(Method):
     def drafting(self) -> Drafting:
         from specbench_kit.decoding.drafting import suffix
 
-        return suffix.Suffix(self.max_depth, self.factor, self.offset, self.min_prob, self.shared)
+        return suffix.SuffixDrafting(self.max_depth, self.factor, self.offset, self.min_prob, self.shared)
 
     def policy(self) -> Policy:
         return FixedK(self.max_draft).policy()

@@ -55,4 +55,4 @@ class _SvipPolicy(Policy):
 
     def _rejection(self, draft: "Draft", node: int) -> float:
         """The bound on its chance."""
-        return sqrt(self.options.factor * draft.tree.outlook(node).entropy)
+        return sqrt(self.options.factor * draft.tree.distribution_stats(node).entropy)

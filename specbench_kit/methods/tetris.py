@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -27,7 +27,7 @@ class Tetris(Method):
     source = "TETRIS, arXiv 2502.15197"
     group = "latency-aware"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6), "extra": (1, 2, 3)})
-    asks = Offer.PROBABILITIES
+    asks = Capability.PROBABILITIES
     proposal = "top"  # which tokens are verified depends on the tokens themselves
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class _TetrisPolicy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         places = [
-            (-draft.tree.score(node), request, node)
+            (-draft.tree.path_probability(node), request, node)
             for request, draft in enumerate(drafts)
             for node in range(1, len(draft.tree))
         ]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Method, Offer, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, StopRule, methods, require
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -32,7 +32,7 @@ class Threshold(Method):
     schedule: Schedule = "constant"
     adaptive: bool = False
     unit: Literal["request", "batch"] = "request"
-    asks = Offer.PROBABILITIES
+    asks = Capability.PROBABILITIES
     source = "Hugging Face assisted generation"
     group = "stop-rule"
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})

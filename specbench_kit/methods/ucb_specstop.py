@@ -7,7 +7,7 @@ from math import log, log2, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Environment, Method, Offer, Policy, methods, require
+from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
 from specbench_kit.methods.round_time import RoundTime
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class UcbSpecStop(Method):
     group = "bandit"
     grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
     needs = "a deployment"
-    asks = Offer.TOKENS
+    asks = Capability.TOKENS
 
     def __post_init__(self) -> None:
         require(self.k_max >= 1, f"ucb-specstop: k_max must be at least 1, not {self.k_max}")

@@ -127,7 +127,7 @@ class _VllmAdaptivePolicy(Policy):
         tree = draft.tree
         if self.options.feature == "drawn":
             return log_odds(tree.probability(node))
-        outlook = tree.outlook(node)
+        outlook = tree.distribution_stats(node)
         if self.options.feature == "max":
             return log_odds(outlook.confidence)
         second = outlook.confidence - outlook.margin

@@ -165,7 +165,7 @@ class _WispPolicy(Policy):
 
     def _goes_on(self, draft: "Draft") -> bool:
         chances = self.chances[draft.request_id]
-        chances.append(draft.tree.judge(draft.tree.last, self.predictor))
+        chances.append(draft.tree.score(draft.tree.last, self.predictor))
         goes_on = (prod(chances) if self.cumulative else chances[-1]) >= self.threshold
         if self.keeps_back and not goes_on:
             self.probes.add(draft.request_id)

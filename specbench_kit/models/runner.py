@@ -66,7 +66,7 @@ class Runner:
     A slot holds at most `capacity` tokens, provisional ones included.
     """
 
-    apart = False
+    asynchronous = False
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor

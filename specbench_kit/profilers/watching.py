@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from specbench_kit.decoding.clock import effort
+from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.profilers.measurement import Stand
 from specbench_kit.profilers.part import Part
 from specbench_kit.profilers.samples import Samples
@@ -17,9 +17,9 @@ Fields = dict[str, Any]
 @contextmanager
 def watched(probe: Probe, stand: Stand, part: Part, samples: Samples, keep: Callable[[Fields], None]) -> Iterator[None]:
     """Hand over the readings on the timing of one part, however that ends."""
-    watch, before = Watch(probe, stand.device), effort()
+    watch, before = Watch(probe, stand.device), read_processor_time()
     try:
         yield
     finally:
         steps = [[one for run in runs for one in run] for runs in samples.runs().values()]
-        keep(watch.end({f"the {part.role}": Timed(effort().since(before), steps)}))
+        keep(watch.end({f"the {part.role}": Timed(read_processor_time().since(before), steps)}))

@@ -47,8 +47,8 @@ def read_details(path: Path) -> list[RequestDetail]:
     details = []
     for number, line in enumerate(whole_lines(path), 1):
         try:
-            details.append(RequestDetail.from_dict(parse(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            details.append(RequestDetail.from_json(line))
+        except ValueError as error:
             raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
     return details
 

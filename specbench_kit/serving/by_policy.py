@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
+from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment
@@ -86,7 +86,7 @@ class _Chain:
     def probability(self, row: int, token: int) -> float:
         return self._chances[row]
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         raise SkitError(READS_MORE)
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, ModelledClock
-from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
+from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, DraftSource
-from specbench_kit.decoding.drafting.base import Offer, Parts
+from specbench_kit.decoding.drafting.base import Capability, DrafterParts
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
@@ -19,7 +19,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Answer, Verdict
+from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.deployments.placing import alone, alone_colocated, environment, timed
@@ -48,7 +48,7 @@ class _Recorded:
     def probability(self, row: int, token: int) -> float:
         return float(self._table[row, -1])
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         """All tokens are scored at once, which costs little more than one; a run has one judge."""
         if not self._scores:
             self._scores = judge.score_chain(self._table)
@@ -103,7 +103,7 @@ class ReplayDrafter:
 class ReplayVerifier:
     """Answers what the target answered when the trace was recorded."""
 
-    apart = False
+    asynchronous = False
 
     def __init__(self, traces: dict[str, RequestTrace]) -> None:
         self._traces = traces
@@ -117,7 +117,7 @@ class ReplayVerifier:
     def commit(self, verdict: Verdict) -> None:
         """Nothing is cached."""
 
-    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> Answer:
+    def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Walk every chain along the recorded answer."""
         verdicts = [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         return lambda: verdicts
@@ -156,7 +156,7 @@ def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
     """The method made ready for a replay; one that reads what is not on record is refused before."""
     drafting, header = method.drafting, trace.header
     require_chains(method)
-    if drafting.models and method.asks > Offer.TOKENS:
+    if drafting.models and method.asks > Capability.TOKENS:
         header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
     if method.uses_drafter and not drafting.models:
         header.require(TOKEN_IDS, f"{method.called} looks tokens up")
@@ -203,7 +203,7 @@ def require_chains(method: Method) -> None:
     """A method that a trace holds no rounds for is an error."""
     if method.pipeline is not None:
         raise SkitError(CHAINS.format("fills a pipeline"))
-    if method.asks >= Offer.TREES:
+    if method.asks >= Capability.TREES:
         raise SkitError(CHAINS.format("drafts trees"))
 
 
@@ -228,7 +228,7 @@ def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]
     drafting = method.drafting
     if not drafting.models:
         longest = header.capacity or UNLIMITED
-        return drafting.source(Parts({}, Sampler(), clock, sampled=False, capacity=longest))
+        return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
     if not drafting.on_record:
         reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"
         raise SkitError(f"{method.called}: {reason}: run it live")

@@ -94,7 +94,7 @@ class _FaultyPolicy(Policy):
     def choose(self, drafts: Sequence[Draft]) -> list[list[int]]:
         return super().choose(drafts) if self.options.chosen is None else [list(nodes) for nodes in self.options.chosen]
 
-    def keep(self, verdict: Verdict) -> int | None:
+    def next_root(self, verdict: Verdict) -> int | None:
         return self.options.kept
 
 

@@ -61,7 +61,7 @@ def test_what_is_not_typical_is_charged_and_guides_nobody() -> None:
     with clock.running():
         with clock.phase("verify", typical=False):
             pass_time()
-        with clock.rest_of("verify", apart=True, typical=False):
+        with clock.resume("verify", asynchronous=True, typical=False):
             pass_time()
         assert clock.typical_s("verify") == 0
         with clock.phase("verify"):

@@ -17,7 +17,7 @@ def test_a_resumed_phase_was_gone_through_once(monkeypatch: pytest.MonkeyPatch) 
             pass
         with clock.phase("draft"):
             pass
-        with clock.rest_of("verify", apart=True):
+        with clock.resume("verify", asynchronous=True):
             pass
     assert dict(clock.take()) == {"verify": 1.0 + 2.0, "draft": 2.0}
     assert clock.typical_s("verify") == 6.0 - 1.0
@@ -31,7 +31,7 @@ def test_a_phase_that_had_ended_has_no_rest() -> None:
         with clock.phase("verify"):
             pass
         once_s, charged_s = clock.typical_s("verify"), clock.take()["verify"]
-        with clock.rest_of("verify", apart=False):
+        with clock.resume("verify", asynchronous=False):
             pass
     assert (clock.typical_s("verify"), clock.take()["verify"]) == (once_s, 0.0)
     assert charged_s > 0

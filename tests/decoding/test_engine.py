@@ -19,7 +19,7 @@ from tiny_models import (
     tiny_llama,
 )
 
-from specbench_kit.decoding.detail import Details
+from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -141,7 +141,7 @@ def test_drafted_counts_what_is_not_sent(runners: Runners) -> None:
 
 @pytest.mark.parametrize("spec", ["fixed-k:k=3", "specinfer:branching=2-1-2", "specedge:budget=9,depth=4,branch=3"])
 def test_a_round_says_how_deep_its_tree_was_sent(spec: str, runners: Runners) -> None:
-    engine, details = make_engine(parse_method(spec), runners), Details()
+    engine, details = make_engine(parse_method(spec), runners), DetailCollector()
     engine.on_round = details.note
     engine.submit(make_requests(random_prompts([9], 64), 40)[0])
     (record,) = drain(engine)

@@ -23,14 +23,14 @@ from tiny_models import (
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.decoding.detail import Details
+from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.pipeline.stages import Answers, Due, Feed, TreeSlot, VirtualStages
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput, TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
-from specbench_kit.decoding.processes.stage import Load, Stage
+from specbench_kit.decoding.processes.stage import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -62,7 +62,7 @@ def traced(
     spec: str,
     prompts: Sequence[Sequence[int]],
     length: int,
-    details: Details | None = None,
+    details: DetailCollector | None = None,
     **options: Any,
 ) -> Any:
     """The records of a run and what every stage held in every step."""
@@ -114,7 +114,7 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
 
 
 def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: Any) -> None:
-    details = Details()
+    details = DetailCollector()
     records, _ = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40, details)
     for record in records:
         shown, root = details.take(record.request_id).rounds, record.prompt_ids[-1]
@@ -127,7 +127,7 @@ def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, ta
             assert [one.parents[node] for node in one.path] == [0, *one.path[:-1]][: len(one.path)]
             assert all(parent < node for node, parent in enumerate(one.parents))
             assert all(0 < probability <= 1 for probability in one.probabilities)
-            output += [*(one.tokens[node] for node in one.path), one.extra][: one.committed]
+            output += [*(one.tokens[node] for node in one.path), one.bonus][: one.committed]
             root = output[-1]
         assert output == record.output_ids
 
@@ -294,7 +294,7 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     mirror, flight, answers = Mirror([]), Flight(stages), 0
     while answers < 60:
         level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
-        loads = [{0: Load(level)} if level.weight else {}, *(part.held for part in parts[:-1])]
+        loads = [{0: CarriedLevel(level)} if level.weight else {}, *(part.held for part in parts[:-1])]
         for part, load in zip(parts, loads, strict=True):
             part.work(load)
         flight.enter(level, [0.0] * len(level.tokens))
@@ -321,7 +321,7 @@ def _below_a_child(mirror: Mirror, dice: random.Random) -> Prune:
             return prune
 
 
-def _check_root(fresh: Runner, mirror: Mirror, held: Load) -> None:
+def _check_root(fresh: Runner, mirror: Mirror, held: CarriedLevel) -> None:
     assert held.states is not None
     slot = fresh.acquire()
     wanted = fresh.forward([Append(slot, [*mirror.committed, mirror.tokens[0]])])[0]
@@ -360,8 +360,8 @@ class Counting:
                 self.tokens[slot] = [self.tokens[slot][place] for place in prune.keep]
             self.tokens[slot] += level.tokens
 
-    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
-        return Answers(torch.eye(VOCABULARY)[[(self.tokens[due.slot][0] + 1) % VOCABULARY for due in dues]])
+    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
+        return StageOutput(torch.eye(VOCABULARY)[[(self.tokens[due.slot][0] + 1) % VOCABULARY for due in dues]])
 
 
 class Echo:
@@ -369,7 +369,7 @@ class Echo:
 
     reads = ()
 
-    def step(self, streams: Sequence[Stream]) -> dict[int, torch.Tensor]:
+    def step(self, streams: Sequence[RequestStream]) -> dict[int, torch.Tensor]:
         eye, growing = torch.eye(VOCABULARY), [one for one in streams if one.flight.tokens]
         return {one.slot: eye[[one.flight.tokens[place] for place in one.flight.bottom]] for one in growing}
 

@@ -28,8 +28,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.passes import Passes
 from specbench_kit.decoding.processes.stages import ProcessStages
+from specbench_kit.decoding.processes.target import PipelineTarget
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -132,7 +132,7 @@ def test_rounds_pass_through_the_processes(
 
 def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, stages: ProcessStages) -> None:
     """The embeddings and the middle from the first stage, its end and the normalised last ones from the second."""
-    passes, layers, tokens = Passes(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]
+    passes, layers, tokens = PipelineTarget(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]
     slots = [runners[0].acquire(), passes.acquire()]
     parents = [-1, 0, 1, 1, 3]
     near, far = (

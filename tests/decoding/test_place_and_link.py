@@ -36,7 +36,7 @@ def test_the_first_drafted_token_stands_at_place_1() -> None:
     tree = TokenTree(0)
     for token, parent in ((1, 0), (2, 0), (3, 1)):
         tree.add(token, parent, forward, 0)
-    assert [tree.judge(node, Places()) for node in (1, 2, 3)] == [1.0, 1.0, 2.0]
+    assert [tree.score(node, Places()) for node in (1, 2, 3)] == [1.0, 1.0, 2.0]
 
 
 class _Asking(Policy):
@@ -46,7 +46,7 @@ class _Asking(Policy):
     def draft(self, drafter: Drafter) -> None:
         for _ in range(3):
             for draft in drafter.extend(drafter.drafts):
-                self.said.append(draft.tree.judge(draft.tree.last, Places()))
+                self.said.append(draft.tree.score(draft.tree.last, Places()))
 
 
 @dataclass(frozen=True)

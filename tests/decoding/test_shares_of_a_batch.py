@@ -170,11 +170,11 @@ class _Ahead(Policy):
         for _ in range(2):
             drafter.extend(drafter.drafts)
 
-    def keep(self, verdict: Verdict) -> int | None:
+    def next_root(self, verdict: Verdict) -> int | None:
         tree: Draft = verdict.draft
         ahead = verdict.submitted[-1] + 1
         whole = verdict.path == verdict.submitted
-        return ahead if whole and tree.tree.tokens[ahead] == verdict.extra else None
+        return ahead if whole and tree.tree.tokens[ahead] == verdict.bonus else None
 
 
 @dataclass(frozen=True)

@@ -69,9 +69,9 @@ def test_statistics_on_a_device_are_those_of_the_cpu(sampler: Sampler) -> None:
 
 def test_score_is_the_product_along_the_path() -> None:
     tree, _ = build()
-    assert tree.score(0) == 1.0
-    assert tree.score(3) == pytest.approx(tree.probability(1) * tree.probability(3))
-    assert tree.score(5) == pytest.approx(tree.probability(2) * tree.probability(4) * tree.probability(5))
+    assert tree.path_probability(0) == 1.0
+    assert tree.path_probability(3) == pytest.approx(tree.probability(1) * tree.probability(3))
+    assert tree.path_probability(5) == pytest.approx(tree.probability(2) * tree.probability(4) * tree.probability(5))
 
 
 @pytest.mark.parametrize(("top_k", "fused"), [(0, True), (2, False)])

@@ -117,8 +117,10 @@ def test_tetris_gives_the_places_of_the_batch_to_the_likeliest_tokens() -> None:
     chosen = policy.choose(drafter.drafts)
     assert chosen == [[1, 2, 3], [1]]
     trees = [draft.tree for draft in drafter.drafts]
-    assert sum(tree.score(n) for tree, nodes in zip(trees, chosen, strict=True) for n in nodes) == pytest.approx(2.724)
-    assert sum(tree.score(n) for tree in trees for n in (1, 2)) == pytest.approx(2.52)
+    assert sum(
+        tree.path_probability(n) for tree, nodes in zip(trees, chosen, strict=True) for n in nodes
+    ) == pytest.approx(2.724)
+    assert sum(tree.path_probability(n) for tree in trees for n in (1, 2)) == pytest.approx(2.52)
 
 
 def test_tetris_alone_drafts_what_it_sends() -> None:

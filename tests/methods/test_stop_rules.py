@@ -9,7 +9,7 @@ from known_drafts import KnownDrafter, at
 from tiny_predictors import confidence_predictor
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.distributions import Outlook
+from specbench_kit.decoding.distributions import DistributionStats
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.methods.adaedl import AdaEdl, _AdaEdlPolicy
@@ -79,7 +79,7 @@ class Told:
     def __init__(self, *scores: float) -> None:
         self.scores = scores
 
-    def score(self, stats: Outlook, place: int) -> float:
+    def score(self, stats: DistributionStats, place: int) -> float:
         return self.scores[place - 1]
 
 

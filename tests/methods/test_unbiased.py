@@ -93,7 +93,7 @@ class FreshBudget(Policy):
         return [self._best(draft) for draft in drafts]
 
     def _best(self, draft: "Draft") -> list[int]:
-        first, second = (draft.tree.outlook(node).confidence for node in (1, 2))
+        first, second = (draft.tree.distribution_stats(node).confidence for node in (1, 2))
         rates = [
             expected / cost
             for expected, cost in zip((1, 1 + first, 1 + first + first * second), self.costs, strict=True)

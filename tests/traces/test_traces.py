@@ -27,7 +27,7 @@ from tiny_models import (
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.methods.base import Method, Offer, methods
+from specbench_kit.methods.base import Capability, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.studies.bench.replay import bench_replay
@@ -59,7 +59,7 @@ def specs(*, chains: bool) -> list[str]:
 
 
 def _chains(kind: type[Method]) -> bool:
-    return kind.asks < Offer.TREES and kind.pipeline is Method.pipeline
+    return kind.asks < Capability.TREES and kind.pipeline is Method.pipeline
 
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:

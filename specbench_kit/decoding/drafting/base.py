@@ -22,7 +22,7 @@ DRAFT = "draft"
 """The model that `--draft` names."""
 
 
-class Offer(IntEnum):
+class Capability(IntEnum):
     """What a drafter says of its tokens, and what a method asks; each has what those before it have."""
 
     TOKENS = 0
@@ -42,7 +42,7 @@ class Offer(IntEnum):
 
 
 @dataclass(frozen=True)
-class Parts:
+class DrafterParts:
     """What a drafter is made of. `models` are runners by name: `DRAFT`, and those that its `models` name."""
 
     models: "Mapping[str, Runner]"
@@ -61,7 +61,7 @@ class Drafting(ABC):
     """
 
     called: ClassVar[str] = ""
-    offer: ClassVar[Offer] = Offer.TREES
+    capability: ClassVar[Capability] = Capability.TREES
     on_record: ClassVar[bool] = False
     """Whether a trace holds its drafts: those of the draft model alone."""
     drawn: ClassVar[bool] = True
@@ -73,15 +73,15 @@ class Drafting(ABC):
         return (DRAFT,)
 
     @abstractmethod
-    def source(self, parts: Parts) -> "Drafter":
+    def source(self, parts: DrafterParts) -> "Drafter":
         """What the loop asks for drafts."""
 
-    def levels(self, parts: Parts) -> "LevelSource":
+    def levels(self, parts: DrafterParts) -> "LevelSource":
         """What a pipeline asks for levels, where it offers any."""
         raise SkitError(f"drafter '{self.called}' has no tree levels: choose another drafter")
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
-        """Those of the target whose hidden states it reads of every committed token; `models` are those of `Parts`."""
+        """Return the target layers whose hidden states it reads; `models` are those of `DrafterParts`."""
         return ()
 
     def latency(self, draft: "LatencyModel") -> "LatencyModel":

@@ -11,7 +11,7 @@ from specbench_kit.core.errors import PolicyError, SkitError
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
-from specbench_kit.decoding.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.rules import rule_for, walk
@@ -22,7 +22,7 @@ from specbench_kit.decoding.tree import TokenTree
 
 @drafters.register("cascade")
 @dataclass(frozen=True)
-class Cascade(Drafting):
+class CascadeDrafting(Drafting):
     """The second drafts `k2` tokens, the first verifies them as a target does and adds its own, until there are enough.
 
     `first` is the draft model, unless a folder or hub id says otherwise; `second` is a folder or hub id of a smaller
@@ -34,7 +34,7 @@ class Cascade(Drafting):
     second: str = "prompt-lookup"
     k2: int = 3
     second_s: float = 0.0
-    offer = Offer.STATISTICS
+    capability = Capability.STATISTICS
 
     def __post_init__(self) -> None:
         if self.k2 < 1:
@@ -48,11 +48,11 @@ class Cascade(Drafting):
     def models(self) -> tuple[str, ...]:
         return (self.first,) if self.second in drafters.all() else (self.first, self.second)
 
-    def source(self, parts: Parts) -> "CascadeSource":
+    def source(self, parts: DrafterParts) -> "CascadeDrafter":
         forwards = list[Forwarded]()
         guesses = self._second().source(parts) if self.second in drafters.all() else None
         second = guesses or self._model(self.second, parts, forwards)
-        return CascadeSource(self._model(self.first, parts, forwards), second, parts, self.k2, forwards)
+        return CascadeDrafter(self._model(self.first, parts, forwards), second, parts, self.k2, forwards)
 
     def latencies(self, draft: LatencyModel) -> Mapping[str, LatencyModel]:
         if self.second not in drafters.all() and not self.second_s:
@@ -66,7 +66,7 @@ class Cascade(Drafting):
         return drafters.get(self.second)()
 
     @staticmethod
-    def _model(name: str, parts: Parts, forwards: list[Forwarded]) -> ModelDrafter:
+    def _model(name: str, parts: DrafterParts, forwards: list[Forwarded]) -> ModelDrafter:
         drafter = ModelDrafter(parts.models[name], parts.sampler, parts.clock, parts.sampled, parts.capacity)
         drafter.on_forward = lambda phase, rows: forwards.append(Forwarded(name, phase, rows))
         return drafter
@@ -120,10 +120,12 @@ class _Chain:
             path.append(draft.tree.add(extra, (path or [0])[-1], source, row + accepted))
 
 
-class CascadeSource:
+class CascadeDrafter:
     """Chains of the first, which forwards only once for all tokens that the second guessed."""
 
-    def __init__(self, first: Drafter, second: Drafter, parts: Parts, k2: int, forwards: list[Forwarded]) -> None:
+    def __init__(
+        self, first: Drafter, second: Drafter, parts: DrafterParts, k2: int, forwards: list[Forwarded]
+    ) -> None:
         self.drafts: list[Draft] = []
         self.clock: Clock = parts.clock
         self._first, self._second, self._parts, self._k2 = first, second, parts, k2
@@ -131,7 +133,7 @@ class CascadeSource:
         self._chains: dict[str, _Chain] = {}
         self._random: dict[str, RequestRandom] = {}
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Nothing arrives before all is drafted."""
         return True
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.drafting.base import Drafting, Offer, Parts, drafters
+from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.drafting.head_levels import HeadLevels
 from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.session import Session
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @drafters.register("head")
 @dataclass(frozen=True)
-class Head(Drafting):
+class HeadDrafting(Drafting):
     """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is the target's own.
 
     Nothing is drafted before the target has seen the prompt. In a pipeline all that is in flight is forwarded anew,
@@ -28,7 +28,7 @@ class Head(Drafting):
     """
 
     path: str = AUTO
-    offer = Offer.LEVELS
+    capability = Capability.LEVELS
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -37,11 +37,11 @@ class Head(Drafting):
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
         return self._executor(models).reads
 
-    def source(self, parts: Parts) -> "HeadDrafter":
+    def source(self, parts: DrafterParts) -> "HeadDrafter":
         (name,) = self.models
         return HeadDrafter(parts, parts.models[name], self._executor(parts.models))
 
-    def levels(self, parts: Parts) -> HeadLevels:
+    def levels(self, parts: DrafterParts) -> HeadLevels:
         (name,) = self.models
         return HeadLevels(parts.models[name], self._executor(parts.models), parts.sampler, parts.clock)
 
@@ -56,7 +56,7 @@ class HeadDrafter(ModelDrafter):
 
     skips = 1  # its rows begin with the second token, as there are no states before the first
 
-    def __init__(self, parts: Parts, runner: "Runner", executor: ReadsStates) -> None:
+    def __init__(self, parts: DrafterParts, runner: "Runner", executor: ReadsStates) -> None:
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
         self._first: dict[str, Tensor] = {}

@@ -10,7 +10,7 @@ from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.drafter import together
 from specbench_kit.decoding.pipeline.flight import Flight
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.executors.head import ReadsStates
@@ -29,7 +29,7 @@ class HeadLevels:
         self._branches: dict[str, _Branch] = {}
         self._forwards: list[list[Row]] = []
 
-    def step(self, streams: Sequence[Stream]) -> Mapping[int, Tensor]:
+    def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
         """Distributions of those whose root is all that the target has yet to see."""
         branches = [(stream, self._branches.get(stream.session.request.id)) for stream in streams]
         ready = [(stream, branch) for stream, branch in branches if branch is not None and branch.ready(stream)]
@@ -81,11 +81,11 @@ class _Branch:
         self._nodes: dict[int, int] = {}
         """Provisional nodes by the ids of what was forwarded; the root's is -1."""
 
-    def ready(self, stream: Stream) -> bool:
+    def ready(self, stream: RequestStream) -> bool:
         """Whether the root is in flight, and all before it was seen by the target."""
         return bool(stream.flight.tokens) and 0 < self.told == len(stream.session.tokens) - 1
 
-    def pending(self, stream: Stream) -> list[Sequence[int]]:
+    def pending(self, stream: RequestStream) -> list[Sequence[int]]:
         """Places to be forwarded, level by level."""
         if self._runner.length(self.slot) < self.told:  # all in flight stands on less than is known now
             self._runner.commit(self.slot, ())
@@ -94,7 +94,7 @@ class _Branch:
         levels = ([place for place in level if ids[place] not in self._nodes] for level in _levels(stream.flight))
         return [level for level in levels if level]
 
-    def append(self, stream: Stream, places: Sequence[int]) -> Append:
+    def append(self, stream: RequestStream, places: Sequence[int]) -> Append:
         """What is to be computed: the root with all kept tokens that are missing, or a level's nodes."""
         flight = stream.flight
         if places[0] == 0:
@@ -103,7 +103,7 @@ class _Branch:
         keep = len(places) if places[-1] in flight.bottom else 1
         return Append(self.slot, [flight.tokens[place] for place in places], parents, keep)
 
-    def take(self, stream: Stream, places: Sequence[int], logits: Tensor) -> None:
+    def take(self, stream: RequestStream, places: Sequence[int], logits: Tensor) -> None:
         """They were computed."""
         self.logits, held = logits, self._runner.provisional(self.slot)
         if places[0] == 0:

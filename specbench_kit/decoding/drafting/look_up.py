@@ -9,15 +9,15 @@ from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.clock import Clock
-from specbench_kit.decoding.distributions import DraftForward, Judge, NodeStats
+from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.drafting.base import Drafting, Offer, Parts
+from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting
 from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 
 
-class Found(NamedTuple):
+class Continuation(NamedTuple):
     """A token that may come next. `probability` guesses how likely it is; 1 where nothing is known."""
 
     token: int
@@ -30,7 +30,7 @@ class Index(Protocol):
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
         """Take in what a request has come to: its prompt, and its output so far."""
 
-    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Found]:
+    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         """What may follow `tokens`: those that were learned, and behind them what the round has drafted."""
 
     def forget(self, request_id: str) -> None:
@@ -42,7 +42,7 @@ class LookUp(Drafting):
     """A drafter without a model; a deployment's drafting device spends `lookup_s` seconds per drafted token."""
 
     lookup_s: float = field(default=0.0, kw_only=True)
-    offer: ClassVar[Offer] = Offer.TOKENS
+    capability: ClassVar[Capability] = Capability.TOKENS
     drawn: ClassVar[bool] = False
 
     @property
@@ -53,8 +53,8 @@ class LookUp(Drafting):
     def index(self) -> Index:
         """An empty one."""
 
-    def source(self, parts: Parts) -> "LookUpSource":
-        return LookUpSource(self.called, self.index(), parts.clock, parts.capacity)
+    def source(self, parts: DrafterParts) -> "LookUpDrafter":
+        return LookUpDrafter(self.called, self.index(), parts.clock, parts.capacity)
 
     def latency(self, draft: LatencyModel) -> LatencyModel:
         return TableModel((self.lookup_s,))
@@ -64,11 +64,11 @@ class LookUp(Drafting):
 class _Offer:
     """What a look-up found, and where its next token goes: a chain that went another way is looked up again."""
 
-    found: Iterator[Found]
+    found: Iterator[Continuation]
     node: int
 
 
-class LookUpSource:
+class LookUpDrafter:
     """Chains of what an index finds, one look-up per chain and round; where it finds nothing the chain does not grow.
 
     What was looked up is no draw at random: its tokens are verified as any tokens that were chosen.
@@ -80,7 +80,7 @@ class LookUpSource:
         self._name, self._index, self._capacity = name, index, capacity
         self._offers: dict[str, _Offer] = {}
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Nothing arrives before all is drafted."""
         return True
 
@@ -124,7 +124,7 @@ class LookUpSource:
         offer.node = tree.add(found.token, tree.last, LookedUp(self._name, found.probability), 0)
         return True
 
-    def _look_up(self, draft: Draft) -> Iterator[Found]:
+    def _look_up(self, draft: Draft) -> Iterator[Continuation]:
         path = draft.tree.path(draft.tree.last)
         tokens = [*draft.session.tokens, *(draft.tree.tokens[node] for node in path)]
         return self._index.look_up(draft.request_id, tokens)
@@ -144,14 +144,14 @@ class LookedUp:
     def stats(self, row: int, token: int) -> NodeStats:
         self._refuse()
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
         raise PolicyError(f"drafter '{self.drafter}' has no statistics of a draft distribution: choose another drafter")
 
 
-class Nothing(LookUp):
+class NoDrafting(LookUp):
     """Drafts nothing, for methods that do not draft."""
 
     called = "none"
@@ -164,7 +164,7 @@ class _Empty:
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
         """Nothing is remembered."""
 
-    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Found]:
+    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         return iter(())
 
     def forget(self, request_id: str) -> None:

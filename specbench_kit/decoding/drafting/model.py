@@ -10,7 +10,7 @@ from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.drafting.base import DRAFT, Drafting, Offer, Parts, drafters
+from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
@@ -22,16 +22,16 @@ from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_i
 
 @drafters.register("model")
 @dataclass(frozen=True)
-class Model(Drafting):
+class ModelDrafting(Drafting):
     """The draft model of the pair."""
 
-    offer = Offer.LEVELS
+    capability = Capability.LEVELS
     on_record = True
 
-    def levels(self, parts: Parts) -> LevelDrafter:
+    def levels(self, parts: DrafterParts) -> LevelDrafter:
         return LevelDrafter(parts.models[DRAFT], parts.sampler, parts.clock)
 
-    def source(self, parts: Parts) -> "ModelDrafter":
+    def source(self, parts: DrafterParts) -> "ModelDrafter":
         return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
 
 
@@ -52,7 +52,7 @@ class ModelDrafter:
         self._slots: dict[str, int] = {}
         self._kept: dict[str, Draft] = {}
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         """Both models share this machine, so nothing arrives before all is drafted."""
         return True
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import drafters
-from specbench_kit.decoding.drafting.look_up import Found, Index, LookUp
+from specbench_kit.decoding.drafting.look_up import Continuation, Index, LookUp
 
 
 @drafters.register("prompt-lookup")
 @dataclass(frozen=True)
-class PromptLookup(LookUp):
+class PromptLookupDrafting(LookUp):
     """What followed the longest of the last `min` to `max` tokens, where they stood first in the request's own text."""
 
     min: int = 1
@@ -39,11 +39,11 @@ class _Places:
             for length in (n for n in self._lengths if n <= place):
                 after.setdefault(tuple(tokens[place - length : place]), place)
 
-    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Found]:
+    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         after, text = self._after[request_id], self._texts[request_id]
         grams = (tuple(tokens[-length:]) for length in reversed(self._lengths))
         place = next((after[gram] for gram in grams if gram in after), len(text))
-        return (Found(token) for token in text[place:])
+        return (Continuation(token) for token in text[place:])
 
     def forget(self, request_id: str) -> None:
         del self._texts[request_id], self._after[request_id]

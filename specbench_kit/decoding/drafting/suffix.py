@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.drafting.base import Offer, drafters
-from specbench_kit.decoding.drafting.look_up import Found, LookUp
+from specbench_kit.decoding.drafting.base import Capability, drafters
+from specbench_kit.decoding.drafting.look_up import Continuation, LookUp
 
 
 @drafters.register("suffix")
 @dataclass(frozen=True)
-class Suffix(LookUp):
+class SuffixDrafting(LookUp):
     """For each match of the last m tokens, m up to `max_depth`, the most frequent next ones; the best match counts.
 
     At most `factor` m + `offset` tokens, while the product of their count ratios is at least `min_prob`; a match scores
@@ -24,7 +24,7 @@ class Suffix(LookUp):
     offset: int = 0
     min_prob: float = 0.1
     shared: bool = True
-    offer = Offer.PROBABILITIES
+    capability = Capability.PROBABILITIES
 
     def __post_init__(self) -> None:
         for name, value, least in (("max_depth", self.max_depth, 1), ("factor", self.factor, 0)):
@@ -33,8 +33,8 @@ class Suffix(LookUp):
         if not 0 < self.min_prob <= 1:
             raise SkitError(f"suffix: min_prob must lie above 0 and up to 1, not {self.min_prob}")
 
-    def index(self) -> "Texts":
-        return Texts(self)
+    def index(self) -> "SuffixIndex":
+        return SuffixIndex(self)
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Text:
             found[len(places)] = length, places
         yield from found.values()
 
-    def follow(self, places: Sequence[int], limit: int, least: float) -> Iterator[tuple[Found, float]]:
+    def follow(self, places: Sequence[int], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
         """The most frequent next tokens, each with the product of the count ratios down to it."""
         product = 1.0
         for _ in range(limit):
@@ -74,7 +74,7 @@ class _Text:
             product *= ratio
             if token == END or product < least:
                 return
-            yield Found(token, ratio), product
+            yield Continuation(token, ratio), product
             places = [place + 1 for place in places if place < len(self.tokens) and self.tokens[place] == token]
 
 
@@ -88,13 +88,13 @@ class _Match(NamedTuple):
     score: float
     length: int
     own: bool
-    path: list[Found]
+    path: list[Continuation]
 
 
-class Texts:
+class SuffixIndex:
     """Those of the requests that are decoded, and all outputs so far."""
 
-    def __init__(self, options: Suffix) -> None:
+    def __init__(self, options: SuffixDrafting) -> None:
         self._options = options
         self._own: defaultdict[str, _Text] = defaultdict(_Text)
         self._outputs = _Text()
@@ -104,7 +104,7 @@ class Texts:
         text.prompt = text.prompt or len(tokens)  # what comes first is the prompt
         text.append(tokens[len(text.tokens) :])
 
-    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Found]:
+    def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         return iter(self.best(request_id, tokens).path)
 
     def best(self, request_id: str, tokens: Sequence[int]) -> _Match:

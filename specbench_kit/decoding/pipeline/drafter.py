@@ -9,7 +9,7 @@ from torch import Tensor
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.stages import Feed, VirtualStages
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.runner import Runner
@@ -21,7 +21,7 @@ class LevelSource(Protocol):
     reads: Sequence[int]
     """Layers of the target whose hidden states it is told, of every token that this keeps."""
 
-    def step(self, streams: Sequence[Stream]) -> Mapping[int, Tensor]:
+    def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
         """By slot, distributions [nodes, vocabulary] after the last level of those that it can draft for."""
 
     def forwards(self) -> Sequence[Sequence[Row]] | None:
@@ -43,7 +43,7 @@ class LevelDrafter:
         self._trees, self._sampler, self._clock = VirtualStages(runner), sampler, clock
         self._slots: dict[str, int] = {}
 
-    def step(self, streams: Sequence[Stream]) -> Mapping[int, Tensor]:
+    def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
         """Distributions of all that have nodes in flight."""
         feeds = list[Feed]()
         phase: Phase = "draft"

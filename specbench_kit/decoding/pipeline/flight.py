@@ -131,7 +131,7 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Fill:
+class PipelineRound:
     """Every node that was fed since a pipeline was last filled, whatever became of it."""
 
     request_id: str
@@ -168,7 +168,7 @@ class Fill:
             probabilities=[1.0, *(round(exp(score - self.scores[parent]), 4) for score, parent in steps)],
             submitted=list(range(1, len(self.tokens))),
             path=self.path,
-            extra=self.committed[-1],
+            bonus=self.committed[-1],
             committed=len(self.committed),
             inherited=0,
             proactive=0,

@@ -8,13 +8,13 @@ from torch import Tensor
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.loop import Loop, mark_round
+from specbench_kit.decoding.pipeline.admission import Admission
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.drafter import LevelSource
-from specbench_kit.decoding.pipeline.entry import Entry
-from specbench_kit.decoding.pipeline.flight import Fill
-from specbench_kit.decoding.pipeline.spent import Spent
-from specbench_kit.decoding.pipeline.stages import Due, Stages
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.flight import PipelineRound
+from specbench_kit.decoding.pipeline.phase_shares import PhaseShares
+from specbench_kit.decoding.pipeline.stages import ExitingTokens, Stages
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.pipeline.time import StepTime
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RoundRecord
@@ -22,7 +22,7 @@ from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.runner import refuse_nan_in
 
-Hold = tuple[int, int, list[int]]
+StageWork = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
 
 
@@ -53,17 +53,17 @@ class PipelineEngine(Loop):
     ) -> None:
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy, self.drafter, self.stages = CheckedLevels(policy, name), drafter, stages
-        self.trace: list[Hold] | None = None
+        self.trace: list[StageWork] | None = None
         """Is filled with what every stage works on, where it was given a list."""
         self._sampler, self._depth, self._time = sampler, depth, time
         self._reads = () if drafter is None else drafter.reads
-        self._entry, self._spent = Entry(budget or StepBudget(), batch_size), Spent(clock)
-        self._streams: dict[str, Stream] = {}
+        self._entry, self._spent = Admission(budget or StepBudget(), batch_size), PhaseShares(clock)
+        self._streams: dict[str, RequestStream] = {}
         self._steps = 0
 
     def _admit(self, session: Session) -> None:
         watched, began = self.on_round is not None, self._spent.read(len(self._streams))
-        stream = Stream(session, self.stages.acquire(), self._depth, watched, began)
+        stream = RequestStream(session, self.stages.acquire(), self._depth, watched, began)
         self._streams[session.request.id] = stream
         if self._time is not None:
             self._time.admit(session)
@@ -78,7 +78,7 @@ class PipelineEngine(Loop):
         if self._time is not None:
             self._time.release(session)
 
-    def _round(self) -> list[Fill]:
+    def _round(self) -> list[PipelineRound]:
         """All stages and the drafter work on the trees as they are; then these are pruned, and grow.
 
         Returns what was fed to the requests whose round ended.
@@ -94,14 +94,14 @@ class PipelineEngine(Loop):
             self._time.step(streams, None if self.drafter is None else self.drafter.forwards())
         return self._go_on(streams, drafted, self._answer(streams))
 
-    def _draft(self, streams: Sequence[Stream]) -> dict[int, list[Child]]:
+    def _draft(self, streams: Sequence[RequestStream]) -> dict[int, list[Child]]:
         """What may follow the last level of every request that has one, by slot."""
         if self.drafter is None:
             return {}
         found = self.drafter.step(streams)
         return {stream.slot: self._children(stream, found[stream.slot]) for stream in streams if stream.slot in found}
 
-    def _children(self, stream: Stream, probabilities: Tensor) -> list[Child]:
+    def _children(self, stream: RequestStream, probabilities: Tensor) -> list[Child]:
         flight = stream.flight
         room = self._capacity - len(stream.session.tokens) + 1 - len(flight)
         if room < 1:
@@ -110,14 +110,14 @@ class PipelineEngine(Loop):
         stream.tally.drafted += len(children)
         return children
 
-    def _answer(self, streams: Sequence[Stream]) -> dict[int, int]:
+    def _answer(self, streams: Sequence[RequestStream]) -> dict[int, int]:
         """The tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
         leaving = [one for one in streams if one.flight.answers or (self._reads and one.flight.prefixes[-1])]
         if not leaving:
             return {}
         answering = {stream.slot: stream.session for stream in leaving if stream.flight.answers}
         with self.clock.phase("verify"):
-            dues = [Due(one.slot, one.flight.prefixes[-1], one.flight.answers) for one in leaving]
+            dues = [ExitingTokens(one.slot, one.flight.prefixes[-1], one.flight.answers) for one in leaving]
             logits, states = self.stages.answer(dues, self._reads)
             for stream, part in zip(leaving, states, strict=False):
                 assert self.drafter is not None
@@ -131,9 +131,9 @@ class PipelineEngine(Loop):
             return dict(zip(answering, draw(self._sampler.probabilities(logits), chances), strict=True))
 
     def _go_on(
-        self, streams: Sequence[Stream], drafted: Mapping[int, list[Child]], tokens: Mapping[int, int]
-    ) -> list[Fill]:
-        ended: list[Fill | None] = []
+        self, streams: Sequence[RequestStream], drafted: Mapping[int, list[Child]], tokens: Mapping[int, int]
+    ) -> list[PipelineRound]:
+        ended: list[PipelineRound | None] = []
         for stream in streams:
             token, children = tokens.get(stream.slot), drafted.get(stream.slot, [])
             if token is None:
@@ -142,7 +142,7 @@ class PipelineEngine(Loop):
                 ended.append(self._commit(stream, token, children))
         return [fill for fill in ended if fill is not None]
 
-    def _commit(self, stream: Stream, token: int, children: Sequence[Child]) -> Fill | None:
+    def _commit(self, stream: RequestStream, token: int, children: Sequence[Child]) -> PipelineRound | None:
         """Go on below the token; where it was not in flight the round ends, and the pipeline is filled anew."""
         with self.clock.phase("commit"):
             stream.session.commit([token])
@@ -155,7 +155,7 @@ class PipelineEngine(Loop):
             stream.refill(token)
         return fill
 
-    def _hand_on(self, streams: Sequence[Stream]) -> None:
+    def _hand_on(self, streams: Sequence[RequestStream]) -> None:
         """All stages hand on what they hold."""
         self._steps += 1
         for stream in streams:
@@ -163,7 +163,7 @@ class PipelineEngine(Loop):
             if self.trace is not None:
                 self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.holds]
 
-    def _record(self, stream: Stream) -> None:
+    def _record(self, stream: RequestStream) -> None:
         tally, began = stream.tally, stream.began
         stream.began = now = self._spent.read(len(self._streams))
         phases: dict[str, Any] = {

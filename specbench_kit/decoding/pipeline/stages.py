@@ -19,7 +19,7 @@ class Feed(NamedTuple):
     prune: Prune | None = None
 
 
-class Due(NamedTuple):
+class ExitingTokens(NamedTuple):
     """What of a request is in the last stage: so many tokens of its prompt, and its root if that is there."""
 
     slot: int
@@ -27,7 +27,7 @@ class Due(NamedTuple):
     root: bool
 
 
-class Answers(NamedTuple):
+class StageOutput(NamedTuple):
     """Logits [roots, vocabulary] after the roots, and [tokens, layers x width] of every request's prompt and root."""
 
     logits: Tensor
@@ -49,7 +49,7 @@ class Stages(Protocol):
         `layers` are those whose hidden states are wanted, the same with every step.
         """
 
-    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
         """Of all requests whose roots are in the last stage, or part of whose prompts is there and states are wanted.
 
         In the order in which they were fed.
@@ -143,7 +143,7 @@ class TreeModel(TreeSlot):
         found, rows = self._answers[places[0]][0], [self._answers[place][1] for place in places]
         return found if len(rows) == len(found) else found[rows]
 
-    def states(self, due: Due) -> Tensor:
+    def states(self, due: ExitingTokens) -> Tensor:
         """[tokens, layers x width] of what is in the last stage."""
         parts = [self._prefixes.popleft()] if due.prefix else []
         if due.root:
@@ -185,11 +185,11 @@ class VirtualStages:
             for row, (tree, level) in enumerate(fed):
                 tree.take(level, found[row], found.states(row, layers) if layers else None)
 
-    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
         """What the nodes and the prompts were given when they entered."""
         roots = [self.answers(due.slot, [0]) for due in dues if due.root]
         logits = roots[0] if len(roots) == 1 else torch.cat(roots or [torch.empty(0)])
-        return Answers(logits, [self._trees[due.slot].states(due) for due in dues] if layers else ())
+        return StageOutput(logits, [self._trees[due.slot].states(due) for due in dues] if layers else ())
 
     def answers(self, slot: int, places: Sequence[int]) -> Tensor:
         """[nodes, vocabulary] of nodes that were fed together."""

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from specbench_kit.decoding.clock import Phase
-from specbench_kit.decoding.pipeline.flight import Fill, Flight, Level, Prune
+from specbench_kit.decoding.pipeline.flight import Flight, Level, PipelineRound, Prune
 from specbench_kit.decoding.pipeline.stages import Feed
 from specbench_kit.decoding.policy import Child
 from specbench_kit.decoding.session import Session
 
 
 @dataclass(slots=True)
-class Tally:
+class RoundTally:
     """What happened since the pipeline was last filled."""
 
     drafted: int = 0
@@ -21,11 +21,11 @@ class Tally:
     deepest: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
-    fill: Fill | None = None
+    fill: PipelineRound | None = None
     """The nodes themselves, where somebody watches."""
 
 
-class Stream:
+class RequestStream:
     """A request's slot and flight, the level that enters with the next step, and what is pruned ahead of it."""
 
     def __init__(self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]) -> None:
@@ -107,5 +107,5 @@ class Stream:
         first, self._ids = self._ids, self._ids + len(tokens)
         return Level(list(range(first, self._ids)), tokens, parents, prefix)
 
-    def _empty(self) -> tuple[Flight, Tally]:
-        return Flight(self._stages), Tally(fill=Fill(self.session.request.id) if self._watched else None)
+    def _empty(self) -> tuple[Flight, RoundTally]:
+        return Flight(self._stages), RoundTally(fill=PipelineRound(self.session.request.id) if self._watched else None)

@@ -5,7 +5,7 @@ from math import ceil
 from typing import Protocol
 
 from specbench_kit.decoding.latency import Row
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.session import Session
 
 
@@ -18,7 +18,7 @@ class StepTime(Protocol):
     def release(self, session: Session) -> None:
         """Forget a request."""
 
-    def step(self, streams: Sequence[Stream], forwards: Sequence[Sequence[Row]] | None) -> None:
+    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None) -> None:
         """Let the time of one step pass, in which the drafter forwards this, or else the levels that were fed."""
 
 

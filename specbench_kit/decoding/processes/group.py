@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from specbench_kit.decoding.processes.channel import Channel
-from specbench_kit.decoding.processes.place import Place
+from specbench_kit.decoding.processes.rank import Rank
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(days=1)
@@ -23,14 +23,14 @@ def meeting_place(port: int = 0, world: int | None = None) -> Any:
     return TCPStore(HOST, port, world, is_master=world is not None, wait_for_workers=False)
 
 
-def device_of(place: Place, wanted: torch.device) -> torch.device:
+def device_of(place: Rank, wanted: torch.device) -> torch.device:
     """A GPU of its own for every stage of this machine, as far as there are any."""
     if wanted.type != "cuda" or not place.rank:
         return wanted
     return torch.device("cuda", (place.local_rank - 1) % torch.cuda.device_count())
 
 
-def join(place: Place, device: torch.device, store: Any = None) -> Channel:
+def join(place: Rank, device: torch.device, store: Any = None) -> Channel:
     """Meet the other ranks; those that hold stages talk by NCCL if each of them has a GPU of its own."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

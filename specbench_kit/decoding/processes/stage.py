@@ -14,7 +14,7 @@ from specbench_kit.models.runner import Runner
 
 
 @dataclass(slots=True)
-class Load:
+class CarriedLevel:
     """A level on its way, with the hidden states [tokens, hidden] that the last stage which worked on it gave.
 
     `seen` [tokens, layers x hidden] are those that a drafter reads, of the layers that it has gone through.
@@ -38,7 +38,7 @@ class Stage:
         self.dtype: torch.dtype = model.dtype
         self.hidden_size: int = model.config.hidden_size
         self.runner = Runner(self.executor)
-        self.held: dict[int, Load] = {}
+        self.held: dict[int, CarriedLevel] = {}
         self.trees: dict[int, TreeSlot] = {}
 
     def admit(self, slot: int) -> None:
@@ -52,7 +52,7 @@ class Stage:
 
     def prune(self, slot: int, prune: Prune) -> None:
         """Let go of nodes, in KV and in what is held."""
-        tree, held = self.trees[slot], self.held.get(slot, Load())
+        tree, held = self.trees[slot], self.held.get(slot, CarriedLevel())
         first = len(tree) - len(held.level.tokens)
         kept = tree.prune(prune)
         rows = [place - first for place in kept if place >= first]
@@ -60,11 +60,11 @@ class Stage:
             staying = [len(held.level.prefix) + row for row in rows]
             seen = None if held.seen is None else held.seen[staying]
             # In its place: answers go out in this order.
-            self.held[slot] = Load(held.level.pick(rows, kept), held.states[staying], seen)
+            self.held[slot] = CarriedLevel(held.level.pick(rows, kept), held.states[staying], seen)
         else:
             self.held.pop(slot, None)
 
-    def work(self, loads: Mapping[int, Load], layers: Sequence[int] = ()) -> None:
+    def work(self, loads: Mapping[int, CarriedLevel], layers: Sequence[int] = ()) -> None:
         """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before.
 
         Of the `layers` that a drafter reads, those of this stage's join what the levels carry.
@@ -83,7 +83,7 @@ class Stage:
         own = [layer for layer in layers if layer in self.executor.layers]
         found = self.runner.forward(rows, own)
         self.held = {
-            slot: Load(load.level, found[row], _beside(load.seen, found.states(row, own) if own else None))
+            slot: CarriedLevel(load.level, found[row], _beside(load.seen, found.states(row, own) if own else None))
             for row, (slot, load) in enumerate(loads.items())
         }
 

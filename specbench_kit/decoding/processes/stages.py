@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.pipeline.stages import Answers, Due, Feed
+from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
-from specbench_kit.decoding.processes.place import Place, by_torchrun
+from specbench_kit.decoding.processes.rank import Rank, by_torchrun
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
 
@@ -69,14 +69,14 @@ class ProcessStages:
         prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
         self._tell({"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels})
 
-    def answer(self, dues: Sequence[Due], layers: Sequence[int] = ()) -> Answers:
+    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
         """What the last stage gives, as soon as it has it."""
         if not layers:
-            return Answers(self.answers(len(dues)))
+            return StageOutput(self.answers(len(dues)))
         weights, wanted = [due.prefix + due.root for due in dues], sorted(set(layers))
         logits, states = self.split(self.answers(sum(weights), wanted), wanted)
         roots = [end - 1 for end, due in zip(accumulate(weights), dues, strict=True) if due.root]
-        return Answers(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(weights))
+        return StageOutput(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(weights))
 
     def answers(self, tokens: int, layers: Sequence[int] = ()) -> Tensor:
         """Of the levels in the last stage, in the order in which they were fed: logits and, beside them, hidden states.
@@ -130,7 +130,7 @@ class ProcessStages:
         store = meeting_place(world=stages + 1)
         workers = self._workers = Workers(stages, device.type, store.port)
         joined: list[Channel] = []
-        joining = Thread(target=lambda: joined.append(join(Place(0, stages + 1, 0), device, store)), daemon=True)
+        joining = Thread(target=lambda: joined.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
         joining.start()
         while joining.is_alive() and not workers.died.wait(0.05):
             pass

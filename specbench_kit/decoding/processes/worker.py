@@ -14,8 +14,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.processes.channel import Channel
 from specbench_kit.decoding.processes.group import device_of, join, meeting_place
-from specbench_kit.decoding.processes.place import Place
-from specbench_kit.decoding.processes.stage import Load, Stage
+from specbench_kit.decoding.processes.rank import Rank
+from specbench_kit.decoding.processes.stage import CarriedLevel, Stage
 
 Prunes = Sequence[tuple[int, list[list[int]]]]
 """By slot, path and kept places."""
@@ -23,7 +23,7 @@ Levels = Sequence[tuple[int, dict[str, Any]]]
 """By slot, the fields of a level."""
 
 
-def serve(place: Place, device_name: str, store: Any = None) -> None:
+def serve(place: Rank, device_name: str, store: Any = None) -> None:
     """Take part in the pipeline until rank 0 ends it; without a store, by what torchrun has left in the environment."""
     from specbench_kit.models.pair import resolve_device
 
@@ -40,7 +40,7 @@ def serve(place: Place, device_name: str, store: Any = None) -> None:
     dist.destroy_process_group()
 
 
-def _load(setup: dict[str, Any], place: Place, device: torch.device) -> Stage:
+def _load(setup: dict[str, Any], place: Rank, device: torch.device) -> Stage:
     from specbench_kit.models.catalogue import ModelSource
     from specbench_kit.models.pair import load_model
 
@@ -51,7 +51,7 @@ def _load(setup: dict[str, Any], place: Place, device: torch.device) -> Stage:
 class _Server:
     """One stage at rank 0's service."""
 
-    def __init__(self, stage: Stage, place: Place, channel: Channel, device: torch.device) -> None:
+    def __init__(self, stage: Stage, place: Rank, channel: Channel, device: torch.device) -> None:
         self._stage, self._channel = stage, channel
         self._before = place.rank - 1 if place.rank > 1 else None
         self._after = place.rank + 1 if place.rank < place.stages else None
@@ -78,7 +78,9 @@ class _Server:
         for slot, prune in prunes:
             self._stage.prune(slot, Prune(*prune))
         with torch.inference_mode():
-            self._stage.work(self._hand_on({slot: Load(Level(**level)) for slot, level in levels}, layers), layers)
+            self._stage.work(
+                self._hand_on({slot: CarriedLevel(Level(**level)) for slot, level in levels}, layers), layers
+            )
         held = list(self._stage.held.values())
         fed = [load for load in held if load.level.tokens]
         self._trace += [[self._steps, load.level.ids] for load in fed]
@@ -88,7 +90,7 @@ class _Server:
                 self._channel.send_tensor(0, states.float())
             self._stage.held = {}
 
-    def _hand_on(self, loads: dict[int, Load], layers: Sequence[int]) -> dict[int, Load]:
+    def _hand_on(self, loads: dict[int, CarriedLevel], layers: Sequence[int]) -> dict[int, CarriedLevel]:
         """Give what is held to the next stage, and take what the one before it held; the first is given `loads`."""
         channel, held, stage = self._channel, self._stage.held, self._stage
         if self._after is not None:
@@ -98,7 +100,7 @@ class _Server:
             channel.send(self._after, described)
         if self._before is not None:
             loads = {
-                slot: Load(Level(ids, [0] * len(ids), parents, [0] * prefix))
+                slot: CarriedLevel(Level(ids, [0] * len(ids), parents, [0] * prefix))
                 for slot, ids, parents, prefix in channel.receive(self._before)
             }
         states = _joined(held.values())
@@ -115,7 +117,7 @@ class _Server:
         return loads
 
 
-def _joined(loads: Iterable[Load]) -> Tensor | None:
+def _joined(loads: Iterable[CarriedLevel]) -> Tensor | None:
     """What levels carry, token by token: their states, and those that a drafter reads beside them."""
     parts = [
         load.states if load.seen is None else torch.cat((load.states, load.seen), dim=-1)
@@ -129,7 +131,7 @@ def main() -> None:
     """Serve as rank 0 started it, and end with it."""
     Thread(target=_end_with_parent, daemon=True).start()
     port, device_name = sys.argv[1:]
-    serve(Place.given(), device_name, meeting_place(int(port)))
+    serve(Rank.given(), device_name, meeting_place(int(port)))
 
 
 def _end_with_parent() -> None:

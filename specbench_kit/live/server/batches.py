@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
@@ -68,7 +68,7 @@ Deliver = Callable[[list[Done]], None]
 
 
 class Batches(Thread):
-    """Verifies until it is stopped; the batch in hand is finished. Times are those of `reading_s`."""
+    """Verifies until it is stopped; the batch in hand is finished. Times are those of `monotonic_s`."""
 
     def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
         super().__init__(name="verification", daemon=True)
@@ -114,7 +114,7 @@ class Batches(Thread):
         with torch.inference_mode():
             while self._wait(again_s):
                 self._take_in()
-                decision = self._queue.next_batch(reading_s())
+                decision = self._queue.next_batch(monotonic_s())
                 again_s = decision.again_s
                 if decision.batch:
                     expected_s = self._estimator.of_batch(decision.batch)
@@ -124,7 +124,7 @@ class Batches(Thread):
     def _wait(self, until_s: float) -> bool:
         """Until there is something new to decide about; whether to go on."""
         with self._changed:
-            while not (self._stopping or self._arrived or self._closed) and (left_s := until_s - reading_s()) > 0:
+            while not (self._stopping or self._arrived or self._closed) and (left_s := until_s - monotonic_s()) > 0:
                 self._changed.wait(None if left_s == inf else left_s)
             return not self._stopping
 
@@ -161,7 +161,7 @@ class Batches(Thread):
         return job
 
     def _verify(self, jobs: Sequence[Job], expected_s: float) -> None:
-        started_s = reading_s()
+        started_s = monotonic_s()
         live = [job for job in jobs if not job.held.closed]
         cached = {job: self._bring_in(job.held, live) for job in live}
         try:
@@ -171,7 +171,7 @@ class Batches(Thread):
         for job, (verdict, _) in zip(live, found, strict=True):
             self._commit(job, verdict)
         self._verified += 1
-        batch = Batch(self._verified, len(live), reading_s() - started_s, expected_s, len(self._waiting))
+        batch = Batch(self._verified, len(live), monotonic_s() - started_s, expected_s, len(self._waiting))
         done = [
             Done(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
             for job, (verdict, error) in zip(live, found, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench_kit.decoding.distributions import Judge, NodeStats
+from specbench_kit.decoding.distributions import NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -47,7 +47,7 @@ class Sent:
     def stats(self, row: int, token: int) -> NodeStats:
         raise NotImplementedError("a server decides nothing by what a draft model said")
 
-    def score(self, row: int, token: int, place: int, judge: Judge) -> float:
+    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
         raise NotImplementedError("a server decides nothing by what a draft model said")
 
 

@@ -1,6 +1,6 @@
 """What a server expects of its own time."""
 
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.latency import InteractionModel, LatencyModel
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers import loading
@@ -42,9 +42,9 @@ def _seconds(runner: Runner, slots: list[int], new: int) -> float:
     """The shortest of a few times."""
     found = []
     for _ in range(TIMES):
-        began_s = reading_s()
+        began_s = monotonic_s()
         runner.forward([Append(slot, [1] * new, keep=new) for slot in slots])
-        found.append(reading_s() - began_s)
+        found.append(monotonic_s() - began_s)
         for slot in slots:
             runner.commit(slot, [])
     return min(found)

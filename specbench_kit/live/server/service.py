@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import Done
 from specbench_kit.live.server.journal import Doing, Journal
@@ -143,7 +143,7 @@ class Service:
     async def _serve(self, stream: Stream, context: Any) -> None:
         """Read and write side by side until either ends."""
         tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write)]
-        stream.heard_s = reading_s()
+        stream.heard_s = monotonic_s()
         try:
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:  # of a stream that is lost, this is cancelled itself
@@ -159,7 +159,7 @@ class Service:
         while (frame := await context.read()) is not grpc.aio.EOF:
             if frame is None:
                 raise Refusal(Status.MALFORMED_FRAME, "a frame that cannot be read")
-            stream.heard_s = reading_s()
+            stream.heard_s = monotonic_s()
             stream.take(frame)
 
     async def _write(self, stream: Stream, context: Any) -> None:
@@ -182,15 +182,15 @@ class Service:
 
     async def _tidy(self) -> None:
         """Forget what nobody uses, and tell the gauges."""
-        desk, asked_s = self.desk, reading_s()
+        desk, asked_s = self.desk, monotonic_s()
         while True:
             await asyncio.sleep(TIDY_S)
-            for held in desk.sessions.idle(reading_s()):
+            for held in desk.sessions.idle(monotonic_s()):
                 desk.batches.forget(held)
             desk.counters.sessions.set(len(desk.sessions))
             desk.counters.waiting.set(desk.batches.waiting)
             desk.counters.evictions.set(desk.batches.evictions)
-            now_s = reading_s()
+            now_s = monotonic_s()
             for stream in self._streams:
                 if now_s - stream.heard_s > desk.bounds.idle_s:
                     stream.answered(Refusal(Status.IDLE, "nothing was said for long"))

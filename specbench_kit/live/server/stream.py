@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Any
 
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import Batches, Done, Job
 from specbench_kit.live.server.bounds import Bounds
@@ -40,7 +40,7 @@ class Desk:
 
     def open(self, frame: Any, stream: "Stream") -> Any:
         """A session begins or goes on."""
-        held, forgotten = self.sessions.open(frame, reading_s())
+        held, forgotten = self.sessions.open(frame, monotonic_s())
         if forgotten is not None:
             self.batches.forget(forgotten)
         held.stream = stream
@@ -51,7 +51,7 @@ class Desk:
 
     def draft(self, frame: Any, stream: "Stream") -> Any | None:
         """A round begins, unless it is known already."""
-        held = self.sessions.find(frame.session, reading_s())
+        held = self.sessions.find(frame.session, monotonic_s())
         held.stream, stream.held[held.name] = stream, held
         if held.round == frame.round and (held.in_flight or held.last is not None):
             return None if held.in_flight else held.last
@@ -106,7 +106,7 @@ class Desk:
         held.round, held.in_flight, held.last = frame.round, True, None
         round_s, remaining_s = frame.round_ms / 1e3 or PATIENCE_S, frame.remaining_ms / 1e3 or PATIENCE_S
         behind = waiting >= self.bounds.waiting
-        self.batches.submit(Job(held, frame.round, draft, reading_s(), round_s, remaining_s, behind))
+        self.batches.submit(Job(held, frame.round, draft, monotonic_s(), round_s, remaining_s, behind))
         return None
 
     def _failed(self, one: Done) -> Any:
@@ -166,7 +166,7 @@ def _verdict(one: Done, credit: int) -> Any:
             "round": job.number,
             "status": Status.DEGRADED if job.degraded else Status.OK,
             "path": verdict.path,
-            "extra": verdict.extra,
+            "extra": verdict.bonus,
             "queue_us": round(one.queue_s * 1e6),
             "verify_us": round(one.batch.verify_s * 1e6),
             "expected_us": round(one.batch.expected_s * 1e6),

@@ -139,7 +139,7 @@ def _legend() -> str:
 def _round(number: int, detail: RoundDetail, step: RoundRecord, show: Show) -> str:
     """The committed tokens, and the tree that shows while one of them is pointed at or has the focus."""
     origins = [*(_origin(detail, node) for node in detail.path), "extra"]
-    tokens = [*(detail.tokens[node] for node in detail.path), detail.extra][: detail.committed]
+    tokens = [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
     text = "".join(
         f'<wbr><span class="token {origin}">{visible(show(token), breaks=True)}</span>'
         for origin, token in zip(origins, tokens, strict=False)
@@ -177,7 +177,7 @@ def _tree(detail: RoundDetail, show: Show) -> str:
     lines = [_line("root", 0, "•", show(detail.tokens[0]), "")]
     for node, depth in _walk(detail, hidden):
         if node is None:
-            lines.append(_line("extra", depth, ORIGINS["extra"].mark, show(detail.extra), ""))
+            lines.append(_line("extra", depth, ORIGINS["extra"].mark, show(detail.bonus), ""))
         else:
             probability = f"{100 * detail.probabilities[node]:.0f}%"
             text = show(detail.tokens[node])

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specbench_kit.decoding.clock import Effort
+from specbench_kit.decoding.clock import ProcessorTime
 from specbench_kit.runs.machine.probe import Probe, System
 
 Fields = dict[str, Any]
@@ -26,7 +26,7 @@ class Timed:
     `others_s` are the processor seconds of the processes that worked for it; None where these are not ours to see.
     """
 
-    effort: Effort
+    effort: ProcessorTime
     steps: Sequence[Sequence[float]] = field(default=())
     others_s: float | None = 0.0
 

@@ -1,7 +1,7 @@
 """How long a benchmark of many methods will take, from a few tokens of each."""
 
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.clock import effort
+from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.opening import turns
 from specbench_kit.studies.bench.workbench import Workbench
@@ -18,10 +18,10 @@ def seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     for method in bench.lanes.values():
         if method.needs_reference:
             continue
-        engine, before, produced = bench.engine(method), effort(), 0
+        engine, before, produced = bench.engine(method), read_processor_time(), 0
         engine.submit(request)
         while not engine.idle:
             produced += sum(len(record.output_ids) for record in engine.step())
-        per_token_s += effort().since(before).wall_s / max(1, produced)
+        per_token_s += read_processor_time().since(before).wall_s / max(1, produced)
     asked = sum(turns(dataset) for dataset in datasets) * bench.settings.repeats
     return per_token_s * bench.settings.max_new_tokens * asked

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specbench_kit.decoding.clock import Effort
+from specbench_kit.decoding.clock import ProcessorTime
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.runs.machine.probe import Probe
@@ -39,7 +39,9 @@ class MachineMonitor:
 
     def _timed(self, name: str) -> Timed:
         lanes = self._lanes[name]
-        spent = Effort(*(sum(parts) for parts in zip(*(lane.engine.clock.spent or () for lane in lanes), strict=True)))
+        spent = ProcessorTime(
+            *(sum(parts) for parts in zip(*(lane.engine.clock.processor_time or () for lane in lanes), strict=True))
+        )
         others = [lane.others_s for lane in lanes]
         known = [one for one in others if one is not None]
         return Timed(spent, same_steps(self._records.get(name, ())), sum(known) if len(known) == len(others) else None)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import PASSING, Status, Up
 from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
@@ -79,7 +79,7 @@ class Drive:
 
     def run(self) -> Driven:
         """Until the scenario's end."""
-        self._began_s, end_s = reading_s(), self.scenario.duration_s
+        self._began_s, end_s = monotonic_s(), self.scenario.duration_s
         while (now_s := self._now_s()) < end_s:
             due = self._devices.arrived(now_s)
             if len(due):
@@ -91,7 +91,7 @@ class Drive:
         return Driven(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
 
     def _now_s(self) -> float:
-        return reading_s() - self._began_s
+        return monotonic_s() - self._began_s
 
     def _send(self, due: Integers, now_s: float) -> None:
         """Rounds leave at the moment at which they reach the server."""

@@ -15,7 +15,7 @@ from specbench_kit.models.runner import Runner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specbench_kit.decoding.distributions import Outlook
+    from specbench_kit.decoding.distributions import DistributionStats
     from specbench_kit.decoding.drafter import Drafter
 
 IN_THE_LOOP = "measured in the decoding loop"
@@ -69,13 +69,13 @@ class _JudgingPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts
         for _ in range(self.k):
-            live = [draft for draft in drafter.extend(live) if draft.tree.judge(draft.tree.last, _Indifferent())]
+            live = [draft for draft in drafter.extend(live) if draft.tree.score(draft.tree.last, _Indifferent())]
 
 
 class _Indifferent:
     """Takes no time to say that every token will do."""
 
-    def score(self, stats: "Outlook", place: int) -> float:
+    def score(self, stats: "DistributionStats", place: int) -> float:
         return 1.0
 
     def score_chain(self, table: "NDArray[Any]") -> list[float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.clock import effort
+from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
@@ -114,12 +114,12 @@ def _header(
     settings: BenchSettings, dataset: LoadedDataset, pair: Pair, runners: tuple[Runner, Runner], max_draft: int
 ) -> TraceHeader:
     prompt = _fitting_prompt(dataset, pair, runners[0].capacity - max_draft)
-    watch, before = Watch(probe_here(), pair.target.model.device), effort()
+    watch, before = Watch(probe_here(), pair.target.model.device), read_processor_time()
     steps = measure_steps(*runners, prompt.prompt_ids, max_draft)
     statistics_s, timed = decision_price.measure_decision(*runners, prompt, max_draft), decision_price.IN_THE_LOOP
     if statistics_s is None:
         statistics_s, timed = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device)), "timed alone"
-    machine = [watch.end({"the trace": Timed(effort().since(before), steps.timed)})]
+    machine = [watch.end({"the trace": Timed(read_processor_time().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),

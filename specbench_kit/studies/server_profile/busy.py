@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import reading_s
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.latency import Row
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import Status, Up
@@ -87,18 +87,18 @@ class Busy:
             self._open(load)
         if not load.cold:
             self._warm(load)
-        until_s, found = reading_s() + seconds, list[Round]()
+        until_s, found = monotonic_s() + seconds, list[Round]()
         self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
             session, one = self._receive(load)
             found.append(one)
-            if reading_s() > until_s and len(found) >= LEAST * load.sessions:
+            if monotonic_s() > until_s and len(found) >= LEAST * load.sessions:
                 self._close(session)
             elif load.cold or session.base > load.context + SPACE:
                 self._close(session)
-                self._due.append((reading_s() + load.pause_s, self._open(load)))
+                self._due.append((monotonic_s() + load.pause_s, self._open(load)))
             else:
-                self._due.append((reading_s() + load.pause_s, session))
+                self._due.append((monotonic_s() + load.pause_s, session))
         return found
 
     def _warm(self, load: Load) -> None:
@@ -120,14 +120,14 @@ class Busy:
         self.connection.send(Up(close={"session": session.name}))
 
     def _send(self, session: _Session, load: Load) -> None:
-        session.round, session.sent_s = session.round + 1, reading_s()
+        session.round, session.sent_s = session.round + 1, monotonic_s()
         draft = {"session": session.name, "round": session.round, "base": session.base, "tokens": [1] * load.drafted}
         self.connection.send(Up(draft=draft))
 
     def _frame(self, load: Load) -> tuple[float, Any]:
         """The next that arrives; drafts leave in the meantime when they are due."""
         while self._due:
-            wait_s = self._due[0][0] - reading_s()
+            wait_s = self._due[0][0] - monotonic_s()
             if wait_s <= 0:
                 self._send(self._due.popleft()[1], load)
             elif (found := self.connection.poll(wait_s)) is not None:

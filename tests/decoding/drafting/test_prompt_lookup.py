@@ -3,12 +3,12 @@
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.drafting.prompt_lookup import PromptLookup
+from specbench_kit.decoding.drafting.prompt_lookup import PromptLookupDrafting
 
 
 def drafted(tokens: list[int], k: int, more: list[int] | None = None, **options: int) -> list[int]:
     """The next k tokens that are found behind `tokens`, of which all but `more` are learned."""
-    index = PromptLookup(**options).index()
+    index = PromptLookupDrafting(**options).index()
     index.learn("a", tokens)
     return [found.token for found, _ in zip(index.look_up("a", [*tokens, *(more or [])]), range(k), strict=False)]
 
@@ -39,7 +39,7 @@ def test_the_round_s_own_draft_is_looked_up_but_not_learned() -> None:
 
 
 def test_requests_are_apart_and_forgotten() -> None:
-    index = PromptLookup().index()
+    index = PromptLookupDrafting().index()
     index.learn("a", [1, 2, 3, 1])
     index.learn("b", [1])
     assert list(index.look_up("b", [1])) == []
@@ -51,4 +51,4 @@ def test_requests_are_apart_and_forgotten() -> None:
 @pytest.mark.parametrize("options", [{"min": 0}, {"min": 4}])
 def test_a_bad_range_is_refused(options: dict[str, int]) -> None:
     with pytest.raises(SkitError, match=r"min must lie in 1\.\.max"):
-        PromptLookup(**options)
+        PromptLookupDrafting(**options)

@@ -13,7 +13,7 @@ from report_builders import make_record, make_round, make_run
 from tiny_models import GREEDY, disturbed, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.datasets.loading import load
-from specbench_kit.decoding.detail import Details, RequestDetail, RoundDetail
+from specbench_kit.decoding.detail import DetailCollector, RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
@@ -34,7 +34,7 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     runners = make_runner(target, 4, 128), make_runner(disturbed(target, 0.002), 4, 128)
     shared: dict[str, Any] = {"sampler": GREEDY, "seed": 0, "eos_ids": frozenset({5}), "batch_size": 2}
     engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, **shared)
-    details = Details()
+    details = DetailCollector()
     engine.on_round = details.note
     for one in make_requests(random_prompts([5, 1, 30, 12], 64), 25):
         engine.submit(one)
@@ -87,9 +87,9 @@ def test_details_hold_what_the_records_say(decoded: list[tuple[RequestRecord, Re
             assert tree.proactive == step.proactive
             assert sum(node <= tree.inherited for node in tree.path) == step.reused
             assert all(0 <= probability <= 1 for probability in tree.probabilities)
-            committed += [*(tree.tokens[node] for node in tree.path), tree.extra][: tree.committed]
+            committed += [*(tree.tokens[node] for node in tree.path), tree.bonus][: tree.committed]
         assert committed == record.output_ids
-        assert RequestDetail.from_dict({"request_id": "x", "rounds": []}).rounds == []
+        assert RequestDetail.from_json('{"request_id": "x", "rounds": []}').rounds == []
 
 
 def test_a_page_shows_every_committed_token_by_its_origin(decoded: list[tuple[RequestRecord, RequestDetail]]) -> None:
@@ -128,7 +128,7 @@ TREE = RoundDetail(
     probabilities=[1.0, 0.5, 0.25, 0.875, 0.1, 0.3, 0.004],
     submitted=[1, 2, 3],
     path=[1],
-    extra=6,
+    bonus=6,
     committed=2,
     inherited=0,
     proactive=2,

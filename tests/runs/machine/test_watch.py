@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.clock import Effort, MeasuringClock, ModelledClock
+from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.runs.machine.probe import VARIABLE, Injected, Live, System, probe_here
 from specbench_kit.runs.machine.steps import same_steps
@@ -33,14 +33,16 @@ def test_a_thread_that_is_kept_from_its_processor_is_seen_by_the_clock() -> None
     with clock.running():
         sleep(0.1)
     sleep(0.1)
-    assert clock.spent.thread_s < 0.5 * clock.spent.wall_s
-    assert clock.spent.wall_s == pytest.approx(clock.now_s(), abs=0.01)
-    assert ModelledClock().spent is None
+    assert clock.processor_time.thread_s < 0.5 * clock.processor_time.wall_s
+    assert clock.processor_time.wall_s == pytest.approx(clock.now_s(), abs=0.01)
+    assert ModelledClock().processor_time is None
 
 
 def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() -> None:
     watch = Watch(Counters(System(1.5, 10.0, 100.0), System(4.0, 13.0, 160.0)), CPU)
-    found = watch.end({"wisp": Timed(Effort(20.0, 5.0, 9.0)), "pipe": Timed(Effort(20.0, 5.0, 9.0), others_s=14.0)})
+    found = watch.end(
+        {"wisp": Timed(ProcessorTime(20.0, 5.0, 9.0)), "pipe": Timed(ProcessorTime(20.0, 5.0, 9.0), others_s=14.0)}
+    )
     assert (found["load"], found["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
     assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
     assert (found["lanes"]["wisp"]["wall_s"], found["lanes"]["wisp"]["process_s"]) == (20.0, 9.0)
@@ -48,10 +50,12 @@ def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() ->
 
 def test_what_cannot_be_known_is_null() -> None:
     looks = System(1.0, 10.0, 100.0), System(1.0, 10.1, 100.9)
-    found = Watch(Counters(*looks), CPU).end({"a": Timed(Effort(0.0, 0.0, 0.0)), "b": Timed(Effort(9, 1, 1), (), None)})
+    found = Watch(Counters(*looks), CPU).end(
+        {"a": Timed(ProcessorTime(0.0, 0.0, 0.0)), "b": Timed(ProcessorTime(9, 1, 1), (), None)}
+    )
     assert found["steal"] is None
     assert [lane["cpu_share"] for lane in found["lanes"].values()] == [None, None]
-    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": Timed(Effort(9.0, 1.0, 1.0))})
+    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": Timed(ProcessorTime(9.0, 1.0, 1.0))})
     assert on_gpu["lanes"]["a"]["cpu_share"] is None
 
 
@@ -86,7 +90,7 @@ def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: p
     path = tmp_path / "busy.json"
     path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
     monkeypatch.setenv(VARIABLE, str(path))
-    found = Watch(probe_here(), CPU).end({"wisp": Timed(Effort(1.0, 1.0, 1.0))})
+    found = Watch(probe_here(), CPU).end({"wisp": Timed(ProcessorTime(1.0, 1.0, 1.0))})
     assert (found["injected"], found["steal"], found["load"]) == ("busy.json", 0.25, [3, 3])
     assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["wisp"]["spread"]) == (0.5, None)
     monkeypatch.delenv(VARIABLE)

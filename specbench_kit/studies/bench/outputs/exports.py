@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from specbench_kit.decoding.detail import Details
+from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -24,7 +24,7 @@ class RunExports:
     def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:
         self.timeline = Timeline() if timeline else None
         self._run = run
-        self._details = Details() if token_view else None
+        self._details = DetailCollector() if token_view else None
         self._kept = {one.request_id for one in run.details()} if token_view else set()
 
     def watch(self, loop: Loop) -> None:

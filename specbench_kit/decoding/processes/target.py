@@ -23,13 +23,13 @@ class _Slot:
     prune: Prune | None = None
 
 
-class Passes:
+class PipelineTarget:
     """Does for a pipeline what a runner does for a model.
 
     A forward's first tokens, whose logits are not asked for, must follow each other.
     """
 
-    apart = True
+    asynchronous = True
 
     def __init__(self, stages: "ProcessStages") -> None:
         self._stages = stages

@@ -5,7 +5,7 @@ from collections import defaultdict
 from specbench_kit.decoding.clock import Clock, Phase
 
 
-class Spent:
+class PhaseShares:
     """Seconds by phase of one of the requests, summed up since the run began: all that share a step count alike.
 
     What a request spent is the difference of two readings, so that nothing is to be done for it in between.

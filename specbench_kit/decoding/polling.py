@@ -10,7 +10,7 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.session import Session
 
 
-class Meanwhile:
+class AnswerPollingDrafter:
     """Another drafter, for methods that draft while they wait; `answered` says whether an answer is there."""
 
     def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
@@ -24,7 +24,7 @@ class Meanwhile:
     def drafts(self) -> list[Draft]:
         return self._drafter.drafts
 
-    def awaits(self, draft: Draft) -> bool:
+    def awaits_answer(self, draft: Draft) -> bool:
         return not self._answered()
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from specbench_kit.decoding.pipeline.budget import StepBudget
-from specbench_kit.decoding.pipeline.stream import Stream
+from specbench_kit.decoding.pipeline.stream import RequestStream
 
 
-class Entry:
+class Admission:
     """Lets prompts, roots and levels in as a budget allows; the others wait, and move on with what is in flight."""
 
     def __init__(self, budget: StepBudget, batch_size: int) -> None:
         self._budget, self._roots = budget, budget.roots(batch_size)
         self._steps = 0
 
-    def choose(self, streams: Sequence[Stream]) -> None:
+    def choose(self, streams: Sequence[RequestStream]) -> None:
         """Set the level of every request that enters with this step."""
         self._steps += 1
-        new, roots, growing = list[Stream](), list[Stream](), list[Stream]()
+        new, roots, growing = list[RequestStream](), list[RequestStream](), list[RequestStream]()
         for stream in streams:
             ahead = len(stream.ahead)
             (new if ahead > 1 else roots if ahead else growing).append(stream)
@@ -25,7 +25,7 @@ class Entry:
         else:
             self._levels(new, roots, growing)
 
-    def _prompts(self, new: Sequence[Stream], growing: Sequence[Stream]) -> None:
+    def _prompts(self, new: Sequence[RequestStream], growing: Sequence[RequestStream]) -> None:
         """A step of prompts alone, of the requests that came first as far as a chunk goes."""
         left = self._budget.chunk
         for stream in new:
@@ -33,7 +33,9 @@ class Entry:
         for stream in growing:
             stream.trim(0)
 
-    def _levels(self, new: Sequence[Stream], roots: list[Stream], growing: Sequence[Stream]) -> None:
+    def _levels(
+        self, new: Sequence[RequestStream], roots: list[RequestStream], growing: Sequence[RequestStream]
+    ) -> None:
         taken = 0
         for stream in new:
             taken += stream.take(self._budget.piece(len(new) + len(roots) + len(growing)))
@@ -44,7 +46,7 @@ class Entry:
             if share < len(stream.scores):
                 stream.trim(share)
 
-    def _enter(self, roots: list[Stream]) -> int:
+    def _enter(self, roots: list[RequestStream]) -> int:
         """One group's; those go first that have waited longest."""
         if len(roots) > self._roots:
             roots.sort(key=lambda stream: stream.turn)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Rank:
     """A rank of `world` ranks, of which rank 0 drafts and the others hold a stage each."""
 
     rank: int
@@ -17,12 +17,12 @@ class Place:
         return self.world - 1
 
     @classmethod
-    def given(cls) -> "Place":
+    def given(cls) -> "Rank":
         """As whoever started this process says it in the environment."""
         rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         return cls(rank, world, local_rank)
 
 
-def by_torchrun() -> Place | None:
+def by_torchrun() -> Rank | None:
     """This process's place where torchrun started it."""
-    return Place.given() if "TORCHELASTIC_RUN_ID" in os.environ else None
+    return Rank.given() if "TORCHELASTIC_RUN_ID" in os.environ else None
