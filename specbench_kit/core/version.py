@@ -1,3 +1,3 @@
 """The kit's version, as pyproject.toml has it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
