@@ -1,4 +1,4 @@
-"""Whether a text gives the right answer, by stated rules; nothing that a model wrote is executed."""
+"""Rules that read an answer out of a text and compare it; nothing that a model wrote is executed."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """How an answer is read out of a text, and the same in words."""
+class AnswerRule:
+    """A function that reads the answer out of a text, and its description in words."""
 
     read: Callable[[str], str]
     words: str
@@ -21,44 +21,44 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """The right answers of a prompt, any of which will do, and the name of the rule that texts are read by."""
+    """The right answers of a prompt, any of which will do, and the name of the rule that reads them from texts."""
 
     rule: str
     answers: tuple[str, ...]
 
-    def is_met(self, text: str) -> bool:
-        """Whether the text's answer is one of them, read by the same rule."""
+    def matches(self, text: str) -> bool:
+        """Return True if the text's answer equals one of the right answers, all read by the rule."""
         read = RULES[self.rule].read
-        said = read(text)
-        return bool(said) and said in {read(answer) for answer in self.answers}
+        answer = read(text)
+        return bool(answer) and answer in {read(gold) for gold in self.answers}
 
 
 def _number(text: str) -> str:
     marked = MARKED.findall(text)
-    found = NUMBER.findall(marked[-1]) if marked else []
-    found = found or NUMBER.findall(text)
-    return f"{float(found[-1].replace(',', '')):g}" if found else ""
+    numbers = NUMBER.findall(marked[-1]) if marked else []
+    numbers = numbers or NUMBER.findall(text)
+    return f"{float(numbers[-1].replace(',', '')):g}" if numbers else ""
 
 
 def _letter(text: str) -> str:
     marked = MARKED.findall(text)
-    found = LETTER.findall(marked[-1])[:1] if marked else []
-    letters: list[str] = found or LETTER.findall(text)[-1:] or [""]
+    marked_letters = LETTER.findall(marked[-1])[:1] if marked else []
+    letters: list[str] = marked_letters or LETTER.findall(text)[-1:] or [""]
     return letters[0]
 
 
 def _phrase(text: str) -> str:
     marked = MARKED.findall(text)
     lines = [line for line in text.splitlines() if line.strip()]
-    said = marked[-1] if marked else (lines or [""])[0]
-    plain = said.lower().translate(str.maketrans("", "", punctuation))
+    phrase = marked[-1] if marked else (lines or [""])[0]
+    plain = phrase.lower().translate(str.maketrans("", "", punctuation))
     return " ".join(ARTICLES.sub(" ", plain).split())
 
 
-RULES: Mapping[str, Rule] = {
-    "number": Rule(_number, "the last number, after the last `####` or `answer is` where there is one"),
-    "letter": Rule(_letter, "the first letter A to D after the last `answer is`, else the last one"),
-    "phrase": Rule(
+RULES: Mapping[str, AnswerRule] = {
+    "number": AnswerRule(_number, "the last number, after the last `####` or `answer is` where there is one"),
+    "letter": AnswerRule(_letter, "the first letter A to D after the last `answer is`, else the last one"),
+    "phrase": AnswerRule(
         _phrase, "the text after the last `answer is`, else the first line, without case, punctuation and articles"
     ),
 }

@@ -1,4 +1,4 @@
-"""The dataset contract: where rows come from and how a row becomes a prompt."""
+"""The dataset contract: where the rows come from and how a row becomes a prompt."""
 
 import hashlib
 import json
@@ -6,10 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
 from specbench_kit.core.registry import Registry
 from specbench_kit.datasets.answers import Gold
 
 Source = Literal["local", "hub", "sample", "file"]
+Row = dict[str, Any]
+"""The columns of one row by name, as its file holds them."""
 FINGERPRINT_DIGITS = 16
 RESERVED, RESERVED_SHARE = "reserved", 0.3
 
@@ -18,8 +22,8 @@ RESERVED, RESERVED_SHARE = "reserved", 0.3
 class Prompt:
     """One conversation to decode: its user turns, in order.
 
-    `chat` says that the turns are messages for a chat template; otherwise the single turn is a text that the
-    model continues. `gold` are its right answers, where the dataset has any.
+    With `chat` the turns are messages for a chat template; otherwise the only turn is a text that the model
+    continues. `gold` holds the right answers, where the dataset has any.
     """
 
     id: str
@@ -30,21 +34,20 @@ class Prompt:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same text in any dataset."""
+        """Return a hash of the turns, which is equal for equal text in any dataset (16 hexadecimal digits)."""
         return hashlib.sha256(json.dumps(self.turns).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
     def is_reserved(self) -> bool:
-        """Whether it is in the part that training takes of a dataset without a split for it."""
+        """Return True for the 30 % of the prompts that training takes from a dataset without a train split."""
         return int(self.fingerprint, 16) / 16.0**FINGERPRINT_DIGITS < RESERVED_SHARE
 
 
-@dataclass(frozen=True, slots=True)
-class Hub:
-    """Where a dataset lies on the Hugging Face hub.
+class Hub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The address of a dataset on the Hugging Face hub.
 
-    `stream` reads only that many first rows, for datasets whose other splits are too large to download. `url` is a
-    JSONL file that is read instead where the hub holds no copy; `path` then names its repository.
+    `stream` reads only that many rows from the start, for datasets whose other splits are too large to download.
+    `url` is a JSONL file that is read instead where the hub holds no copy; `path` then names its repository.
     """
 
     path: str
@@ -54,65 +57,68 @@ class Hub:
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrainSplit:
-    """Where the train split of a dataset lies, below the data directory and on the hub."""
+class TrainSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The train split of a dataset: its path below the data directory and its address on the hub."""
 
     local: str
     hub: Hub
 
 
 class Dataset(ABC):
-    """One file per dataset: names its sources and turns a row into a prompt."""
+    """A dataset names its sources and turns each row into a prompt.
+
+    The kit's own datasets are TOML files in `datasets/definitions/`. Another distribution adds a subclass as an
+    entry point of the group `specbench_kit.datasets`.
+    """
 
     summary: ClassVar[str]
-    """One line: what the prompts are."""
+    """One line that says what the prompts are."""
     paper: ClassVar[str]
-    """Who evaluates on it, with the section or table."""
+    """The papers that evaluate on it, with the section or table."""
     local: ClassVar[str | None] = None
-    """Path below the data directory, or None where no local layout is defined."""
+    """Path below the data directory; None if no local layout is defined."""
     hub: ClassVar[Hub | None]
-    """None where only a local copy will do."""
+    """Address on the hub; None if only a local copy will do."""
     train: ClassVar["TrainSplit | None"] = None
-    """Prompts that nobody is judged on."""
+    """Prompts to train on, which no method is evaluated on."""
     sample: ClassVar[str]
-    """Name of the bundled sample that stands in (gsm8k, chat, code, translation or summarisation)."""
+    """Name of the bundled sample that stands in for it (gsm8k, chat, code, translation or summarisation)."""
 
     @abstractmethod
-    def prompt(self, row: dict[str, Any], index: int) -> Prompt | None:
-        """The prompt of one row, or None for a row that the papers leave out."""
+    def prompt(self, row: Row, index: int) -> Prompt | None:
+        """Return the prompt of a row, or None for a row that the papers leave out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDataset:
-    """Prompts with where they came from, as the run records it."""
+    """Prompts together with their origin, as the run records it."""
 
     name: str
     source: Source
     location: str
-    """Relative path, hub id with split, or name of the sample: never an absolute path."""
+    """Relative path, hub id with split, or name of the sample; never an absolute path."""
     digest: str
     """SHA-256 over the chosen prompts, in order."""
     total: int
     """Prompts available before the limit."""
     prompts: tuple[Prompt, ...]
     reason: str | None = None
-    """Why a sample stands in."""
+    """Reason for which a sample stands in."""
     part: str | None = None
-    """`train` or, where there is no such split, `reserved`, where only prompts to train on were asked for."""
+    """Set if only prompts to train on were requested: `train`, or `reserved` if there is no train split."""
     left_out: tuple[str, ...] = ()
-    """Fingerprints of prompts that were not drawn from, since a method learned from them."""
+    """Fingerprints of the prompts that were not drawn from because a method was trained on them."""
     pool: tuple[Prompt, ...] = ()
-    """All that the chosen ones were drawn from."""
+    """All prompts that the chosen ones were drawn from."""
 
-    def describe(self) -> dict[str, Any]:
-        """What a run records of it."""
+    def describe(self) -> dict[str, object]:
+        """Return the fields that a run records of the dataset."""
         fields = ("name", "source", "location", "digest", "total")
-        further = {"part": self.part, "left_out": list(self.left_out)}
+        optional = {"part": self.part, "left_out": list(self.left_out)}
         return {
             **{name: getattr(self, name) for name in fields},
             "count": len(self.prompts),
-            **{name: value for name, value in further.items() if value},
+            **{name: value for name, value in optional.items() if value},
         }
 
 

@@ -8,21 +8,21 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import answers, hub_reachable
 from specbench_kit.datasets.base import Hub
-from specbench_kit.datasets.rows import PlacedRow, parse_rows
+from specbench_kit.datasets.rows import LocatedRow, parse_rows
 
 DOWNLOAD_S = 30.0
-"""How long a download may stand still."""
+"""Seconds without data after which a download is given up."""
 
 
 def hub_label(hub: Hub) -> str:
-    """How a run names this source, e.g. `openai/gsm8k:main:test`."""
+    """Return the name by which a run records this source, such as `openai/gsm8k:main:test`."""
     return ":".join(part for part in (hub.path, hub.config, hub.split) if part)
 
 
-def fetch_rows(hub: Hub, folder: Path | None = None) -> list[PlacedRow]:
-    """Every row that `hub` names: of a copy of its repository, downloaded, or cached.
+def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
+    """Return every row of `hub`: from a copy of its repository in `folder`, else downloaded, else from the cache.
 
-    An error says why there are none.
+    Raise SkitError with the reason if there are none.
     """
     online = folder is None and (answers(hub.url) if hub.url else hub_reachable())
     try:
@@ -35,24 +35,24 @@ def fetch_rows(hub: Hub, folder: Path | None = None) -> list[PlacedRow]:
         raise SkitError(f"{hub_label(hub)} {why.splitlines()[0]}") from error
 
 
-def _download(url: str) -> list[PlacedRow]:
+def _download(url: str) -> list[LocatedRow]:
     from urllib.request import urlopen
 
     with urlopen(url, timeout=DOWNLOAD_S) as lines:
         return list(parse_rows(url.rpartition("/")[2], lines))
 
 
-def _load(hub: Hub, online: bool, place: str) -> list[PlacedRow]:
+def _load(hub: Hub, online: bool, path: str) -> list[LocatedRow]:
     from datasets import load_dataset
 
     with _library_online(online):
-        rows = load_dataset(place, hub.config, split=hub.split, streaming=online and hub.stream is not None)
+        rows = load_dataset(path, hub.config, split=hub.split, streaming=online and hub.stream is not None)
         return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
 
 
 @contextmanager
 def _library_online(online: bool) -> Iterator[None]:
-    """Keeps the library off a network that it would only retry."""
+    """Keep the library from retrying a network that is known to be out of reach."""
     from datasets import config
 
     before = config.HF_HUB_OFFLINE

@@ -1,6 +1,6 @@
 """One pool of prompts from several datasets."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from specbench_kit.core.errors import SkitError
@@ -8,32 +8,33 @@ from specbench_kit.datasets.base import LoadedDataset, Prompt
 
 
 def shares(limit: int | None, datasets: int) -> list[int | None]:
-    """How many prompts each of several datasets gives; the first ones give what is left over."""
+    """Return the number of prompts that each dataset gives, in order; the first ones give the remainder."""
     if limit is None:
         return [None] * datasets
     if limit < datasets:
         raise SkitError(f"{datasets} datasets cannot share {limit} prompts: ask for at least {datasets}")
-    return [limit // datasets + (place < limit % datasets) for place in range(datasets)]
+    return [limit // datasets + (index < limit % datasets) for index in range(datasets)]
 
 
-def joined(name: str, parts: Sequence[LoadedDataset], digest: Callable[[Iterable[Prompt]], str]) -> LoadedDataset:
-    """All their prompts; ids begin with the name of the dataset, which is the category too."""
+def join(name: str, parts: Sequence[LoadedDataset], digest: Callable[[Iterable[Prompt]], str]) -> LoadedDataset:
+    """Return the prompts of all datasets as one; the dataset's name is the category and the beginning of each id."""
+
+    def labelled(dataset: str, prompts: Iterable[Prompt]) -> list[Prompt]:
+        return [replace(prompt, id=f"{dataset}/{prompt.id}", category=dataset) for prompt in prompts]
+
     if len({part.name for part in parts}) < len(parts):
         raise SkitError(f"a dataset is named twice in '{name}'")
-    chosen = tuple(one for part in parts for one in _named(part.name, part.prompts))
-    sample = next((part for part in parts if part.source == "sample"), parts[0])
+    chosen = tuple(prompt for part in parts for prompt in labelled(part.name, part.prompts))
+    # A mixture with one sample in it is recorded as a sample, so that reports warn about it.
+    origin = next((part for part in parts if part.source == "sample"), parts[0])
     return LoadedDataset(
         name,
-        sample.source,
+        origin.source,
         " + ".join(part.location for part in parts),
         digest(chosen),
         sum(part.total for part in parts),
         chosen,
-        sample.reason,
-        sample.part,
-        pool=tuple(one for part in parts for one in _named(part.name, part.pool)),
+        origin.reason,
+        origin.part,
+        pool=tuple(prompt for part in parts for prompt in labelled(part.name, part.pool)),
     )
-
-
-def _named(dataset: str, prompts: Iterable[Prompt]) -> Iterator[Prompt]:
-    return (replace(one, id=f"{dataset}/{one.id}", category=dataset) for one in prompts)

@@ -1,20 +1,20 @@
-"""Rows of the files that prompts are kept in."""
+"""Reading rows from the files that hold prompts."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
+from specbench_kit.datasets.base import Row
 
 PARQUET = ".parquet"
-PlacedRow = tuple[str, dict[str, Any]]
-"""Where a row stands, for error messages, and its fields."""
+LocatedRow = tuple[str, Row]
+"""The position of a row in its file, for error messages, and its columns."""
 
 
-def read_rows(path: Path) -> Iterator[PlacedRow]:
-    """The rows of a Parquet file, or of another as `parse_rows` takes them."""
+def read_rows(path: Path) -> Iterator[LocatedRow]:
+    """Yield the rows of a Parquet, JSONL or text file; raise SkitError if the file cannot be read."""
     if path.suffix == PARQUET:
         yield from _parquet_rows(path)
         return
@@ -25,18 +25,24 @@ def read_rows(path: Path) -> Iterator[PlacedRow]:
         raise SkitError(f"cannot read prompts from '{path}': {error.strerror}; give a JSONL file") from error
 
 
-def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[PlacedRow]:
-    """The rows of a JSONL file, blank lines left out, or the lines of a `.txt` file as rows with one field `text`."""
+def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[LocatedRow]:
+    """Yield the rows of a JSONL file without its blank lines; each line of a `.txt` file is a row with column `text`.
+
+    Raise SkitError, with the number of the line, if a line is not UTF-8 or not a JSON object.
+    """
     for number, line in enumerate(lines, 1):
-        place = f"{name}, line {number}"
-        text = _decode(line, place)
+        position = f"{name}, line {number}"
+        try:
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SkitError(f"{position}: not UTF-8 text: save the file as UTF-8") from error
         if name.endswith(".txt"):
-            yield place, {"text": text}
+            yield position, {"text": text}
         elif text.strip():
-            yield place, _row(text, place)
+            yield position, _parse_object(text, position)
 
 
-def _parquet_rows(path: Path) -> Iterator[PlacedRow]:
+def _parquet_rows(path: Path) -> Iterator[LocatedRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -45,21 +51,17 @@ def _parquet_rows(path: Path) -> Iterator[PlacedRow]:
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, 1))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise SkitError(f"cannot read prompts from '{path}': {first_line(error)}; give a whole Parquet file") from error
+        raise SkitError(
+            f"cannot read prompts from '{path}': {first_line(error)}; give a complete Parquet file"
+        ) from error
 
 
-def _decode(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SkitError(f"{place}: not UTF-8 text: save the file as UTF-8") from error
-
-
-def _row(text: str, place: str) -> dict[str, Any]:
+def _parse_object(text: str, position: str) -> Row:
+    # Python's own parser, because the data have lone surrogates and NaN, which stricter ones refuse without a name.
     try:
         row = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise SkitError(f"{place}: not valid JSON ({error}): write one JSON object per line") from error
+        raise SkitError(f"{position}: not valid JSON ({error}): write one JSON object per line") from error
     if not isinstance(row, dict):
-        raise SkitError(f"{place}: a {type(row).__name__} where a JSON object belongs")
+        raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
     return row

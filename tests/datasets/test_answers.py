@@ -18,9 +18,9 @@ from specbench_kit.datasets.base import datasets
     ],
 )
 def test_a_rule_tells_right_from_wrong(rule: str, gold: str, right: str, wrong: str) -> None:
-    assert Gold(rule, (gold,)).is_met(right)
-    assert not Gold(rule, (gold,)).is_met(wrong)
-    assert not Gold(rule, (gold,)).is_met("")
+    assert Gold(rule, (gold,)).matches(right)
+    assert not Gold(rule, (gold,)).matches(wrong)
+    assert not Gold(rule, (gold,)).matches("")
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,5 @@ def test_datasets_with_answers_know_them(name: str, row: dict[str, object], text
     prompt = datasets.get(name)().prompt(row, 0)
     assert prompt is not None
     assert prompt.gold is not None
-    assert prompt.gold.is_met(text)
-    assert not prompt.gold.is_met("9 D elsewhere")
+    assert prompt.gold.matches(text)
+    assert not prompt.gold.matches("9 D elsewhere")

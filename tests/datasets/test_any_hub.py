@@ -70,7 +70,7 @@ def test_a_copy_of_a_hub_repository_serves_without_a_network(tmp_path: Path, mon
     assert (loaded.name, loaded.source, loaded.location) == (spec, "local", "someone/riddles:validation")
     assert (loaded.total, len(loaded.prompts)) == (4, 3)
     assert loaded.prompts[0] in {Prompt(row["key"], "maths", (row["question"],)) for row in rows}
-    with pytest.raises(SkitError, match=r"row 1: there is no column 'text': choose of question, kind, key"):
+    with pytest.raises(SkitError, match=r"row 1: there is no column 'text': choose from question, kind, key"):
         found("hub:someone/riddles?split=validation&prompt=text", tmp_path)
     with pytest.raises(
         SkitError, match=r"^no prompts for 'hub:someone/riddles\?prompt=question': .*\"?test\"?.*correct it"
@@ -110,7 +110,7 @@ def test_dialogues_are_what_a_person_says_in_them(value: Any, turns: tuple[str, 
         ("hub:", "names no dataset of the hub: write hub:owner/name"),
         ("hub:name", "names no dataset"),
         ("hub:../../etc", "names no dataset"),
-        ("hub:a/b?splt=test", "after ? belong config, split, prompt"),
+        ("hub:a/b?splt=test", "write config, split, prompt"),
         ("hub:a/b?split=test&split=train", "each once"),
         ("hub:a/b?prompt", "with a value"),
         ("hub:a/b?rows=0", "rows must be a whole number from 1 up"),
@@ -131,5 +131,5 @@ def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
         [("Why?",), ("How?",)],
     )
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "mine.parquet").read_bytes()[:100])
-    with pytest.raises(SkitError, match=r"cannot read prompts from .*cut\.parquet.*give a whole Parquet file"):
+    with pytest.raises(SkitError, match=r"cannot read prompts from .*cut\.parquet.*give a complete Parquet file"):
         found(str(tmp_path / "cut.parquet"), tmp_path)

@@ -36,7 +36,7 @@ class GoldAnswers:
     def count(self, records: Sequence[RequestRecord]) -> Mapping[str, int]:
         """Requests that were judged, and those whose answer is right."""
         judged = [one for one in records if one.request_id in self._golds and one.finish_reason != "error"]
-        right = sum(self._golds[one.request_id].is_met(one.text or "") for one in judged)
+        right = sum(self._golds[one.request_id].matches(one.text or "") for one in judged)
         return {"judged": len(judged), "correct": right}
 
 

@@ -1,0 +1,179 @@
+"""Datasets that are defined by a TOML file: its columns, its prompt template and its answers.
+
+Every file in `datasets/definitions/` is one dataset, named after the file. A template inserts columns by name:
+`{question}`, `{translation.de}` for a column inside a column, `{choices:lettered}` for a list as lines "A. ...", and
+`{index}` for the number of the row, from 0. The text is data: a template cannot call or compute anything.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line
+from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.answers import Gold
+from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
+
+DEFINITIONS = Path(__file__).parent / "definitions"
+PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
+LETTERS = "ABCD"
+USER_ROLES = ("user", "human")
+
+
+class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
+    """The rule that makes a prompt of a row: from the template `text`, or from the first of the columns `turns`.
+
+    `first_words` cuts the text to that many words and leaves out a row that has fewer. `end_mark` ends the text with
+    exactly one such mark. `merged_categories` lists, by a category's new name, the names in the data.
+    """
+
+    id: str
+    category: str
+    text: str = ""
+    turns: tuple[str, ...] = ()
+    chat: bool = True
+    first_words: Annotated[int, Meta(ge=1)] | None = None
+    end_mark: str = ""
+    merged_categories: dict[str, frozenset[str]] = {}
+
+
+class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
+    """The columns that hold right answers, and the rule of `datasets/answers.py` that reads an answer from a text.
+
+    `answer:lettered` turns an index from 0 into a letter.
+    """
+
+    rule: Literal["number", "letter", "phrase"]
+    columns: tuple[str, ...]
+
+
+class WithheldRows(Struct, frozen=True, forbid_unknown_fields=True):
+    """The beginning of a turn that stands for a withheld prompt, which is refused with the advice."""
+
+    begins: str
+    advice: str
+
+
+class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of one TOML file: the attributes of `Dataset`, and how a row is read.
+
+    Rows are left out unless the columns of `only` have one of the listed values and those of `only_empty` are false,
+    empty or null.
+    """
+
+    summary: str
+    paper: str
+    sample: str
+    prompt: PromptTemplate
+    local: str | None = None
+    hub: Hub | None = None
+    train: TrainSplit | None = None
+    only: dict[str, frozenset[str]] = {}
+    only_empty: tuple[str, ...] = ()
+    answer: AnswerColumns | None = None
+    placeholder: WithheldRows | None = None
+
+    def read_prompt(self, row: Row, index: int) -> Prompt | None:
+        """Return the prompt of a row, or None for a row that is left out; raise KeyError for a missing column."""
+        if any(str(row[column]) not in values for column, values in self.only.items()):
+            return None
+        if any(row[column] for column in self.only_empty):
+            return None
+        turns = _turns(self.prompt, row, index)
+        if turns is None:
+            return None
+        if self.placeholder and any(str(turn).startswith(self.placeholder.begins) for turn in turns):
+            raise ValueError(self.placeholder.advice)
+        category = str(fill(self.prompt.category, row, index))
+        for merged, categories in self.prompt.merged_categories.items():
+            if category in categories:
+                category = merged
+        identity = str(fill(self.prompt.id, row, index))
+        gold = _gold(self.answer, row) if self.answer else None
+        return Prompt(identity, category, turns, self.prompt.chat, gold)
+
+
+def dataset_type(path: Path) -> type[Dataset]:
+    """Return the dataset that a TOML file defines; raise SkitError if the file is damaged or has an unknown key."""
+    try:
+        definition = convert(DatasetDefinition, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise SkitError(f"the dataset file '{path.name}' cannot be used: {first_line(error)}") from error
+
+    class TomlDataset(Dataset):
+        """A dataset that is defined by a TOML file."""
+
+        summary, paper, sample = definition.summary, definition.paper, definition.sample
+        local, hub, train = definition.local, definition.hub, definition.train
+
+        def prompt(self, row: Row, index: int) -> Prompt | None:
+            return definition.read_prompt(row, index)
+
+    return TomlDataset
+
+
+def fill(template: str, row: Row, index: int) -> Any:
+    """Return the template with its columns inserted; a template of one column alone keeps the column's type."""
+
+    def column(match: re.Match[str]) -> Any:
+        if match[1] == "index":
+            return index
+        value: Any = row
+        for name in match[1].split("."):
+            value = value[name]
+        if match[2]:
+            return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, value, strict=True))
+        return value
+
+    # A lone column is not turned into text, so that null and numbers are refused as prompts later on.
+    if alone := PLACEHOLDER.fullmatch(template):
+        return column(alone)
+    return PLACEHOLDER.sub(lambda match: str(column(match)), template)
+
+
+def user_turns(value: Any) -> tuple[str, ...]:
+    """Return the turns of the user in a text, a list of texts, or a list of messages.
+
+    A message has `role` and `content`, or `from` and `value`.
+    """
+    if not isinstance(value, list):
+        return (value,)  # the loader refuses turns that are not strings
+    messages = [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
+    users = [message for message in messages if message.get("role", message.get("from")) in USER_ROLES]
+    return tuple(message["content"] if "content" in message else message["value"] for message in users)
+
+
+def _turns(template: PromptTemplate, row: Row, index: int) -> tuple[str, ...] | None:
+    """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
+    if template.turns:
+        column = next((name for name in template.turns if row.get(name)), template.turns[-1])
+        return user_turns(row[column])
+    text = fill(template.text, row, index)
+    if template.first_words is not None:
+        start = re.match(rf"\s*(?:\S+\s+){{{template.first_words - 1}}}\S+", str(text))
+        return (start.group().strip(),) if start else None
+    if template.end_mark:
+        text = str(text).rstrip(f" {template.end_mark}") + template.end_mark
+    return (text,)
+
+
+def _gold(answer: AnswerColumns, row: Row) -> Gold | None:
+    """Return the right answers of a row; None if its columns are missing or empty."""
+    texts: list[str] = []
+    for column in answer.columns:
+        path, _, lettered = column.partition(":")
+        value: object = row
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if lettered:
+            value = LETTERS[value] if isinstance(value, int) and value in range(len(LETTERS)) else None
+        texts += [str(text) for text in (value if isinstance(value, (list, tuple)) else [value]) if text]
+    return Gold(answer.rule, tuple(texts)) if texts else None
+
+
+for _path in sorted(DEFINITIONS.glob("*.toml")):
+    datasets.register(_path.stem)(dataset_type(_path))

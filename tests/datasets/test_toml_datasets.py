@@ -1,0 +1,60 @@
+"""A dataset is one TOML file: its template is data, and a damaged file is refused in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.toml_datasets import dataset_type, fill
+
+RIDDLES = """
+summary = "riddles"
+paper = "none"
+sample = "chat"
+local = "riddles.jsonl"
+hub = { path = "someone/riddles", split = "test" }
+
+[prompt]
+id = "riddle-{index}"
+category = "{kind}"
+text = "Solve: {riddle.text}"
+"""
+
+
+def test_one_file_defines_a_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "riddles.toml"
+    path.write_text(RIDDLES)
+    dataset = dataset_type(path)()
+    assert (dataset.summary, dataset.local, dataset.sample) == ("riddles", "riddles.jsonl", "chat")
+    row = {"kind": "keys", "riddle": {"text": "What has keys but no locks?"}}
+    assert dataset.prompt(row, 3) == Prompt("riddle-3", "keys", ("Solve: What has keys but no locks?",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('paper = "none"', "", "paper is missing"),
+        ('sample = "chat"', 'sample = "chat"\ncode = "1"', "code is unknown"),
+        ("category =", "catgory =", "prompt.catgory is unknown"),
+        ('split = "test"', "split = 3", "hub.split must be text, not a whole number"),
+        ("[prompt]", "[prompt", "cannot be used"),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    path = tmp_path / "riddles.toml"
+    path.write_text(RIDDLES.replace(old, new))
+    with pytest.raises(SkitError, match="the dataset file 'riddles.toml' cannot be used: ") as raised:
+        dataset_type(path)
+    assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_template_reaches_columns_and_nothing_else() -> None:
+    row = {"question": "Why?", "{index}": 1}
+    assert fill("{question}", {"question": None}, 0) is None
+    assert fill("{index}: {question}", {"question": "{index}"}, 7) == "7: {index}"
+    assert fill("{question!r} {question[0]} {}", row, 7) == "{question!r} {question[0]} {}"
+    for template in ("{question.__class__}", "a {question.upper}"):
+        with pytest.raises(TypeError):
+            fill(template, row, 0)
