@@ -14,7 +14,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Runner
 from specbench_kit.papers.adaspec import METHODS, ablation
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
@@ -49,7 +49,7 @@ def _record(setting: Setting) -> list[RequestTrace]:
     longest = max(len(request.prompt_ids) for request in setting.requests)
     model, length = setting.pair.needed_draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
     draft = Runner(make_executor(model, 1, length, setting.pair.vocabulary))
-    recorder = Recorder(runners[0], draft, MAX_DRAFT)
+    recorder = TraceRecorder(runners[0], draft, MAX_DRAFT)
     return [recorder.trace(answer) for answer in answers]
 
 

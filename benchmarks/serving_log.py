@@ -16,10 +16,10 @@ from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
-from specbench_kit.serving.acceptance import iid
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.result import Column
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo

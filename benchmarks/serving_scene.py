@@ -10,7 +10,7 @@ from time import process_time
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.acceptance import iid
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo

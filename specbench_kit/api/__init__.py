@@ -15,14 +15,14 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load as load_deployment
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.serving.events import parse_window
-from specbench_kit.serving.options import Kept, Recorded
+from specbench_kit.serving.options import OutputOptions, RecordingOptions
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
-from specbench_kit.studies.serving.run import Run
-from specbench_kit.studies.serving.settings import Settings as ServingSettings
+from specbench_kit.studies.serving.serving_run import ServingRun
+from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
@@ -102,13 +102,13 @@ def sweep(
 def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options: Any) -> Study:
     """Simulate many devices that share one verifier, as `skit simulate` does.
 
-    `options` are the fields of `serving.options.Simulated`, such as `devices`, `acceptance` and `deployment`; where no
-    acceptance is given, a trace is recorded first, of what the fields of `serving.options.Recorded` say. `events` and
-    `timeline` are those of `serving.options.Kept`.
+    `options` are the fields of `serving.options.SimulationOptions`, such as `devices`, `acceptance` and `deployment`.
+    Without `acceptance`, a trace is recorded first, as the fields of `serving.options.RecordingOptions` say. `events`
+    and `timeline` are those of `serving.options.OutputOptions`.
     """
-    of_trace = {field.name for field, _, _ in declared_in(Recorded)}
-    recorded = from_keywords(Recorded, {name: options.pop(name) for name in of_trace & options.keys()})
-    kept = from_keywords(Kept, {name: options.pop(name) for name in ("events", "timeline") if name in options})
+    of_trace = {field.name for field, _, _ in declared_in(RecordingOptions)}
+    recorded = from_keywords(RecordingOptions, {name: options.pop(name) for name in of_trace & options.keys()})
+    kept = from_keywords(OutputOptions, {name: options.pop(name) for name in ("events", "timeline") if name in options})
     window = parse_window(kept.timeline) if kept.timeline else None
     recording = BenchSettings(
         methods=("autoregressive",),
@@ -121,7 +121,7 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
     loaded = None
     if settings.records:
         loaded = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
-    outcome = Run(settings=settings, dataset=loaded, report=progress or _silent).simulate(kept.events, window)
+    outcome = ServingRun(settings=settings, dataset=loaded, report=progress or _silent).simulate(kept.events, window)
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 

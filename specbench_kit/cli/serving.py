@@ -6,34 +6,34 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import load_dataset, say, tell_report
 from specbench_kit.cli.declared import Given, part
-from specbench_kit.serving.options import Kept, Published, Recorded, Rule
+from specbench_kit.serving.options import CapacityRule, OutputOptions, PresetOption, RecordingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.papers.experiment import Experiment
-    from specbench_kit.studies.serving.run import Chosen, Outcome, Run
-    from specbench_kit.studies.serving.settings import Settings
+    from specbench_kit.studies.serving.serving_run import NamedPreset, ServingOutcome, ServingRun
+    from specbench_kit.studies.serving.settings import ServingSettings
 
 
-def find_preset(name: str | None) -> "Chosen | None":
+def find_preset(name: str | None) -> "NamedPreset | None":
     """The preset of that name."""
     from specbench_kit.studies.serving.presets.base import presets
-    from specbench_kit.studies.serving.run import Chosen
+    from specbench_kit.studies.serving.serving_run import NamedPreset
 
     if name is None:
         return None
-    return Chosen(name, presets.get(name))
+    return NamedPreset(name, presets.get(name))
 
 
-def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings":
+def make_settings(given: Given, preset: "Experiment | None" = None) -> "ServingSettings":
     """Options that were given, over those of the preset, over the defaults."""
     from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
-    from specbench_kit.studies.serving.settings import Settings
+    from specbench_kit.studies.serving.settings import ServingSettings
 
-    chosen = part(Settings, {**(preset.options if preset else {}), **given})
-    recorded = Recorded(**part(Recorded, given))
+    chosen = part(ServingSettings, {**(preset.options if preset else {}), **given})
+    recorded = RecordingOptions(**part(RecordingOptions, given))
     argv = ("skit", *sys.argv[1:])
     recording = BenchSettings(
         methods=("autoregressive",),
@@ -42,7 +42,7 @@ def make_settings(given: Given, preset: "Experiment | None" = None) -> "Settings
         argv=argv,
         **part(BenchSettings, asdict(recorded)),
     )
-    return Settings(**chosen, recording=recording, argv=argv)
+    return ServingSettings(**chosen, recording=recording, argv=argv)
 
 
 def run_command(command: str, given: Given, as_json: bool) -> None:
@@ -50,24 +50,24 @@ def run_command(command: str, given: Given, as_json: bool) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.serving.run import Run
+    from specbench_kit.studies.serving.serving_run import ServingRun
 
-    chosen = find_preset(Published(**part(Published, given)).preset)
+    chosen = find_preset(PresetOption(**part(PresetOption, given)).preset)
     settings = make_settings(given, chosen.preset if chosen else None)
     settings.points()
     console = Console(stderr=as_json)
-    recorded = Recorded(**part(Recorded, given))
+    recorded = RecordingOptions(**part(RecordingOptions, given))
     if settings.records:
         say(console, _announcement(recorded))
     dataset = _load(settings, recorded, console) if settings.records else None
     with stepping_bar() as report:
-        run = Run(settings=settings, dataset=dataset, chosen=chosen, report=report)
+        run = ServingRun(settings=settings, dataset=dataset, chosen=chosen, report=report)
         options = {**(chosen.preset.options if chosen else {}), **given}
         outcome = _start(chosen.preset.command if chosen else command, run, options)
     _print(console, outcome, as_json)
 
 
-def _announcement(asked: Recorded) -> str:
+def _announcement(asked: RecordingOptions) -> str:
     """What is computed where no acceptance is given, how long that takes, and what spares it."""
     which = f"{asked.limit} answers of {asked.dataset} of up to {asked.max_new_tokens} tokens"
     return (
@@ -77,20 +77,20 @@ def _announcement(asked: Recorded) -> str:
     )
 
 
-def _start(command: str, run: "Run", options: Given) -> "Outcome":
+def _start(command: str, run: "ServingRun", options: Given) -> "ServingOutcome":
     from specbench_kit.serving.events import parse_window
 
     if command == "capacity":
-        return run.capacity(Rule(**{**part(Rule, options), "objective": run.settings.objective}))
-    kept = Kept(**part(Kept, options))
+        return run.capacity(CapacityRule(**{**part(CapacityRule, options), "objective": run.settings.objective}))
+    kept = OutputOptions(**part(OutputOptions, options))
     return run.simulate(kept.events, parse_window(kept.timeline) if kept.timeline else None)
 
 
-def _load(settings: "Settings", asked: Recorded, console: "Console") -> "LoadedDataset":
+def _load(settings: "ServingSettings", asked: RecordingOptions, console: "Console") -> "LoadedDataset":
     return load_dataset(asked, asked.limit, settings.recording.seed, console)
 
 
-def _print(console: "Console", outcome: "Outcome", as_json: bool) -> None:
+def _print(console: "Console", outcome: "ServingOutcome", as_json: bool) -> None:
     from specbench_kit.reports.serving.terminal import print_serving
 
     print_serving(console, outcome.run, outcome.summary)

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.counter_rng import Floats, Integers
 
 
-class Asked(NamedTuple):
+class RequestArrival(NamedTuple):
     """A response that is asked for: when, and of which lengths in tokens where that is known."""
 
     at_s: float
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     output_tokens: int | None = None
 
 
-class Asks(NamedTuple):
+class NextRequests(NamedTuple):
     """The next response of each of several devices, as arrays [devices].
 
     It is asked for at `at_s`, or `gap_s` after the device's last one has ended where that is later; infinity is never,
@@ -37,23 +37,23 @@ class Asks(NamedTuple):
     output_tokens: Integers
 
 
-class Arrivals(Protocol):
+class ArrivalProcess(Protocol):
     """How the responses of all devices come about; `is_open`: at a rate of their own, whatever was answered."""
 
     is_open: ClassVar[bool] = True
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
         """The responses with these numbers, from 0 on, of some devices out of `of`.
 
         `before_s` is when the one before was asked for, 0 before the first; `chance` a random number for each.
         """
 
-    def at_rate(self, rate_per_s: float) -> "Arrivals":
+    def at_rate(self, rate_per_s: float) -> "ArrivalProcess":
         """The same at so many requests per second; a closed loop has no rate of its own and stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoop(Arrivals):
+class ClosedLoop(ArrivalProcess):
     """The next response is asked for `think_s` after the last, or after times of that mean where `exponential`.
 
     Devices start at random within the first `ramp_s` seconds.
@@ -68,18 +68,20 @@ class ClosedLoop(Arrivals):
         if self.think_s < 0 or self.ramp_s < 0:
             raise SkitError(f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s")
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
         first = number == 0
         thinks_s = -np.log1p(-chance) * self.think_s if self.exponential else self.think_s
         unknown = np.zeros_like(devices)
-        return Asks(np.where(first, chance * self.ramp_s, -inf), np.where(first, -inf, thinks_s), unknown, unknown)
+        return NextRequests(
+            np.where(first, chance * self.ramp_s, -inf), np.where(first, -inf, thinks_s), unknown, unknown
+        )
 
     def at_rate(self, rate_per_s: float) -> "ClosedLoop":
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson(Arrivals):
+class Poisson(ArrivalProcess):
     """Random arrivals, `rate_per_s` over all devices; one that finds its device busy waits there."""
 
     rate_per_s: float
@@ -88,25 +90,25 @@ class Poisson(Arrivals):
         if not self.rate_per_s > 0:
             raise SkitError(f"the arrival rate must be above 0 per second, not {self.rate_per_s}")
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
         unknown = np.zeros_like(devices)
         at_s = before_s - np.log1p(-chance) * of / self.rate_per_s
-        return Asks(at_s, np.full(len(devices), -inf), unknown, unknown)
+        return NextRequests(at_s, np.full(len(devices), -inf), unknown, unknown)
 
     def at_rate(self, rate_per_s: float) -> "Poisson":
         return Poisson(rate_per_s)
 
 
 @dataclass(frozen=True)
-class Replayed(Arrivals):
+class ReplayedArrivals(ArrivalProcess):
     """Recorded arrivals, dealt to the devices in turn; with a device for each, none waits for another."""
 
-    asked: tuple[Asked, ...]
+    asked: tuple[RequestArrival, ...]
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
         at_s, prompts, outputs = self._columns
         place = np.minimum(devices + number * of, len(self.asked))
-        return Asks(at_s[place], np.full(len(devices), -inf), prompts[place], outputs[place])
+        return NextRequests(at_s[place], np.full(len(devices), -inf), prompts[place], outputs[place])
 
     @cached_property
     def _columns(self) -> tuple[Floats, Integers, Integers]:
@@ -118,17 +120,17 @@ class Replayed(Arrivals):
         )
         return at_s, prompts, outputs
 
-    def at_rate(self, rate_per_s: float) -> "Replayed":
+    def at_rate(self, rate_per_s: float) -> "ReplayedArrivals":
         lasted_s = self.asked[-1].at_s
         if not lasted_s:
             raise SkitError("arrivals that all come at once have no rate that could be changed")
         return self.scaled(rate_per_s * lasted_s / len(self.asked))
 
-    def scaled(self, factor: float) -> "Replayed":
+    def scaled(self, factor: float) -> "ReplayedArrivals":
         """The same requests at so many times the rate."""
         if not factor > 0:
             raise SkitError(f"the arrival rate can be scaled by a factor above 0, not {factor}")
-        return Replayed(tuple(one._replace(at_s=one.at_s / factor) for one in self.asked))
+        return ReplayedArrivals(tuple(one._replace(at_s=one.at_s / factor) for one in self.asked))
 
 
 class _Layout(NamedTuple):
@@ -154,7 +156,7 @@ _JSON = (
 """Mooncake, and logs of serving engines by LLMServingSim."""
 
 
-def read_arrivals(path: Path, limit: int | None = None) -> Replayed:
+def read_arrivals(path: Path, limit: int | None = None) -> ReplayedArrivals:
     """The requests of a trace file, from its first arrival on: a .jsonl or .csv with known names.
 
     Those without a prompt or an answer, which traces keep of failures, are passed over.
@@ -167,15 +169,15 @@ def read_arrivals(path: Path, limit: int | None = None) -> Replayed:
         raise SkitError(f"cannot read the arrivals {path}: {getattr(error, 'strerror', None) or error}") from error
     if not asked:
         raise SkitError(f"the trace {path} holds no request: choose another file")
-    return Replayed(tuple(_from_zero(asked)))
+    return ReplayedArrivals(tuple(_from_zero(asked)))
 
 
-def _from_zero(asked: Sequence[Asked]) -> Iterator[Asked]:
+def _from_zero(asked: Sequence[RequestArrival]) -> Iterator[RequestArrival]:
     ordered = sorted(asked, key=lambda one: one.at_s)
     return (one._replace(at_s=one.at_s - ordered[0].at_s) for one in ordered)
 
 
-def _json_rows(lines: Any, path: Path) -> Iterator[Asked]:
+def _json_rows(lines: Any, path: Path) -> Iterator[RequestArrival]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
@@ -186,7 +188,7 @@ def _json_rows(lines: Any, path: Path) -> Iterator[Asked]:
             yield _asked(row, layout, f"{path}:{number}")
 
 
-def _csv_rows(lines: Any, path: Path) -> Iterator[Asked]:
+def _csv_rows(lines: Any, path: Path) -> Iterator[RequestArrival]:
     reader = csv.DictReader(lines)
     found = set(reader.fieldnames or ())
     layout = next((one for one in _CSV if {one.time, one.prompt, one.output} - {None} <= found), None)
@@ -197,7 +199,7 @@ def _csv_rows(lines: Any, path: Path) -> Iterator[Asked]:
         yield _asked(row, layout, f"{path}:{reader.line_num}")
 
 
-def _asked(row: Any, layout: _Layout, place: str) -> Asked:
+def _asked(row: Any, layout: _Layout, place: str) -> RequestArrival:
     try:
         at_s = float(row[layout.time]) / layout.per_second
         lengths = [None if name is None else int(row[name]) for name in (layout.prompt, layout.output)]
@@ -205,4 +207,4 @@ def _asked(row: Any, layout: _Layout, place: str) -> Asked:
         raise SkitError(f"{place}: not a request with {', '.join(filter(None, layout[:3]))} ({error})") from error
     if not isfinite(at_s) or any(length is not None and length < 0 for length in lengths):
         raise SkitError(f"{place}: times and lengths must be numbers from 0 up")
-    return Asked(at_s, *lengths)
+    return RequestArrival(at_s, *lengths)

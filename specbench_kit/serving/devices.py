@@ -5,23 +5,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench_kit.serving.chances import Floats, Integers
-from specbench_kit.serving.crossings import Crossings
-from specbench_kit.serving.planned import RECORDED, Planned
+from specbench_kit.serving.counter_rng import Floats, Integers
+from specbench_kit.serving.execution import Drafted
+from specbench_kit.serving.link_delays import LinkDelays
 from specbench_kit.serving.result import Column
+from specbench_kit.serving.round_rows import RECORDED, RoundRows
+from specbench_kit.serving.round_table import Mask, RoundTable
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.scripts import Mask, Scripts
-from specbench_kit.serving.timing import Drafted
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 SEEN = ("arrived_s", "deadline_s", "new", "cached")
 """What the server knows of a round that has reached it."""
 
 
-class Answered(NamedTuple):
+class AnsweredRounds(NamedTuple):
     """Rounds that were answered, with their times; those of the response are its start and its first tokens'."""
 
-    planned: Planned
+    planned: RoundRows
     start_s: Floats
     first_s: Floats
     sent_s: Floats
@@ -33,12 +33,12 @@ class Devices:
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         count = scenario.devices
-        self._scenario, self._scripts = scenario, Scripts(scenario, seed)
+        self._scenario, self._scripts = scenario, RoundTable(scenario, seed)
         self._on_edge, self._keeps = scenario.system.drafting == "edge", scenario.system.prefix_cache
         self._longest = scenario.longest_response
-        self._crossings: Crossings | None = None
+        self._crossings: LinkDelays | None = None
         if not scenario.network.is_plain:
-            self._crossings = Crossings(scenario.network, self._scripts.fleet, on_edge=self._on_edge)
+            self._crossings = LinkDelays(scenario.network, self._scripts.fleet, on_edge=self._on_edge)
         self.slo = self._scripts.slo
         self.cached = np.zeros(count, dtype=np.int64)
         """Tokens that the server holds."""
@@ -55,7 +55,7 @@ class Devices:
         (here,) = (self.arrives_s < until_s if before else self.arrives_s <= until_s).nonzero()
         return here[self.arrives_s[here].argsort(kind="stable")] if len(here) > 1 else here
 
-    def waiting(self, devices: Integers) -> list[Waiting]:
+    def waiting(self, devices: Integers) -> list[WaitingRound]:
         """The rounds that have reached the server, as it sees them; they wait there."""
         planned, cached = self._scripts.present(devices), self.cached[devices]
         seen = np.empty((len(devices), len(SEEN)))
@@ -67,7 +67,7 @@ class Devices:
         promised_s = (self.start_s[devices] + planned["promise_s"]).tolist()
         new, known = seen[:, 2].astype(np.int64).tolist(), planned["expected"].tolist()
         times = (arrived_s.tolist(), seen[:, 1].tolist())
-        return list(map(Waiting, devices.tolist(), new, cached.tolist(), *times, known, promised_s))
+        return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, known, promised_s))
 
     def evict(self, device: int) -> None:
         """The server has lost its tokens."""
@@ -75,7 +75,7 @@ class Devices:
         _, _, new, cached = self.seen[device]
         self.seen[device, 2:] = new + cached, 0
 
-    def compute(self, request: Waiting, tokens: int) -> None:
+    def compute(self, request: WaitingRound, tokens: int) -> None:
         """The server has computed so many of a round's tokens, which waits there for the rest."""
         request.new, request.cached, request.taken = request.new - tokens, request.cached + tokens, False
         self.cached[request.client] = request.cached
@@ -97,14 +97,14 @@ class Devices:
         planned = self._scripts.present(np.array([device]))
         return bool(planned["context"] > planned["prompt"])
 
-    def receive(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> Answered:
+    def receive(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> AnsweredRounds:
         """Take the answers, where the server drafted at most so many tokens, and go on; returns what came of them."""
         planned = self._scripts.answer(devices, drafted)
         answered_s = ended_s + planned["down_s"]
         if self._crossings is not None:
             answered_s = answered_s + self._crossings.late_down_s(devices, planned, ended_s)
         first_s = np.minimum(self.first_s[devices], answered_s)
-        found = Answered(planned, self.start_s[devices], first_s, self.sent_s[devices], answered_s)
+        found = AnsweredRounds(planned, self.start_s[devices], first_s, self.sent_s[devices], answered_s)
         if self._keeps:
             held = (planned["context"] + planned["committed"] - 1) * (planned["ends"] == 0)
             self.cached[devices] = held
@@ -138,7 +138,7 @@ class Devices:
         order = np.argsort(clients, kind="stable")
         return {name: column[order] for name, column in found.items()}
 
-    def _send(self, devices: Integers, planned: Planned, answered_s: Floats, free_s: Floats) -> None:
+    def _send(self, devices: Integers, planned: RoundRows, answered_s: Floats, free_s: Floats) -> None:
         """Draft and send the next round of this response, or of the next one once that is asked for."""
         begins = planned["begins"] > 0
         if begins.any():
@@ -152,7 +152,7 @@ class Devices:
             moved, arrives_s = self._crossings.up(devices, planned, sent_s)
             self.arrives_s[moved] = arrives_s
 
-    def _free_s(self, devices: Integers, found: Answered) -> Floats:
+    def _free_s(self, devices: Integers, found: AnsweredRounds) -> Floats:
         """When devices have their answers and have finished the forward that they began in the meantime."""
         planned, answered_s, sent_s = found.planned, found.answered_s, found.sent_s
         if not (self._on_edge and planned["proactive"].any()):
@@ -164,7 +164,7 @@ class Devices:
         free_s: Floats = np.maximum(answered_s, sent_s + begun * step_s)
         return free_s
 
-    def _check_lengths(self, planned: Planned, of: Mask) -> None:
+    def _check_lengths(self, planned: RoundRows, of: Mask) -> None:
         """Refuse responses that the server cannot hold."""
         if self._longest == np.inf:
             return

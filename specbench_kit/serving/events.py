@@ -9,7 +9,7 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
-from specbench_kit.serving.result import Column, Result
+from specbench_kit.serving.result import Column, SimulationResult
 
 WHOLE = ("client", "slo", "response", "batch", "new", "cached", "drafted", "submitted", "accepted", "committed",
          "prompt", "tokens", "size", "left_waiting")  # fmt: skip
@@ -29,7 +29,7 @@ def parse_window(text: str) -> tuple[float, float]:
     return start_s, end_s
 
 
-def write_events(folder: Path, name: str, result: Result) -> list[Path]:
+def write_events(folder: Path, name: str, result: SimulationResult) -> list[Path]:
     """`<name>-rounds.parquet`, and the same of responses and batches."""
     import pyarrow
     import pyarrow.parquet
@@ -50,7 +50,7 @@ def _columns(table: Mapping[str, Column]) -> dict[str, Any]:
     return {name: values.astype(np.int64) if name in WHOLE else values for name, values in table.items()}
 
 
-def timeline(result: Result, start_s: float, end_s: float) -> Timeline:
+def timeline(result: SimulationResult, start_s: float, end_s: float) -> Timeline:
     """Everything that goes on between two moments, every device's part by itself."""
     found = Timeline()
     for span in sorted(_spans(result, start_s, end_s), key=lambda one: one.start_s):
@@ -59,7 +59,7 @@ def timeline(result: Result, start_s: float, end_s: float) -> Timeline:
     return found
 
 
-def _spans(result: Result, start_s: float, end_s: float) -> Iterator[Span]:
+def _spans(result: SimulationResult, start_s: float, end_s: float) -> Iterator[Span]:
     rounds, batches = result.rounds, result.batches
     began_s = rounds["sent_s"] - rounds["draft_s"]
     ended_s = np.minimum(rounds["answered_s"], result.end_s)

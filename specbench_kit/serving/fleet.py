@@ -7,15 +7,15 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.serving.acceptance import Acceptance, Begun, Rounds
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.counter_rng import Floats, Integers
+from specbench_kit.serving.round_sources import ResponseStarts, RoundArrays, RoundSource
 
 GOLDEN = (5**0.5 - 1) / 2
 """Steps of this size fill the unit interval evenly, and mix every kind into every class of promises."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceKind:
     """Devices of which a share of all are: drafter, link and price are the deployment's, its server counts for nothing.
 
     `source` is how often their drafts are accepted.
@@ -24,13 +24,13 @@ class Kind:
     name: str
     share: float
     deployment: Deployment
-    source: Acceptance
+    source: RoundSource
 
 
 class Fleet:
     """All devices, each of its kind; arrays are [devices]."""
 
-    def __init__(self, kinds: Sequence[Kind], devices: int) -> None:
+    def __init__(self, kinds: Sequence[DeviceKind], devices: int) -> None:
         self.kinds = kinds
         bounds = np.cumsum([kind.share for kind in kinds])[:-1]
         self.kind = np.searchsorted(bounds, (np.arange(devices) + 0.5) * GOLDEN % 1, side="right")
@@ -60,25 +60,25 @@ class Fleet:
         seconds: Floats = lost * self._retry_s[devices]
         return seconds
 
-    def begin(self, devices: Integers, chance: Floats) -> Begun:
+    def begin(self, devices: Integers, chance: Floats) -> ResponseStarts:
         """A response for each, from the source of its kind."""
         if len(self.kinds) == 1:
             return self.kinds[0].source.begin(chance)
         found = np.zeros((3, len(devices)), dtype=np.int64)
         for kind, at in self._by_kind(devices):
             found[:, at] = kind.source.begin(chance[at])
-        return Begun(*found)
+        return ResponseStarts(*found)
 
-    def rounds(self, devices: Integers, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+    def rounds(self, devices: Integers, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
         """The next round of each, and the place of the one after it."""
         if len(self.kinds) == 1:
             return self.kinds[0].source.rounds(place, chance)
         found, after = np.zeros((4, len(devices)), dtype=np.int64), np.zeros_like(place)
         for kind, at in self._by_kind(devices):
             found[:, at], after[at] = kind.source.rounds(place[at], chance[at])
-        return Rounds(*found), after
+        return RoundArrays(*found), after
 
-    def _by_kind(self, devices: Integers) -> list[tuple[Kind, Integers]]:
+    def _by_kind(self, devices: Integers) -> list[tuple[DeviceKind, Integers]]:
         of = self.kind[devices]
         places = ((kind, np.flatnonzero(of == number)) for number, kind in enumerate(self.kinds))
         return [(kind, at) for kind, at in places if len(at)]

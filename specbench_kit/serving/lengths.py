@@ -9,11 +9,11 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.counter_rng import Floats, Integers
 
 
 @dataclass(frozen=True)
-class LogNormal:
+class LogNormalLengths:
     """Lengths whose logarithm is normal, by their mean in tokens and their standard deviation over it."""
 
     mean: float
@@ -40,14 +40,14 @@ class LogNormal:
         return round(exp(self._normal.inv_cdf(0.999)))
 
 
-Lengths = int | LogNormal
+Lengths = int | LogNormalLengths
 
 
 def parse_lengths(text: str | int) -> Lengths:
     """`250`, or `lognormal:mean=90,cv=0.62`."""
     name, _, tail = str(text).partition(":")
     if name == "lognormal":
-        return from_options(name, LogNormal, tail)
+        return from_options(name, LogNormalLengths, tail)
     if not name.isdigit() or tail:
         raise SkitError(f"a length is a number of tokens or lognormal:mean=90,cv=0.62, not '{text}'")
     return int(name)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.chances import Floats
+from specbench_kit.serving.counter_rng import Floats
 
 COLUMNS = ("time_s", "rtt_s", "bytes_per_s")
 

@@ -12,7 +12,7 @@ from specbench_kit.deployments.profiles import find_profile
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.chances import Integers
+from specbench_kit.serving.counter_rng import Integers
 
 RESERVED = 0.1
 """Share of a device's memory that is kept for activations and the framework, as vLLM does by default."""
@@ -48,7 +48,7 @@ def capacity(profile: Profile, reserved: float = RESERVED) -> KvCapacity:
     return KvCapacity(tokens, roofline.architecture.max_positions)
 
 
-class Residents:
+class KvMemory:
     """Sessions whose KV is in memory, in tokens; one per client. What a batch uses is pinned.
 
     Of the sessions that grow until memory is full, the one that was let in last makes room: of those that are

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
-from specbench_kit.serving.over_time import over_time
-from specbench_kit.serving.result import Column, Result
+from specbench_kit.serving.result import Column, SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.steadiness import STEADY_WITHIN, drift, warm_up_s
+from specbench_kit.serving.steady_state import STEADY_WITHIN, drift, warm_up_s
+from specbench_kit.serving.time_series import over_time
 
 """What a promised speed is held against: tokens over the whole response, or time per token after the first."""
 Fields = dict[str, Any]
@@ -21,7 +21,7 @@ COMPUTE_DOMINANT = 1.5
 """A violation is put down to its own batch where that takes so many times the moving mean (WISP, Fig. 8)."""
 
 
-def figures(scenario: Scenario, result: Result, objective: Objective = "speed", window: int = 50) -> Fields:
+def figures(scenario: Scenario, result: SimulationResult, objective: Objective = "speed", window: int = 50) -> Fields:
     """Everything a report shows, after the warm-up; rates of nothing are None.
 
     `window` is how many batches the moving mean of verification time goes over.
@@ -49,7 +49,9 @@ def figures(scenario: Scenario, result: Result, objective: Objective = "speed", 
     }
 
 
-def violations(scenario: Scenario, result: Result, objective: Objective = "speed") -> tuple[Mask, NDArray[np.int64]]:
+def violations(
+    scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
+) -> tuple[Mask, NDArray[np.int64]]:
     """Of each response that fell due, in the order of their ends, whether the promise was broken, and its class."""
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
@@ -64,7 +66,7 @@ class _Responses:
     times.
     """
 
-    def __init__(self, scenario: Scenario, result: Result, objective: Objective) -> None:
+    def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
         table = result.responses
         self.slo, self.tokens = table["slo"], table["tokens"]
         self.kind = _kinds(scenario, table)
@@ -81,7 +83,7 @@ class _Responses:
 class _Rounds:
     """Rounds that reached the server after the warm-up; those whose deadline came before the end are judged."""
 
-    def __init__(self, scenario: Scenario, result: Result) -> None:
+    def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
         table = _after(result.rounds, "arrived_s", scenario.warmup_s)
         self.table, self.slo, self.kind = table, table["slo"], _kinds(scenario, table)
         self.verified = np.isfinite(table["ended_s"])
@@ -153,7 +155,7 @@ def _tpot(responses: _Responses, of: Mask) -> Column:
     return gaps_s
 
 
-def _attribution(rounds: _Rounds, result: Result, window: int) -> Fields:
+def _attribution(rounds: _Rounds, result: SimulationResult, window: int) -> Fields:
     """Missed deadlines of verified rounds by what kept them: their own batch, or the queue before it."""
     batches = result.batches
     took_s = batches["ended_s"] - batches["started_s"]
@@ -182,7 +184,7 @@ def _alone_s(scenario: Scenario, table: dict[str, Column], of: Mask) -> Column:
     return alone_s
 
 
-def _server(scenario: Scenario, result: Result) -> Fields:
+def _server(scenario: Scenario, result: SimulationResult) -> Fields:
     batches = _after(result.batches, "started_s", scenario.warmup_s)
     busy_s = np.minimum(batches["ended_s"], result.end_s) - batches["started_s"]
     return {
@@ -201,14 +203,14 @@ def _server(scenario: Scenario, result: Result) -> Fields:
     }
 
 
-def _steady(scenario: Scenario, result: Result) -> Fields:
+def _steady(scenario: Scenario, result: SimulationResult) -> Fields:
     """Whether both halves of what counts commit equally many tokens per second, and the end of the warm-up."""
     found = drift(scenario, result)
     steady = found is not None and abs(found) <= STEADY_WITHIN
     return {"drift": found, "steady": steady, "warm_up_left_s": max(0.0, warm_up_s(result) - scenario.warmup_s)}
 
 
-def _cost(scenario: Scenario, result: Result) -> Fields:
+def _cost(scenario: Scenario, result: SimulationResult) -> Fields:
     """Price of the server's time and of the devices', over what counts: of these while they draft, and while rented.
 
     A device that drafts is rented the whole time; where the server drafts, the device has no part in it.
@@ -234,7 +236,7 @@ def _cost(scenario: Scenario, result: Result) -> Fields:
     }
 
 
-def _energy_j(scenario: Scenario, result: Result, rounds: dict[str, Column]) -> float | None:
+def _energy_j(scenario: Scenario, result: SimulationResult, rounds: dict[str, Column]) -> float | None:
     """At the power that the cards state, of server and devices while they work; None where one of them states none."""
     power_w, server_w = Fleet(scenario.kinds, scenario.devices).power_w, scenario.deployment.verifier.power_w
     on_edge = scenario.system.drafting == "edge"

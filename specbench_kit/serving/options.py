@@ -45,7 +45,7 @@ def numbers_of(flag: str) -> Callable[[str], Numbers]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServingOptions:
     """Lists of one entry count for every series, longer ones name one entry for each.
 
     `seeds` simulations of every point, from `seed` on. `kv_tokens` is the room for KV: a number, `unlimited`, or
@@ -169,7 +169,7 @@ class Served:
             parse=numbers_of("--guard"),
         ),
     ] = ()
-    duration_s: Annotated[float, Option("Simulated seconds.", SIMULATION, flag="duration")] = 300.0
+    duration_s: Annotated[float, Option("SimulationOptions seconds.", SIMULATION, flag="duration")] = 300.0
     warmup_s: Annotated[float, Option("Seconds that do not count.", SIMULATION, flag="warm-up")] = 30.0
     seed: Annotated[int, Option("The first seed.", SIMULATION)] = 0
     seeds: Annotated[int, Option("Simulations of each point.", SIMULATION)] = 3
@@ -182,7 +182,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated(Served):
+class SimulationOptions(ServingOptions):
     """A search for capacity finds the number of devices, a simulation is told it."""
 
     devices: Annotated[
@@ -191,7 +191,7 @@ class Simulated(Served):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded(Prompts):
+class RecordingOptions(Prompts):
     """What a trace is recorded of, where no other acceptance is given: 50 prompts take about a minute on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50
@@ -203,7 +203,7 @@ class Recorded(Prompts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class OutputOptions:
     """What is kept of a simulation besides its numbers."""
 
     events: Annotated[bool, Option("Keep every round, response and batch as Parquet.", OUTPUT)] = False
@@ -213,7 +213,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PresetOption:
     """An experiment to begin with."""
 
     preset: Annotated[
@@ -222,7 +222,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CapacityRule:
     """What a run is held against; `most` devices are tried, and `resolution` is the share that may be left open."""
 
     epsilon: Annotated[float, Option("Share of responses that may break their SLO.", LOAD)] = 0.05

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.options import Backend
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 
@@ -27,7 +27,7 @@ def in_turn(function: Callable[..., T], work: Sequence[tuple[Any, ...]], jobs: i
 
 
 def simulate_all(
-    work: Sequence[tuple[Scenario, int]], measure: Callable[[Scenario, Result], T], jobs: int = 1
+    work: Sequence[tuple[Scenario, int]], measure: Callable[[Scenario, SimulationResult], T], jobs: int = 1
 ) -> list[T]:
     """What `measure` makes of each scenario's run with its seed, in their order, whatever the number of processes.
 
@@ -36,7 +36,7 @@ def simulate_all(
     return list(in_turn(measured, [(*one, measure) for one in work], jobs))
 
 
-def measured(scenario: Scenario, seed: int, measure: Callable[[Scenario, Result], T]) -> T:
+def measured(scenario: Scenario, seed: int, measure: Callable[[Scenario, SimulationResult], T]) -> T:
     """What `measure` makes of one run."""
     return measure(scenario, simulate(scenario, seed))
 

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 Column = NDArray[np.float64]
 
-ROUNDS = (
+ROUND_COLUMNS = (
     "client", "slo", "batch", "started_s", "ended_s", "answered_s", "sent_s", "arrived_s", "deadline_s", "new",
     "cached", "response", "draft_s", "drafted", "submitted", "accepted", "committed",
 )  # fmt: skip
 """Rounds in the order of their verification; those that still waited at the end have infinite times and no batch."""
-RESPONSES = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
+RESPONSE_COLUMNS = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
 """Responses in the order of their end; those that went on at the end come last, with an infinite `end_s`.
 
 `tokens` is the length of the whole response, `committed` what was there at the end of the simulation.
 """
-BATCHES = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
+BATCH_COLUMNS = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
 """Batches in their order; `expected_s` is what the scheduler thought."""
 
 
-class Columns:
+class RowBuffer:
     """Rows that are appended one after the other, packed."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -51,7 +51,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Result:
+class SimulationResult:
     """Everything that happened up to `end_s` seconds of simulated time, in tables by column.
 
     `refusals` are decisions of an idle server to verify nothing while requests waited, `idle_waiting_s` the time that
@@ -68,7 +68,7 @@ class Result:
     peak_kv_tokens: int
     events: int
 
-    def same_as(self, other: "Result") -> bool:
+    def same_as(self, other: "SimulationResult") -> bool:
         """Whether every number is the same."""
         return _equal(self, other)
 

@@ -7,16 +7,16 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
-from specbench_kit.serving.acceptance import Acceptance
-from specbench_kit.serving.arrivals import Arrivals, ClosedLoop
-from specbench_kit.serving.fleet import Kind
+from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop
+from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.lengths import Lengths, longest
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity
 from specbench_kit.serving.network import PLAIN, Network
-from specbench_kit.serving.schedulers.base import Limits, Scheduler, parse_scheduler
+from specbench_kit.serving.round_sources import RoundSource
+from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import RIGHT, EstimatorError
 from specbench_kit.serving.slo import SloMix, budget_s, parse_slo
-from specbench_kit.serving.systems.base import System
+from specbench_kit.serving.systems.base import ServingSystem
 
 DEFAULT_SLO = parse_slo("2")
 
@@ -34,11 +34,11 @@ class Scenario:
     """
 
     deployment: Deployment
-    system: System
-    source: Acceptance
+    system: ServingSystem
+    source: RoundSource
     devices: int
     slo: SloMix = DEFAULT_SLO
-    arrivals: Arrivals = field(default_factory=ClosedLoop)
+    arrivals: ArrivalProcess = field(default_factory=ClosedLoop)
     prompt_tokens: Lengths | None = None
     output_tokens: Lengths | None = None
     memory: KvCapacity = UNLIMITED
@@ -50,7 +50,7 @@ class Scenario:
     longest_draft: int | None = None
     duration_s: float = 600.0
     warmup_s: float = 60.0
-    fleet: tuple[Kind, ...] = ()
+    fleet: tuple[DeviceKind, ...] = ()
     network: Network = PLAIN
     verify_cv: float = 0.0
 
@@ -76,9 +76,9 @@ class Scenario:
             self._check_slo(name, speed)
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[DeviceKind, ...]:
         """Of devices."""
-        return self.fleet or (Kind(self.deployment.name, 1.0, self.deployment, self.source),)
+        return self.fleet or (DeviceKind(self.deployment.name, 1.0, self.deployment, self.source),)
 
     @property
     def _longest(self) -> int:
@@ -88,10 +88,10 @@ class Scenario:
         """The system's own, or the one that replaces it."""
         return parse_scheduler(self.scheduler or self.system.scheduler)
 
-    def limits(self) -> Limits:
+    def limits(self) -> BatchLimits:
         """The largest batch; what the server may draft for it has to fit too."""
         drafted = self.max_batch * self._longest if self.system.drafting == "server" else 0
-        return Limits(self.max_batch, self.memory.tokens - drafted)
+        return BatchLimits(self.max_batch, self.memory.tokens - drafted)
 
     @property
     def longest_response(self) -> float:
@@ -127,7 +127,7 @@ class Scenario:
                 "promise less, or use a faster drafter or link"
             )
 
-    def _typical_round(self, kind: Kind, speed: float) -> tuple[float, float, float]:
+    def _typical_round(self, kind: DeviceKind, speed: float) -> tuple[float, float, float]:
         """Tokens that it brings, the seconds that are left for its verification, and those that it needs alone."""
         typical, link = kind.source.typical, kind.deployment.link
         on_edge = self.system.drafting == "edge"

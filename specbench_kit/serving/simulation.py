@@ -11,20 +11,20 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
-from specbench_kit.serving.by_policy import ByPolicy
-from specbench_kit.serving.chances import Floats, Integers
-from specbench_kit.serving.devices import Answered, Devices
-from specbench_kit.serving.host import Host
-from specbench_kit.serving.memory import Residents
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
+from specbench_kit.serving.counter_rng import Floats, Integers
+from specbench_kit.serving.devices import AnsweredRounds, Devices
+from specbench_kit.serving.execution import BatchExecution, Drafted, RecordedDrafting, VerificationOnly
+from specbench_kit.serving.memory import KvMemory
+from specbench_kit.serving.policy_drafting import PolicyDrafting
+from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, RowBuffer, SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Decision
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import AsDrafted, Drafted, Execution, Verification
+from specbench_kit.serving.schedulers.waiting import WaitingRound
+from specbench_kit.serving.server_overhead import ServerOverhead
 
 
-def simulate(scenario: Scenario, seed: int = 0) -> Result:
+def simulate(scenario: Scenario, seed: int = 0) -> SimulationResult:
     """Everything that happens in a scenario; the same for one seed on every machine."""
     return Simulation(scenario, seed).run(scenario.duration_s)
 
@@ -36,7 +36,7 @@ class _Batch:
     Of clients in `parts` only so many of the tokens are computed.
     """
 
-    requests: list[Waiting]
+    requests: list[WaitingRound]
     clients: Integers
     started_s: float
     ended_s: float
@@ -56,18 +56,22 @@ class Simulation:
         self._limits = scenario.limits()
         self._queue = scenario.make_scheduler().queue(self._estimator, self._limits)
         self._execution = _execution(scenario, self._devices)
-        self._host = Host(scenario.network, scenario.verify_cv, seed)
-        self._residents = Residents(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
+        self._host = ServerOverhead(scenario.network, scenario.verify_cv, seed)
+        self._residents = KvMemory(scenario.memory.tokens, scenario.devices, lru=scenario.memory.lru)
         self._admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not scenario.memory.lru
-        self._held: deque[Waiting] = deque()
+        self._held: deque[WaitingRound] = deque()
         """Rounds whose KV does not fit beside that of the sessions in memory, which come and go before them."""
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, WaitingRound] = {}
         self._batch: _Batch | None = None
         self._asked_again_s = self._idle_since_s = inf
         self._idle_waiting_s, self._refusals, self._events, self._batches = 0.0, 0, 0, 0
-        self._rounds, self._responses, self._batch_rows = Columns(ROUNDS), Columns(RESPONSES), Columns(BATCHES)
+        self._rounds, self._responses, self._batch_rows = (
+            RowBuffer(ROUND_COLUMNS),
+            RowBuffer(RESPONSE_COLUMNS),
+            RowBuffer(BATCH_COLUMNS),
+        )
 
-    def run(self, until_s: float) -> Result:
+    def run(self, until_s: float) -> SimulationResult:
         """Everything that happens by then, or until nothing is left to do."""
         with gc_paused():
             while (now_s := self._next_s()) <= until_s:
@@ -93,7 +97,7 @@ class Simulation:
         requests = self._devices.waiting(devices)
         self._events += len(requests)
         self._estimator.judge(*requests)
-        let_in: list[Waiting] = []
+        let_in: list[WaitingRound] = []
         for request in requests:
             if request.cached or not self._admits:
                 let_in.append(request)
@@ -102,20 +106,20 @@ class Simulation:
                 let_in += self._admitted()
         self._enqueue(let_in)
 
-    def _hold(self, request: Waiting) -> None:
+    def _hold(self, request: WaitingRound) -> None:
         """Sessions without KV wait until they are let in: those that were evicted first, the others in their order."""
         if self._devices.has_begun(request.client):
             self._held.appendleft(request)
         else:
             self._held.append(request)
 
-    def _admitted(self) -> Iterator[Waiting]:
+    def _admitted(self) -> Iterator[WaitingRound]:
         """Let sessions in as long as their KV fits."""
         held, residents = self._held, self._residents
         while held and residents.admit(held[0].client, held[0].kv_tokens):
             yield held.popleft()
 
-    def _enqueue(self, requests: Sequence[Waiting]) -> None:
+    def _enqueue(self, requests: Sequence[WaitingRound]) -> None:
         self._waiting.update(zip(map(_client, requests), requests, strict=True))
         self._queue.add_all(requests)
 
@@ -139,7 +143,7 @@ class Simulation:
         self._idle_since_s = min(self._idle_since_s, now_s)
         self._asked_again_s = decision.again_s if decision.again_s > now_s else inf
 
-    def _start(self, requests: list[Waiting], parts: Mapping[int, int], now_s: float) -> None:
+    def _start(self, requests: list[WaitingRound], parts: Mapping[int, int], now_s: float) -> None:
         for request in requests:
             if self._waiting.pop(request.client, None) is not request:
                 raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
@@ -193,7 +197,7 @@ class Simulation:
         self._residents.unpin(clients, self._devices.cached[clients])
         return replace(batch, clients=batch.clients[whole])
 
-    def _record(self, batch: _Batch, seen: Floats, found: Answered) -> None:
+    def _record(self, batch: _Batch, seen: Floats, found: AnsweredRounds) -> None:
         """Keep the batch's rounds, and the responses that they ended."""
         clients, slo, planned = batch.clients, self._devices.slo[batch.clients], found.planned
         times = (batch.started_s, batch.ended_s, found.answered_s, found.sent_s)
@@ -204,11 +208,11 @@ class Simulation:
             response = (clients, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
             self._responses.extend(len(ends), [column[ends] for column in response])
 
-    def _result(self, end_s: float) -> Result:
+    def _result(self, end_s: float) -> SimulationResult:
         """With what the end cuts short; all of it goes on where the simulation does."""
         idle_s = end_s - self._idle_since_s if self._idle_since_s < inf else 0.0
         cut = [*(self._batch.requests if self._batch else ()), *self._waiting.values(), *self._held]
-        return Result(
+        return SimulationResult(
             self._rounds.table(self._cut_short(cut)),
             self._responses.table(self._devices.going_on(end_s)),
             self._batch_rows.table(),
@@ -220,7 +224,7 @@ class Simulation:
             self._events,
         )
 
-    def _cut_short(self, requests: Sequence[Waiting]) -> dict[str, Any]:
+    def _cut_short(self, requests: Sequence[WaitingRound]) -> dict[str, Any]:
         """Rounds at the server whose answers are not there."""
         clients = np.array([one.client for one in requests], dtype=np.int64)
         nothing = np.zeros(len(requests))
@@ -233,11 +237,11 @@ class Simulation:
 _client = attrgetter("client")
 
 
-def _execution(scenario: Scenario, devices: Devices) -> Execution:
+def _execution(scenario: Scenario, devices: Devices) -> BatchExecution:
     deployment, typical = scenario.deployment, scenario.source.typical
     if scenario.system.drafting != "server":
-        return Verification(deployment, None if scenario.system.drafting == "edge" else 0)
+        return VerificationOnly(deployment, None if scenario.system.drafting == "edge" else 0)
     longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
     if scenario.drafts_by is None:
-        return AsDrafted(deployment, devices.drafts, longest, learned=scenario.learned)
-    return ByPolicy(deployment, scenario.drafts_by, devices.sureties, longest)
+        return RecordedDrafting(deployment, devices.drafts, longest, learned=scenario.learned)
+    return PolicyDrafting(deployment, scenario.drafts_by, devices.sureties, longest)

@@ -12,7 +12,7 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.trace import STATISTICS, RequestTrace
 
 
-class Recorder:
+class TraceRecorder:
     """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens."""
 
     def __init__(self, target: Runner, draft: Runner, max_draft: int) -> None:

@@ -25,7 +25,7 @@ from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.deployments.placing import alone, alone_colocated, environment, timed
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.chains import beyond_answer, replay_chains, too_short
+from specbench_kit.traces.chain_replay import beyond_answer, replay_chains, too_short
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40

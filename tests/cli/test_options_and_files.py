@@ -17,7 +17,7 @@ from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import RUN, Option
-from specbench_kit.serving.options import Served, Simulated, parse_devices
+from specbench_kit.serving.options import ServingOptions, SimulationOptions, parse_devices
 
 RUNNER = CliRunner()
 
@@ -155,7 +155,7 @@ def test_a_saved_report_is_made_again(tmp_path: Path) -> None:
 
 
 def test_settings_are_keywords_in_python() -> None:
-    assert (Simulated(devices=(3,)).devices, Served(system=("sled",)).seeds) == ((3,), 3)
+    assert (SimulationOptions(devices=(3,)).devices, ServingOptions(system=("sled",)).seeds) == ((3,), 3)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tiny_models import (
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
@@ -42,7 +42,7 @@ def answers(models) -> dict[str, RequestRecord]:
 @pytest.fixture(scope="module")
 def traces(models, answers) -> list[RequestTrace]:
     draft = make_runner(models[1], 1, slot_length(20, NEW_TOKENS, MAX_DRAFT))
-    recorder = Recorder(make_runner(models[0], 1, 64), draft, MAX_DRAFT)
+    recorder = TraceRecorder(make_runner(models[0], 1, 64), draft, MAX_DRAFT)
     return [recorder.trace(answers[name]) for name in sorted(answers)]
 
 

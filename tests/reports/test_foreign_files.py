@@ -31,9 +31,9 @@ from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers import loading as profiles
 from specbench_kit.reports.comparison.document import write_reports
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.serving.acceptance_spec import parse_odds
 from specbench_kit.serving.arrivals import read_arrivals
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.sources import parse_odds
 from specbench_kit.studies.interchange.base import formats
 from specbench_kit.traces.trace import TraceFile
 

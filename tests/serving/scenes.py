@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.serving.acceptance import iid
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import systems

@@ -7,20 +7,28 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.acceptance import iid
-from specbench_kit.serving.arrivals import Asked, Poisson, Replayed
+from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.metrics import violations
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Result
+from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.steadiness import drifts, warm_up_s
+from specbench_kit.serving.steady_state import drifts, warm_up_s
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving import capacity
-from specbench_kit.studies.serving.capacity import LOOKS, Found, Rule, Trial, attempt, interval, search
+from specbench_kit.studies.serving.capacity import (
+    LOOKS,
+    CapacityRule,
+    LoadTrial,
+    SeedCapacity,
+    attempt,
+    interval,
+    search,
+)
 from specbench_kit.studies.serving.loads import RATE_STEP, loaded, unit
 
-RULE = Rule(epsilon=0.05, most=64)
+RULE = CapacityRule(epsilon=0.05, most=64)
 
 
 def scenario(devices: int = 1, **changes: object) -> Scenario:
@@ -104,18 +112,20 @@ def test_runs_far_from_the_edge_are_stopped_early() -> None:
 
 
 def test_the_search_ends_at_the_most_devices() -> None:
-    found = search(scenario(slo=parse_slo("1/s")), 0, Rule(most=3))
-    assert found == Found(3, found.trials, bounded=True)
+    found = search(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
+    assert found == SeedCapacity(3, found.trials, bounded=True)
 
 
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     """One at a time, a response takes its 4 s whatever the devices: what the server takes is a rate of arrivals."""
-    found = search(scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, Rule(epsilon=0.2, most=32))
+    found = search(
+        scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, CapacityRule(epsilon=0.2, most=32)
+    )
     assert unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
     assert {trial.load for trial in found.trials} <= {step * RATE_STEP for step in range(1, 33)}
     at = loaded(scenario(arrivals=Poisson(99.0)), 250)
     assert at.arrivals == Poisson(2.5)
-    trace = Replayed(tuple(Asked(float(at_s)) for at_s in range(5)))
+    trace = ReplayedArrivals(tuple(RequestArrival(float(at_s)) for at_s in range(5)))
     assert [one.at_s for one in trace.at_rate(2.5).asked] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
@@ -123,8 +133,8 @@ def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch:
     """Served are loads up to 18, and 44 to 60, as where batches fill only then; of 32, 1.5 times is looked at too."""
     served = {*range(1, 19), *range(44, 61)}
 
-    def tried(_scenario: Scenario, _seed: int, _rule: Rule, load: float) -> Trial:
-        return Trial(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
+    def tried(_scenario: Scenario, _seed: int, _rule: CapacityRule, load: float) -> LoadTrial:
+        return LoadTrial(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
 
     monkeypatch.setattr(capacity, "attempt", tried)
     bent = search(scenario(), 0, RULE)
@@ -139,18 +149,18 @@ def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
     scene = scenario(duration_s=100.0, warmup_s=20.0)
     for later, drifting in ((10.0, False), (5.0, True)):
         answered_s = np.arange(0.5, 100.0)
-        rounds = dict.fromkeys(ROUNDS, np.zeros(100))
+        rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(100))
         rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 60, 10.0, later)}
-        rest = dict.fromkeys(RESPONSES, np.zeros(0)), dict.fromkeys(BATCHES, np.zeros(0))
-        assert drifts(scene, Result(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
+        rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
+        assert drifts(scene, SimulationResult(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
 
 
 def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
     answered_s = np.arange(0.5, 120.0)
-    rounds = dict.fromkeys(ROUNDS, np.zeros(120))
+    rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(120))
     rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2)}
-    rest = dict.fromkeys(RESPONSES, np.zeros(0)), dict.fromkeys(BATCHES, np.zeros(0))
-    assert warm_up_s(Result(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
+    rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
+    assert warm_up_s(SimulationResult(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
 
 
 def test_no_devices_where_even_one_breaks_its_slo() -> None:
@@ -174,4 +184,4 @@ def test_a_run_in_which_no_response_is_due_is_refused() -> None:
 )
 def test_rules_are_checked(changes: dict[str, float], line: str) -> None:
     with pytest.raises(SkitError, match=line):
-        Rule(**changes)
+        CapacityRule(**changes)

@@ -6,9 +6,9 @@ import pytest
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.serving.acceptance import PerPosition
-from specbench_kit.serving.arrivals import Asked, Replayed
+from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.metrics import figures, violations
+from specbench_kit.serving.round_sources import PositionRates
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
@@ -38,11 +38,11 @@ def scene(**changes: Any) -> Scenario:
     options: dict[str, Any] = {
         "devices": 3,
         "slo": parse_slo(SLO),
-        "arrivals": Replayed(tuple(Asked(at_s, 5, 6) for at_s in STARTS_S)),
+        "arrivals": ReplayedArrivals(tuple(RequestArrival(at_s, 5, 6) for at_s in STARTS_S)),
         "duration_s": 10.0,
         "warmup_s": 2.0,
     }
-    return Scenario(DEPLOYMENT, systems.get("wisp-cache"), PerPosition((1.0, 1.0)), **(options | changes))
+    return Scenario(DEPLOYMENT, systems.get("wisp-cache"), PositionRates((1.0, 1.0)), **(options | changes))
 
 
 @pytest.fixture
@@ -142,7 +142,10 @@ def test_a_response_that_began_in_the_warm_up_is_not_owed(warmup_s: float, owed:
 def test_idle_spells_add_up() -> None:
     """A batch of two never fills with one device: both of its rounds wait for the time-out."""
     alone = scene(
-        devices=1, arrivals=Replayed((Asked(3.0, 5, 6),)), scheduler="static:size=2,timeout_s=0.5", warmup_s=0.0
+        devices=1,
+        arrivals=ReplayedArrivals((RequestArrival(3.0, 5, 6),)),
+        scheduler="static:size=2,timeout_s=0.5",
+        warmup_s=0.0,
     )
     server = figures(alone, simulate(alone))["server"]
     assert (server["refusals"], server["idle_while_waiting_s"]) == (2, pytest.approx(2 * 0.5))

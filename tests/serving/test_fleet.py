@@ -10,10 +10,10 @@ from scenes import DEPLOYMENT, scenario
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.acceptance import iid
-from specbench_kit.serving.fleet import Fleet, Kind, parse_fleet
-from specbench_kit.serving.memory import KvCapacity, Residents
+from specbench_kit.serving.fleet import DeviceKind, Fleet, parse_fleet
+from specbench_kit.serving.memory import KvCapacity, KvMemory
 from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.simulation import simulate
 
 SOURCE = iid(0.7, 4)
@@ -22,11 +22,11 @@ FAR = replace(
     link=Link(rtt_s=0.5),
     drafter=replace(DEPLOYMENT.drafter, price_per_hour=2.0),
 )
-MIXED = (Kind("near", 0.25, DEPLOYMENT, SOURCE), Kind("far", 0.75, FAR, iid(0.2, 2)))
+MIXED = (DeviceKind("near", 0.25, DEPLOYMENT, SOURCE), DeviceKind("far", 0.75, FAR, iid(0.2, 2)))
 
 
 def test_two_kinds_that_are_the_same_are_one() -> None:
-    halves = tuple(Kind(name, 0.5, DEPLOYMENT, SOURCE) for name in ("a", "b"))
+    halves = tuple(DeviceKind(name, 0.5, DEPLOYMENT, SOURCE) for name in ("a", "b"))
     one, two = (simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves))
     assert one.same_as(two)
 
@@ -57,7 +57,7 @@ def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
     """Room for two sessions of 40: the newest goes, or with lru the one that came later and was used before."""
     gone = []
     for lru in (False, True):
-        residents = Residents(100, 3, lru=lru)
+        residents = KvMemory(100, 3, lru=lru)
         for client in (0, 1, 0) if not lru else (1, 0, 1):
             residents.pin(np.array([client]), np.array([40]), ())
         gone.append(residents.pin(np.array([2]), np.array([60]), ()))
@@ -91,7 +91,7 @@ def test_what_goes_up_beside_a_token_takes_its_time_on_the_link() -> None:
 def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
     """Of a quarter, each message loses a third of a copy on average; without loss nothing changes."""
     lossy = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.25, retry_s=0.3))
-    kinds = (Kind("lossy", 0.5, lossy, SOURCE), Kind("sure", 0.5, DEPLOYMENT, SOURCE))
+    kinds = (DeviceKind("lossy", 0.5, lossy, SOURCE), DeviceKind("sure", 0.5, DEPLOYMENT, SOURCE))
     fleet, chance = Fleet(kinds, 4000), np.random.default_rng(0).random(4000)
     lost_s = fleet.lost_s(np.arange(4000), chance)
     assert not lost_s[fleet.kind == 1].any()

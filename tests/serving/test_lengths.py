@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.lengths import LogNormal, longest, parse_lengths
+from specbench_kit.serving.lengths import LogNormalLengths, longest, parse_lengths
 
 
 def test_a_log_normal_has_the_mean_and_spread_that_it_is_given() -> None:
-    drawn = LogNormal(90, 0.62).drawn((np.arange(20_000) + 0.5) / 20_000)
+    drawn = LogNormalLengths(90, 0.62).drawn((np.arange(20_000) + 0.5) / 20_000)
     assert drawn.mean() == pytest.approx(90, rel=0.005)
     assert drawn.std() / drawn.mean() == pytest.approx(0.62, rel=0.01)
     assert drawn.min() >= 1
@@ -17,7 +17,7 @@ def test_a_log_normal_has_the_mean_and_spread_that_it_is_given() -> None:
 def test_lengths_are_read_from_text() -> None:
     assert parse_lengths("250") == parse_lengths(250) == 250
     found = parse_lengths("lognormal:mean=90,cv=0.62")
-    assert found == LogNormal(90, 0.62)
+    assert found == LogNormalLengths(90, 0.62)
     assert longest(found) == pytest.approx(90 / np.sqrt(1.3844) * np.exp(3.0902 * np.sqrt(np.log(1.3844))), abs=1)
 
 

@@ -5,9 +5,9 @@ import pytest
 from scenes import VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.acceptance import Predictor, iid
 from specbench_kit.serving.metrics import figures, violations
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Result
+from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
+from specbench_kit.serving.round_sources import StopRuleOdds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
@@ -21,9 +21,9 @@ def table(names: tuple[str, ...], *rows: dict[str, float]) -> dict[str, np.ndarr
     return {name: np.array([row.get(name, 0.0) for row in rows], dtype=float) for name in names}
 
 
-def result(responses: list[Row], rounds: list[Row], batches: list[Row]) -> Result:
-    tables = table(ROUNDS, *rounds), table(RESPONSES, *responses), table(BATCHES, *batches)
-    return Result(*tables, 100.0, 0, 0.0, 0, 0, 0)
+def result(responses: list[Row], rounds: list[Row], batches: list[Row]) -> SimulationResult:
+    tables = table(ROUND_COLUMNS, *rounds), table(RESPONSE_COLUMNS, *responses), table(BATCH_COLUMNS, *batches)
+    return SimulationResult(*tables, 100.0, 0, 0.0, 0, 0, 0)
 
 
 def response(start_s: float, end_s: float, tokens: int = 20, first_s: float | None = None) -> dict[str, float]:
@@ -137,7 +137,7 @@ def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sl
 
 
 def broken(system: str, slo: str, devices: int) -> float:
-    source = iid(0.8, 8, Predictor(0.8011, 0.575)) if system == "wisp" else iid(0.8, 4)
+    source = iid(0.8, 8, StopRuleOdds(0.8011, 0.575)) if system == "wisp" else iid(0.8, 4)
     scene = Scenario(
         find("wisp").build(), systems.get(system), source, devices, slo=parse_slo(slo),
         prompt_tokens=500, output_tokens=100, duration_s=170.0, warmup_s=20.0,

@@ -9,11 +9,11 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
-from specbench_kit.serving.crossings import Crossings, SharedUplink
+from specbench_kit.serving.link_delays import LinkDelays, SharedUplink
 from specbench_kit.serving.link_trace import LinkTrace, read_link_trace
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.network import Network
-from specbench_kit.serving.scripts import Scripts
+from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
 from tests.serving.scenes import DEPLOYMENT, calm, scenario
 
@@ -59,8 +59,8 @@ def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
 
 
 def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
-    scripts = Scripts(scenario(devices=3), 0)
-    crossings, planned = Crossings(Network(frame_s=0.5), scripts.fleet, on_edge=True), scripts.present(np.arange(3))
+    scripts = RoundTable(scenario(devices=3), 0)
+    crossings, planned = LinkDelays(Network(frame_s=0.5), scripts.fleet, on_edge=True), scripts.present(np.arange(3))
     moved, arrives_s = crossings.up(np.arange(3), planned, np.array([2.0, 1.0, 9.0]) - planned["up_s"])
     assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx({1: 1.5, 0: 2.5, 2: 9.5})
     assert crossings.late_down_s(np.array([2, 0]), scripts.present(np.array([2, 0])), 20.0).tolist() == [0.5, 1.0]

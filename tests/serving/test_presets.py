@@ -7,18 +7,18 @@ from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.beside import beside
 from specbench_kit.papers.experiment import Published
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.serving.building import Builder
 from specbench_kit.studies.serving.presets.base import presets
-from specbench_kit.studies.serving.settings import Settings
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
+from specbench_kit.studies.serving.settings import ServingSettings
 
 RECORDING = BenchSettings(methods=("autoregressive",))
 NAMES = sorted(presets.all())
 CAPACITY = {"epsilon", "resolution"}
 
 
-def settings(name: str) -> Settings:
+def settings(name: str) -> ServingSettings:
     options = {key: value for key, value in presets.get(name).options.items() if key not in CAPACITY}
-    return Settings(recording=RECORDING, **options)
+    return ServingSettings(recording=RECORDING, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,7 +26,7 @@ def test_a_preset_can_be_simulated_as_it_stands(name: str) -> None:
     """Without a model: every acceptance is stated."""
     chosen = settings(name)
     assert not chosen.records
-    builder = Builder(chosen)
+    builder = ScenarioBuilder(chosen)
     for point in chosen.points():
         assert builder.scenario(point).devices == point.devices
 

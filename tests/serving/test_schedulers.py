@@ -13,28 +13,37 @@ from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyM
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.base import Decision, Growing, Limits, Queue, parse_scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchBuilder,
+    BatchLimits,
+    Decision,
+    Queue,
+    parse_scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
 
 PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""
 
 
-def asked(spec: str, requests: list[Waiting], model: LatencyModel = PLAIN, limits: Limits | None = None) -> Queue:
+def asked(
+    spec: str, requests: list[WaitingRound], model: LatencyModel = PLAIN, limits: BatchLimits | None = None
+) -> Queue:
     """A queue in which the requests wait."""
     estimator = Estimator(model)
-    queue = parse_scheduler(spec).queue(estimator, limits or Limits())
+    queue = parse_scheduler(spec).queue(estimator, limits or BatchLimits())
     for request in requests:
         estimator.judge(request)
         queue.add(request)
     return queue
 
 
-def waiting(client: int, deadline_s: float, new: int = 5, tokens: float = 3.0, cached: int = 100) -> Waiting:
-    return Waiting(client, new, cached, client / 1000, deadline_s, tokens, deadline_s)
+def waiting(client: int, deadline_s: float, new: int = 5, tokens: float = 3.0, cached: int = 100) -> WaitingRound:
+    return WaitingRound(client, new, cached, client / 1000, deadline_s, tokens, deadline_s)
 
 
 def clients(queue: Queue, now_s: float = 0.5) -> list[int]:
@@ -50,7 +59,7 @@ def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
             waiting(client, random.uniform(0.3, 4), random.randint(1, 9), random.uniform(1, 5), random.randint(0, 200))
             for client in range(11)
         ]
-        queue = asked(name, requests, model, Limits(4, 700))
+        queue = asked(name, requests, model, BatchLimits(4, 700))
         handed, now_s = [], 0.5
         while queue and now_s < 60:
             batch = queue.next_batch(now_s).batch
@@ -63,8 +72,8 @@ def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
 
 def test_fcfs_takes_the_first_and_edf_the_most_urgent() -> None:
     requests = [(0, 9.0), (1, 2.0), (2, 5.0)]
-    assert clients(asked("fcfs", [waiting(*one) for one in requests], limits=Limits(2))) == [0, 1]
-    assert clients(asked("edf", [waiting(*one) for one in requests], limits=Limits(2))) == [1, 2]
+    assert clients(asked("fcfs", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [0, 1]
+    assert clients(asked("edf", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [1, 2]
 
 
 def test_static_waits_for_a_full_batch_or_its_time_out() -> None:
@@ -80,7 +89,7 @@ def test_static_waits_for_a_full_batch_or_its_time_out() -> None:
 def test_prompts_go_first_as_long_as_all_fits() -> None:
     running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
     prompts = [waiting(n, 9, new=300, cached=0) for n in (2, 3)]
-    queue = asked("prefill-first", [*running, *prompts], limits=Limits(9, 750))
+    queue = asked("prefill-first", [*running, *prompts], limits=BatchLimits(9, 750))
     assert clients(queue) == [2]
     grown = waiting(2, 9, new=1, cached=300)
     queue.estimator.judge(grown)
@@ -101,7 +110,7 @@ def test_a_step_has_so_many_tokens_and_takes_prompts_in_pieces() -> None:
 
 def test_what_outgrows_the_memory_makes_room_in_the_order_in_which_it_began() -> None:
     running = [waiting(n, 9, new=1, cached=200) for n in range(3)]
-    queue = asked("chunked", [*running, waiting(3, 9, new=50, cached=0)], limits=Limits(9, 602))
+    queue = asked("chunked", [*running, waiting(3, 9, new=50, cached=0)], limits=BatchLimits(9, 602))
     assert clients(queue) == [0, 1]
 
 
@@ -138,10 +147,10 @@ def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful(spec
 
 def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_response_otherwise() -> None:
     """Request 0 is far ahead of its promise, request 1 behind: 150 ms either way, and room for one."""
-    ahead = Waiting(0, 5, 100, 0.0, 0.70, 3.0, 9.0)
-    behind = Waiting(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
+    ahead = WaitingRound(0, 5, 100, 0.0, 0.70, 3.0, 9.0)
+    behind = WaitingRound(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
     first = {
-        spec: clients(asked(spec, [ahead, behind], limits=Limits(1)))
+        spec: clients(asked(spec, [ahead, behind], limits=BatchLimits(1)))
         for spec in (
             *("wisp-paper:guard_s=0.1", "edf", "edf:by=round", "knapsack:by=round"),
             *("wisp-promise:guard_s=0.1,amortise=0", "edf:by=promise", "knapsack", "knapsack:by=promise"),
@@ -208,12 +217,12 @@ def test_knapsack_finds_what_trying_every_batch_finds() -> None:
         assert worth(batch) == max(worth(chosen) for chosen in every if met(chosen))
 
 
-def met(batch: tuple[Waiting, ...]) -> bool:
+def met(batch: tuple[WaitingRound, ...]) -> bool:
     end_s = 0.5 + PLAIN.seconds([(one.new, one.cached) for one in batch])
     return all(end_s <= one.deadline_s for one in batch)
 
 
-def worth(batch: list[Waiting] | tuple[Waiting, ...]) -> tuple[int, float]:
+def worth(batch: list[WaitingRound] | tuple[WaitingRound, ...]) -> tuple[int, float]:
     critical = sum(one.deadline_s - one.alone_s - 0.3 <= 0.5 for one in batch)
     return critical, round(sum(one.expected_tokens for one in batch), 9)
 
@@ -319,8 +328,8 @@ class Broken(Fcfs):
 
     times: int = 1
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
-        queue = super().queue(estimator, Limits())
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
+        queue = super().queue(estimator, BatchLimits())
         single = queue.next_batch
         queue.next_batch = lambda now_s: Decision(self.times * single(now_s).batch)  # type: ignore[method-assign]
         return queue
@@ -344,7 +353,7 @@ def test_any_form_serves_a_scheduler_at_one_question_per_candidate() -> None:
     requests = [waiting(n, 9.0, cached=500) for n in range(64)]
     for request in requests:
         estimator.judge(request)
-    growing = Growing(estimator, Limits())
+    growing = BatchBuilder(estimator, BatchLimits())
     model.calls.clear()
     assert [growing.take(request, 0.0) for request in requests] == [True] * 64
     assert growing.seconds == pytest.approx(64 * 0.05) == estimator.of_batch(requests)
@@ -355,7 +364,7 @@ def test_noise_is_part_of_what_any_form_expects_of_a_batch() -> None:
     for model in (PLAIN, Bent()):
         estimator = Estimator(model, EstimatorError(factor=2.0, noise=0.3))
         requests = [waiting(n, 99.0) for n in range(3)]
-        growing = Growing(estimator, Limits())
+        growing = BatchBuilder(estimator, BatchLimits())
         for request in requests:
             estimator.judge(request)
             growing.add(request)

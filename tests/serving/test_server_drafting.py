@@ -11,17 +11,17 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.serving.acceptance import iid
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.execution import RecordedDrafting
+from specbench_kit.serving.round_sources import iid
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.serving.timing import AsDrafted
 
 SLOW = replace(
     DEPLOYMENT,
     drafter=replace(DEPLOYMENT.drafter, latency=InteractionModel(0.01, 0, 0, 0.1)),
     verifier=replace(DEPLOYMENT.verifier, latency=InteractionModel(0.001, 0, 0, 0.35)),
 )
-BATCH = [Waiting(client, 1, 50, 0.0, 9.0, 1.0, 9.0) for client in range(2)]
+BATCH = [WaitingRound(client, 1, 50, 0.0, 9.0, 1.0, 9.0) for client in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,17 @@ def test_each_request_is_drafted_for_as_far_as_its_round_says(
     longest: int, learned: bool, seconds: float, drafted: int
 ) -> None:
     """The first takes three forwards and sends two tokens, the second one of each; a decision takes half a second."""
-    drafts = AsDrafted(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
+    drafts = RecordedDrafting(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
     assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
 
 
 def test_prompts_are_read_by_both_models_and_not_drafted_for() -> None:
-    cold = Waiting(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
+    cold = WaitingRound(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
     both_s = 0.1 + 31 * 0.01 + 0.35 + 31 * 0.001
-    assert AsDrafted(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (pytest.approx(both_s), 0)
+    assert RecordedDrafting(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (
+        pytest.approx(both_s),
+        0,
+    )
 
 
 @pytest.mark.parametrize(("spec", "longest"), [("fixed-k:k=1", 1), ("fixed-k:k=3", 3), ("autoregressive", 0)])

@@ -8,14 +8,14 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.options import parse_devices
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
-from specbench_kit.studies.serving.settings import Settings
-from specbench_kit.studies.serving.sweep import guards, knee
+from specbench_kit.studies.serving.settings import ServingSettings
+from specbench_kit.studies.serving.simulation_grid import guards, knee
 
 RECORDING = BenchSettings(methods=("autoregressive",))
 
 
-def settings(**changes: Any) -> Settings:
-    return Settings(recording=RECORDING, **{"acceptance": ("iid:alpha=0.8",), **changes})
+def settings(**changes: Any) -> ServingSettings:
+    return ServingSettings(recording=RECORDING, **{"acceptance": ("iid:alpha=0.8",), **changes})
 
 
 def test_one_entry_counts_for_all_and_several_for_one_each() -> None:

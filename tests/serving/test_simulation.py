@@ -15,12 +15,12 @@ from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.serving.acceptance import Recorded, iid
-from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, Replayed
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.parallel import simulate_all
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
+from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation, simulate
 from specbench_kit.serving.systems.base import systems
@@ -72,7 +72,7 @@ def test_the_server_works_as_long_as_it_has_work(scheduler: str, seed: int) -> N
     the_server_never_idles_while_a_round_waits(result)
 
 
-def no_token_is_lost_or_doubled(result: Result) -> None:
+def no_token_is_lost_or_doubled(result: SimulationResult) -> None:
     """Per response, what its rounds committed is what was asked for; what goes on has what it had."""
     rounds, responses = result.rounds, result.responses
     for client in np.unique(responses["client"]):
@@ -88,7 +88,7 @@ def no_token_is_lost_or_doubled(result: Result) -> None:
     assert (rounds["committed"][verified] >= 1).all()
 
 
-def no_request_is_in_two_batches(result: Result) -> None:
+def no_request_is_in_two_batches(result: SimulationResult) -> None:
     rounds = result.rounds
     batch = rounds["batch"][np.isfinite(rounds["ended_s"])].astype(int)
     pairs = {(client, number) for client, number in zip(rounds["client"], rounds["batch"], strict=True) if number >= 0}
@@ -98,7 +98,7 @@ def no_request_is_in_two_batches(result: Result) -> None:
     assert counts[whole].tolist() == result.batches["size"][whole].tolist()
 
 
-def time_never_runs_backwards(result: Result) -> None:
+def time_never_runs_backwards(result: SimulationResult) -> None:
     rounds, batches = result.rounds, result.batches
     for earlier, later in (("sent_s", "arrived_s"), ("arrived_s", "started_s"), ("ended_s", "answered_s")):
         assert (rounds[earlier] <= rounds[later]).all(), (earlier, later)
@@ -113,7 +113,7 @@ def time_never_runs_backwards(result: Result) -> None:
         assert (rounds["sent_s"][mine][1:] >= rounds["ended_s"][mine][:-1]).all()
 
 
-def the_server_never_idles_while_a_round_waits(result: Result) -> None:
+def the_server_never_idles_while_a_round_waits(result: SimulationResult) -> None:
     started_s, ended_s = result.batches["started_s"], result.batches["ended_s"]
     for free_s, busy_s in zip(ended_s[:-1], started_s[1:], strict=True):
         if free_s < busy_s:
@@ -154,7 +154,7 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     deployment = calm()
     records = replayed(method, deployment, 1)
     scene = scenario(
-        "wisp-cache", 1, deployment=deployment, source=Recorded(records), slo="1",
+        "wisp-cache", 1, deployment=deployment, source=RecordedRounds(records), slo="1",
         prompt_tokens=None, output_tokens=None, arrivals=ClosedLoop(ramp_s=0),
     )  # fmt: skip
     result = simulate(scene)
@@ -196,7 +196,7 @@ def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> N
         assert looked_at.run(end_s).same_as(simulate(short, 4))
 
 
-def keep(_scene: Scenario, result: Result) -> Result:
+def keep(_scene: Scenario, result: SimulationResult) -> SimulationResult:
     return result
 
 
@@ -247,7 +247,7 @@ def test_the_server_drafts_as_long_as_it_pays() -> None:
 
 
 def test_two_groups_take_turns() -> None:
-    source = Recorded(replayed("fixed-k:k=4", calm()), levels=4, proactive=3)
+    source = RecordedRounds(replayed("fixed-k:k=4", calm()), levels=4, proactive=3)
     scene = scenario("specedge", 16, source=source, slo="1", output_tokens=60)
     rounds = simulate(scene).rounds
     batch = rounds["batch"][rounds["batch"] >= 0].astype(int)
@@ -258,7 +258,7 @@ def test_two_groups_take_turns() -> None:
 
 def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> None:
     deployment = replace(calm(), drafter=Endpoint("edge", InteractionModel(0, 0, 0, 0.03)))
-    source = Recorded(replayed("fixed-k:k=2", deployment), levels=2, proactive=3)
+    source = RecordedRounds(replayed("fixed-k:k=2", deployment), levels=2, proactive=3)
     rounds = simulate(scenario("wisp-cache", 1, deployment=deployment, source=source, slo="1")).rounds
     same = rounds["response"][1:] == rounds["response"][:-1]
     begun_s = rounds["sent_s"][1:] - rounds["draft_s"][1:]
@@ -269,8 +269,8 @@ def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> Non
 
 
 def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() -> None:
-    asked = tuple(Asked(0.1 * n, 60, 40) for n in range(100))
-    scene = scenario(devices=2, arrivals=Replayed(asked), slo="4", duration_s=20.0, warmup_s=0.0)
+    asked = tuple(RequestArrival(0.1 * n, 60, 40) for n in range(100))
+    scene = scenario(devices=2, arrivals=ReplayedArrivals(asked), slo="4", duration_s=20.0, warmup_s=0.0)
     result = simulate(scene)
     assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in asked]
     assert np.isinf(result.responses["end_s"]).any()
@@ -301,6 +301,6 @@ def test_lengths_that_nobody_knows_are_refused() -> None:
 
 
 def test_a_traces_length_beyond_the_context_is_refused() -> None:
-    scene = scenario(arrivals=Replayed((Asked(0.0, 9000, 10),)), memory=KvCapacity(inf, 4096))
+    scene = scenario(arrivals=ReplayedArrivals((RequestArrival(0.0, 9000, 10),)), memory=KvCapacity(inf, 4096))
     with pytest.raises(SkitError, match="a response of 9000 \\+ 10 tokens exceeds the model's context"):
         simulate(scene)

@@ -6,7 +6,7 @@ from scenes import calm, scenario
 from specbench_kit.reports.serving.wording import MOST_EVICTIONS, thrashing
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import figures
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.serving.seeds import over_seeds
@@ -19,11 +19,11 @@ def crowd(devices: int, kv_tokens: float = 400) -> Scenario:
     return scenario("centralized", devices, deployment=calm(), memory=memory, slo="1", **lengths)
 
 
-def finished(result: Result) -> int:
+def finished(result: SimulationResult) -> int:
     return int(np.isfinite(result.responses["end_s"]).sum())
 
 
-def cautions(scene: Scenario, result: Result) -> list[str]:
+def cautions(scene: Scenario, result: SimulationResult) -> list[str]:
     row = {"series": "centralized", "devices": scene.devices, "figures": over_seeds([figures(scene, result)])}
     return thrashing({"rows": [row]})
 

@@ -32,7 +32,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.traces.recording import Recorder, slot_length
+from specbench_kit.traces.recording import TraceRecorder, slot_length
 from specbench_kit.traces.replay import recorded, replay
 from specbench_kit.traces.trace import ROWS_PER_GROUP, RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.writing import TraceWriter
@@ -112,7 +112,7 @@ def header(models) -> TraceHeader:
 @pytest.fixture(scope="module")
 def traces(models, answers) -> list[RequestTrace]:
     draft = make_runner(models[1], 1, slot_length(20, NEW_TOKENS, MAX_DRAFT))
-    recorder = Recorder(make_runner(models[0], 1, 96), draft, MAX_DRAFT)
+    recorder = TraceRecorder(make_runner(models[0], 1, 96), draft, MAX_DRAFT)
     return [recorder.trace(record) for record in answers.values()]
 
 
@@ -153,7 +153,9 @@ def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, state
     runners = tuple(make_runner(model, 1, SHORT) for model in models)
     requests = make_requests(clear_prompts(models[0], (3, 22, 30, 37, 39), 1), NEW_TOKENS)
     said = decode(AUTOREGRESSIVE, runners, requests)
-    recorder = Recorder(runners[0], make_runner(models[1], 1, slot_length(SHORT, NEW_TOKENS, MAX_DRAFT)), MAX_DRAFT)
+    recorder = TraceRecorder(
+        runners[0], make_runner(models[1], 1, slot_length(SHORT, NEW_TOKENS, MAX_DRAFT)), MAX_DRAFT
+    )
     traces = [recorder.trace(record) for record in said.values()]
     live = decode(parse_method(spec), runners, with_references(requests, said))
     assert [len(record.output_ids) for record in live.values()] == [24, 18, 10, 3, 1]

@@ -18,9 +18,9 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
 from specbench_kit.live.server.sessions import Held
 from specbench_kit.models.runner import Runner
-from specbench_kit.serving.schedulers.base import Limits, Scheduler
+from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 POLITE = 5
 """Added to the verifying thread's nice value: on a core that both share, a frame takes less time than it would wait."""
@@ -73,12 +73,12 @@ class Batches(Thread):
     def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
         super().__init__(name="verification", daemon=True)
         self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
-        self.limits = Limits(min(most, self._slots))
+        self.limits = BatchLimits(min(most, self._slots))
         self._queue = scheduler.queue(estimator, self.limits)
         self._verifiers: dict[Sampler, ModelVerifier] = {}
         self._in_kv: OrderedDict[str, Held] = OrderedDict()
-        self._waiting: dict[Waiting, Job] = {}
-        self._of: dict[Held, Waiting] = {}
+        self._waiting: dict[WaitingRound, Job] = {}
+        self._of: dict[Held, WaitingRound] = {}
         self._arrived: deque[Job] = deque()
         self._closed: deque[Held] = deque()
         self._changed = Condition()
@@ -138,9 +138,9 @@ class Batches(Thread):
         self._estimator.judge(*requests)
         self._queue.add_all(requests)
 
-    def _enter(self, job: Job) -> Waiting:
+    def _enter(self, job: Job) -> WaitingRound:
         held = job.held
-        waiting = Waiting(
+        waiting = WaitingRound(
             client=held.number,
             new=len(held.text.tokens) - held.cached + len(job.nodes),
             cached=held.cached,
@@ -153,7 +153,7 @@ class Batches(Thread):
         self._of[held] = waiting
         return waiting
 
-    def _pop(self, waiting: Waiting) -> Job:
+    def _pop(self, waiting: WaitingRound) -> Job:
         job = self._waiting.pop(waiting)
         del self._of[job.held]
         with self._changed:

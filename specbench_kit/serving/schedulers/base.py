@@ -16,20 +16,20 @@ from specbench_kit.core.registry import Registry
 from specbench_kit.core.specs import parse_spec
 from specbench_kit.decoding.latency import NOTHING
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-Due = Callable[[Waiting], float]
-by_round: Due = attrgetter("deadline_s")
+DeadlineOf = Callable[[WaitingRound], float]
+round_deadline: DeadlineOf = attrgetter("deadline_s")
 """When a round has to be verified for its own tokens to come in time."""
-by_promise: Due = attrgetter("promised_s")
+response_deadline: DeadlineOf = attrgetter("promised_s")
 """When it has to be verified for the whole response to keep its promise."""
 
-By = Literal["round", "promise"]
-DUE: Mapping[str, Due] = {"round": by_round, "promise": by_promise}
+DeadlineKind = Literal["round", "promise"]
+DEADLINES: Mapping[str, DeadlineOf] = {"round": round_deadline, "promise": response_deadline}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """The largest batch, in requests and in tokens of KV."""
 
     requests: int = 64
@@ -45,19 +45,21 @@ class Decision(NamedTuple):
     Of clients in `parts` only so many tokens are computed: their requests come back with the rest.
     """
 
-    batch: list[Waiting]
+    batch: list[WaitingRound]
     again_s: float = inf
     parts: Mapping[int, int] = NO_PARTS
 
 
-class Growing:
+class BatchBuilder:
     """A batch that is put together: its expected seconds, its KV, and when the first request in it is due.
 
     Up to `free_s` it may grow whatever is due.
     """
 
-    def __init__(self, estimator: Estimator, limits: Limits, due: Due = by_promise, free_s: float = 0.0) -> None:
-        self.requests: list[Waiting] = []
+    def __init__(
+        self, estimator: Estimator, limits: BatchLimits, due: DeadlineOf = response_deadline, free_s: float = 0.0
+    ) -> None:
+        self.requests: list[WaitingRound] = []
         self.seconds = estimator.idle_s
         self._sums, self._error_s = NOTHING, 0.0
         self._due, self._free_s = due, free_s
@@ -66,11 +68,11 @@ class Growing:
         self._most = limits.requests
         self._estimator, self._additive, self._idle_s = estimator, estimator.additive, estimator.idle_s
 
-    def fits(self, request: Waiting) -> bool:
+    def fits(self, request: WaitingRound) -> bool:
         """Whether there is room for one more, and memory."""
         return len(self.requests) < self._most and request.new + request.cached <= self._room
 
-    def take(self, request: Waiting, now_s: float) -> bool:
+    def take(self, request: WaitingRound, now_s: float) -> bool:
         """Take it in if it fits and all are in time with it; whether it was."""
         if len(self.requests) >= self._most or request.new + request.cached > self._room:
             return False
@@ -88,7 +90,7 @@ class Growing:
         """How many more requests there may be."""
         return self._most - len(self.requests)
 
-    def take_all(self, requests: Sequence[Waiting], now_s: float) -> bool:
+    def take_all(self, requests: Sequence[WaitingRound], now_s: float) -> bool:
         """Take all of them in if that is known to be right at one look, as if one by one; else none of them."""
         if not self._additive or len(requests) > self.places:
             return False
@@ -101,18 +103,18 @@ class Growing:
         self.requests += requests
         return True
 
-    def leaves_time(self, request: Waiting, now_s: float) -> bool:
+    def leaves_time(self, request: WaitingRound, now_s: float) -> bool:
         """Whether those in the batch are still in time with it."""
         seconds = self._with(request)
         return seconds <= self._free_s or now_s + seconds <= self._due_s
 
-    def add(self, request: Waiting, *, binding: bool = True) -> None:
+    def add(self, request: WaitingRound, *, binding: bool = True) -> None:
         """Take it in; one that is late anyway is not `binding`."""
         if binding:
             self._due_s = min(self._due_s, self._due(request))
         self._hold(request, self._with(request))
 
-    def copy(self) -> "Growing":
+    def copy(self) -> "BatchBuilder":
         """The same batch, to grow in another way."""
         twin = copy(self)
         twin.requests = list(self.requests)
@@ -124,7 +126,7 @@ class Growing:
             request.taken = True
         return Decision(self.requests)
 
-    def _hold(self, request: Waiting, seconds: float) -> None:
+    def _hold(self, request: WaitingRound, seconds: float) -> None:
         self.seconds = seconds
         self.requests.append(request)
         self._room -= request.new + request.cached
@@ -132,7 +134,7 @@ class Growing:
             self._sums = self._sums.plus((request.new, request.cached))
             self._error_s += request.error_s
 
-    def _with(self, request: Waiting) -> float:
+    def _with(self, request: WaitingRound) -> float:
         if self._additive:
             return self.seconds + request.alone_s - self._idle_s
         sums = self._sums.plus((request.new, request.cached))
@@ -142,7 +144,7 @@ class Growing:
 class Queue(ABC):
     """The requests that wait at one server."""
 
-    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, estimator: Estimator, limits: BatchLimits) -> None:
         self.estimator, self.limits = estimator, limits
 
     @abstractmethod
@@ -150,15 +152,15 @@ class Queue(ABC):
         """Requests that wait."""
 
     @abstractmethod
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         """A request has arrived."""
 
-    def add_all(self, requests: Sequence[Waiting]) -> None:
+    def add_all(self, requests: Sequence[WaitingRound]) -> None:
         """Requests have arrived, in this order."""
         for request in requests:
             self.add(request)
 
-    def changed(self, request: Waiting) -> None:
+    def changed(self, request: WaitingRound) -> None:
         """A waiting request lost its KV and costs more; unless this is overridden, its place in line stays."""
         return
 
@@ -166,9 +168,9 @@ class Queue(ABC):
     def next_batch(self, now_s: float) -> Decision:
         """What the free server starts now."""
 
-    def growing(self, due: Due = by_promise, free_s: float = 0.0) -> Growing:
+    def growing(self, due: DeadlineOf = response_deadline, free_s: float = 0.0) -> BatchBuilder:
         """An empty batch."""
-        return Growing(self.estimator, self.limits, due, free_s)
+        return BatchBuilder(self.estimator, self.limits, due, free_s)
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class Scheduler(ABC):
     """Paper or system it comes from."""
 
     @abstractmethod
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         """A fresh queue."""
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("chunked")
@@ -25,29 +25,29 @@ class Chunked(Scheduler):
     def __post_init__(self) -> None:
         require(self.tokens >= 1, f"chunked: tokens must be at least 1, not {self.tokens}")
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _ChunkedQueue(self.tokens, estimator, limits)
 
 
 class _ChunkedQueue(Queue):
-    def __init__(self, tokens: int, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, tokens: int, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._tokens, self._order = tokens, count()
-        self._prompts: deque[Waiting] = deque()
-        self._running: dict[int, Waiting] = {}
+        self._prompts: deque[WaitingRound] = deque()
+        self._running: dict[int, WaitingRound] = {}
         self._began: dict[int, int] = {}
         """Of each client that is running, how many had begun before."""
 
     def __len__(self) -> int:
         return len(self._prompts) + len(self._running)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         if request.cached:
             self._running[request.client] = request
         else:
             self._prompts.append(request)
 
-    def changed(self, request: Waiting) -> None:
+    def changed(self, request: WaitingRound) -> None:
         """Without its KV it is a prompt again, ahead of those that never ran."""
         if self._running.pop(request.client, None):
             self._prompts.appendleft(request)
@@ -65,7 +65,7 @@ class _ChunkedQueue(Queue):
         parts = {one.client: tokens for one, tokens in chosen.items() if tokens < one.new}
         return Decision(list(chosen), parts=parts)
 
-    def _fitting(self, running: list[Waiting]) -> tuple[list[Waiting], int]:
+    def _fitting(self, running: list[WaitingRound]) -> tuple[list[WaitingRound], int]:
         """Those that fit with what this step adds, the first to begin before the others; and the KV of all of them."""
         needed = [one.cached + min(one.new, self._tokens) for one in running]
         total = sum(needed)
@@ -74,7 +74,7 @@ class _ChunkedQueue(Queue):
             running = running[:-1]
         return running, sum(one.kv_tokens for one in running)
 
-    def _chosen(self, running: list[Waiting]) -> dict[Waiting, int]:
+    def _chosen(self, running: list[WaitingRound]) -> dict[WaitingRound, int]:
         """How many tokens of each are computed."""
         chosen, left = {}, self._tokens
         for request in running:
@@ -84,7 +84,7 @@ class _ChunkedQueue(Queue):
             left -= tokens
         return chosen
 
-    def _begin(self, chosen: dict[Waiting, int], kv_tokens: int) -> None:
+    def _begin(self, chosen: dict[WaitingRound, int], kv_tokens: int) -> None:
         """Prompts join as far as tokens, places and memory are left."""
         left, places = self._tokens - sum(chosen.values()), self.limits.requests - len(self._running)
         while self._prompts and left and places:

@@ -5,17 +5,17 @@ from heapq import heappop, heappush
 from itertools import count
 
 from specbench_kit.serving.schedulers.base import (
-    DUE,
-    By,
+    DEADLINES,
+    BatchLimits,
+    DeadlineKind,
+    DeadlineOf,
     Decision,
-    Due,
-    Limits,
     Queue,
     Scheduler,
     schedulers,
 )
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("edf")
@@ -26,24 +26,24 @@ class Edf(Scheduler):
     `by` the deadlines of rounds, or the promises of whole responses.
     """
 
-    by: By = "round"
+    by: DeadlineKind = "round"
     source = "baseline"
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
-        return _EdfQueue(DUE[self.by], estimator, limits)
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
+        return _EdfQueue(DEADLINES[self.by], estimator, limits)
 
 
 class _EdfQueue(Queue):
-    def __init__(self, due: Due, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, due: DeadlineOf, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._due = due
-        self._heap: list[tuple[float, int, Waiting]] = []
+        self._heap: list[tuple[float, int, WaitingRound]] = []
         self._order = count()
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         heappush(self._heap, (self._due(request), next(self._order), request))
 
     def next_batch(self, now_s: float) -> Decision:

@@ -9,7 +9,7 @@ from random import Random
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import NOTHING, BatchSums, LatencyModel, sums_of
 from specbench_kit.profilers.base import Profile
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 REMEMBERED = 1 << 16
 """Sizes of requests whose time is kept."""
@@ -47,7 +47,7 @@ class Estimator:
         """Of a batch without requests."""
         self._alone_s = lru_cache(REMEMBERED)(self._of_one)
 
-    def judge(self, *requests: Waiting) -> None:
+    def judge(self, *requests: WaitingRound) -> None:
         """Note how long each request takes by itself."""
         for request in requests:
             request.alone_s = seconds = self._alone_s(request.new, request.cached)
@@ -60,7 +60,7 @@ class Estimator:
         """Of a batch with these sums, as far as its requests are judged rightly."""
         return self._error.factor * self._model.of_sums(sums)
 
-    def of_batch(self, batch: Sequence[Waiting], parts: Mapping[int, int] | None = None) -> float:
+    def of_batch(self, batch: Sequence[WaitingRound], parts: Mapping[int, int] | None = None) -> float:
         """Of judged requests together; of those in `parts` only so many tokens are computed."""
         if parts:
             return self.of_sums(sums_of((parts.get(one.client, one.new), one.cached) for one in batch))

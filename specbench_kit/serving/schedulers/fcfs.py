@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("fcfs")
@@ -15,19 +15,19 @@ class Fcfs(Scheduler):
 
     source = "baseline"
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _FcfsQueue(estimator, limits)
 
 
 class _FcfsQueue(Queue):
-    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._line: deque[Waiting] = deque()
+        self._line: deque[WaitingRound] = deque()
 
     def __len__(self) -> int:
         return len(self._line)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         self._line.append(request)
 
     def next_batch(self, now_s: float) -> Decision:

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
-    DUE,
-    By,
+    DEADLINES,
+    BatchBuilder,
+    BatchLimits,
+    DeadlineKind,
     Decision,
-    Growing,
-    Limits,
     Queue,
     Scheduler,
     schedulers,
 )
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 Worth = tuple[int, float, float]
 
@@ -32,27 +32,27 @@ class Knapsack(Scheduler):
 
     guard_s: float = 0.5
     window: int = 12
-    by: By = "promise"
+    by: DeadlineKind = "promise"
     source = "exact optimum"
 
     def __post_init__(self) -> None:
         require(self.guard_s >= 0, f"knapsack: guard_s must not be negative, but is {self.guard_s}")
         require(1 <= self.window <= 16, f"knapsack: window must lie in 1..16, not {self.window}")
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _KnapsackQueue(self, estimator, limits)
 
 
 class _KnapsackQueue(Queue):
-    def __init__(self, options: Knapsack, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, options: Knapsack, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._options, self._due = options, DUE[options.by]
-        self._waiting: list[Waiting] = []
+        self._options, self._due = options, DEADLINES[options.by]
+        self._waiting: list[WaitingRound] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
@@ -69,7 +69,7 @@ class _KnapsackQueue(Queue):
         self._waiting = [one for one in self._waiting if not one.taken]
         return decision
 
-    def _feasible(self, growing: Growing, others: list[Waiting], now_s: float) -> Iterator[Growing]:
+    def _feasible(self, growing: BatchBuilder, others: list[WaitingRound], now_s: float) -> Iterator[BatchBuilder]:
         """Every batch that meets all deadlines: with any of its requests left out it meets them too."""
         yield growing
         for place, request in enumerate(others):
@@ -77,7 +77,7 @@ class _KnapsackQueue(Queue):
             if larger.take(request, now_s):
                 yield from self._feasible(larger, others[place + 1 :], now_s)
 
-    def _worth(self, batch: Growing, now_s: float) -> Worth:
+    def _worth(self, batch: BatchBuilder, now_s: float) -> Worth:
         guard_s = self._options.guard_s
         critical = sum(self._due(one) - one.alone_s - guard_s <= now_s for one in batch.requests)
         return critical, sum(one.expected_tokens for one in batch.requests), -batch.seconds

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import inf
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import Decision, Limits, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("static")
@@ -28,21 +28,21 @@ class Static(Scheduler):
         require(self.timeout_s >= 0, f"static: timeout_s must not be negative, but is {self.timeout_s}")
         require(self.groups >= 1, f"static: groups must be at least 1, not {self.groups}")
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _StaticQueue(self, estimator, limits)
 
 
 class _StaticQueue(Queue):
-    def __init__(self, options: Static, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, options: Static, estimator: Estimator, limits: BatchLimits) -> None:
         size = min(options.size, limits.requests)
-        super().__init__(estimator, Limits(size, limits.kv_tokens))
+        super().__init__(estimator, BatchLimits(size, limits.kv_tokens))
         self._size, self._timeout_s = size, options.timeout_s
-        self._lines: list[deque[Waiting]] = [deque() for _ in range(options.groups)]
+        self._lines: list[deque[WaitingRound]] = [deque() for _ in range(options.groups)]
 
     def __len__(self) -> int:
         return sum(map(len, self._lines))
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         self._lines[request.client % len(self._lines)].append(request)
 
     def next_batch(self, now_s: float) -> Decision:
@@ -55,7 +55,7 @@ class _StaticQueue(Queue):
             growing.add(line.popleft())
         return growing.decision()
 
-    def _starts_s(self, line: deque[Waiting]) -> float:
+    def _starts_s(self, line: deque[WaitingRound]) -> float:
         """When a line's next batch can start."""
         if len(line) >= self._size:
             return line[self._size - 1].arrived_s

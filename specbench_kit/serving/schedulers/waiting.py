@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingRound:
     """A round that waits for its verification.
 
     `new` tokens are to be computed after `cached` ones that the server holds in KV; `expected_tokens` is what the

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
+    BatchBuilder,
+    BatchLimits,
     Decision,
-    Growing,
-    Limits,
     Queue,
     Scheduler,
-    by_round,
+    round_deadline,
     schedulers,
 )
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("wisp-paper")
@@ -39,25 +39,25 @@ class WispPaper(Scheduler):
         require(self.guard_s >= 0, f"wisp-paper: guard_s must not be negative, but is {self.guard_s}")
         require(self.amortise >= 0, f"wisp-paper: amortise must not be negative, but is {self.amortise}")
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _PaperQueue(self, estimator, limits)
 
 
 class _PaperQueue(Queue):
-    def __init__(self, options: WispPaper, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, options: WispPaper, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._options, self._free_s = options, options.amortise * estimator.idle_s
-        self._waiting: list[Waiting] = []
+        self._waiting: list[WaitingRound] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
         late = [one for one in self._waiting if self._options.late_lane and now_s + one.alone_s > one.deadline_s]
-        growing = self.growing(by_round, self._free_s)
+        growing = self.growing(round_deadline, self._free_s)
         for request in self._in_order(now_s, late):
             if not growing.take(request, now_s):
                 break
@@ -66,19 +66,19 @@ class _PaperQueue(Queue):
         self._waiting = [one for one in self._waiting if not one.taken]
         return decision
 
-    def _in_order(self, now_s: float, late: list[Waiting]) -> list[Waiting]:
+    def _in_order(self, now_s: float, late: list[WaitingRound]) -> list[WaitingRound]:
         """The critical ones by deadline, then the others by utility."""
         pressing_s, lost = now_s + self._options.guard_s, set(map(id, late))
         timely = [one for one in self._waiting if id(one) not in lost]
         critical = [one for one in timely if one.deadline_s - one.alone_s <= pressing_s]
         others = [one for one in timely if one.deadline_s - one.alone_s > pressing_s]
-        return sorted(critical, key=by_round) + sorted(others, key=self._utility, reverse=True)
+        return sorted(critical, key=round_deadline) + sorted(others, key=self._utility, reverse=True)
 
-    def _fill(self, growing: Growing, late: list[Waiting], now_s: float) -> None:
+    def _fill(self, growing: BatchBuilder, late: list[WaitingRound], now_s: float) -> None:
         for request in late:
             if not (growing.fits(request) and growing.leaves_time(request, now_s)):
                 return
             growing.add(request, binding=False)
 
-    def _utility(self, request: Waiting) -> float:
+    def _utility(self, request: WaitingRound) -> float:
         return request.expected_tokens / max(request.alone_s - self.estimator.idle_s, 1e-12)

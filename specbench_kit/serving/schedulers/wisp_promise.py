@@ -8,17 +8,17 @@ from math import inf
 
 from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
+    BatchBuilder,
+    BatchLimits,
     Decision,
-    Growing,
-    Limits,
     Queue,
     Scheduler,
-    by_promise,
+    response_deadline,
     schedulers,
 )
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.timely import Timely
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.feasible_queue import FeasibleQueue
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @schedulers.register("wisp-promise")
@@ -51,36 +51,36 @@ class WispPromise(Scheduler):
             value = getattr(self, name)
             require(value >= 0, f"wisp-promise: {name} must not be negative, but is {value}")
 
-    def queue(self, estimator: Estimator, limits: Limits) -> Queue:
+    def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _PromiseQueue(self, estimator, limits)
 
 
 class _PromiseQueue(Queue):
-    def __init__(self, options: WispPromise, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, options: WispPromise, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._options, self._free_s = options, options.amortise * estimator.idle_s
-        self._timely = Timely(estimator.idle_s)
-        self._late: list[Waiting] = []
+        self._timely = FeasibleQueue(estimator.idle_s)
+        self._late: list[WaitingRound] = []
         """By promise: the last is the least late."""
         self._waiting = 0
 
     def __len__(self) -> int:
         return self._waiting
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: WaitingRound) -> None:
         self.add_all([request])
 
-    def add_all(self, requests: Sequence[Waiting]) -> None:
+    def add_all(self, requests: Sequence[WaitingRound]) -> None:
         self._waiting += len(requests)
         self._timely.add(requests)
 
-    def changed(self, request: Waiting) -> None:
+    def changed(self, request: WaitingRound) -> None:
         self._timely.changed(request)
 
     def next_batch(self, now_s: float) -> Decision:
         for request in self._timely.overdue(now_s - self._options.grace_s):
-            insort(self._late, request, key=by_promise)
-        growing = self.growing(by_promise, self._free_s)
+            insort(self._late, request, key=response_deadline)
+        growing = self.growing(response_deadline, self._free_s)
         if self._late:
             self._take_late(growing, now_s, self._room_s(now_s))
         if self._timely.give_critical(growing, now_s, self._options.guard_s):
@@ -100,7 +100,7 @@ class _PromiseQueue(Queue):
             room_s = min(room_s, request.promised_s - end_s)
         return room_s - min(options.reserve * sum(map(self._added_s, self._late[-most:])), options.most_reserve_s)
 
-    def _take_late(self, growing: Growing, now_s: float, room_s: float) -> None:
+    def _take_late(self, growing: BatchBuilder, now_s: float, room_s: float) -> None:
         while self._late:
             request = self._late[-1]
             room_s -= self._added_s(request)
@@ -108,6 +108,6 @@ class _PromiseQueue(Queue):
                 return
             growing.add(self._late.pop(), binding=False)
 
-    def _added_s(self, request: Waiting) -> float:
+    def _added_s(self, request: WaitingRound) -> float:
         """What it adds to a batch that holds others."""
         return request.alone_s - self.estimator.idle_s

@@ -1,9 +1,9 @@
 """Target and draft model share the server."""
 
-from specbench_kit.serving.systems.base import System, systems
+from specbench_kit.serving.systems.base import ServingSystem, systems
 
 ADASPEC = systems.register("adaspec")(
-    System(
+    ServingSystem(
         "target and draft model share the server; drafts as long as they pay",
         method="adaspec",
         scheduler="prefill-first",

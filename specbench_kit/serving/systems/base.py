@@ -9,7 +9,7 @@ Drafting = Literal["edge", "server", "none"]
 
 
 @dataclass(frozen=True)
-class System:
+class ServingSystem:
     """One way to serve; `method` and `scheduler` are what it uses unless told otherwise.
 
     Drafting on the `edge`, each device drafts and every round crosses the link; otherwise the server goes on by itself
@@ -25,4 +25,4 @@ class System:
     source: str = ""
 
 
-systems: Registry[System] = Registry("system", "specbench_kit.serving.systems", group="specbench_kit.systems")
+systems: Registry[ServingSystem] = Registry("system", "specbench_kit.serving.systems", group="specbench_kit.systems")

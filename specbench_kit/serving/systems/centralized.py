@@ -1,9 +1,9 @@
 """The server generates by itself."""
 
-from specbench_kit.serving.systems.base import System, systems
+from specbench_kit.serving.systems.base import ServingSystem, systems
 
 CENTRALIZED = systems.register("centralized")(
-    System(
+    ServingSystem(
         "plain decoding on the server, continuous batching",
         method="autoregressive",
         scheduler="prefill-first",

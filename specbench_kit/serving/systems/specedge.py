@@ -1,9 +1,9 @@
 """Two groups of clients take turns: one drafts while the other is verified."""
 
-from specbench_kit.serving.systems.base import System, systems
+from specbench_kit.serving.systems.base import ServingSystem, systems
 
 SPECEDGE = systems.register("specedge")(
-    System(
+    ServingSystem(
         "trees on the edge that go on growing, two groups of clients that take turns",
         method="specedge",
         scheduler="static:groups=2",

@@ -1,11 +1,11 @@
 """WISP, and what each of its parts brings: stopping before rejections, Algorithm 1, and the prefix cache."""
 
-from specbench_kit.serving.systems.base import System, systems
+from specbench_kit.serving.systems.base import ServingSystem, systems
 
 SOURCE = "WISP, Li et al. 2025"
 
 WISP = systems.register("wisp")(
-    System(
+    ServingSystem(
         "wisp drafting on the edge, prefix cache, Algorithm 1 by promise",
         method="wisp",
         scheduler="wisp-promise",
@@ -13,11 +13,13 @@ WISP = systems.register("wisp")(
     )
 )
 DRAFTING = systems.register("wisp-drafting")(
-    System("only wisp's drafting", method="wisp", scheduler="fcfs", prefix_cache=False, source=SOURCE)
+    ServingSystem("only wisp's drafting", method="wisp", scheduler="fcfs", prefix_cache=False, source=SOURCE)
 )
 SCHEDULER = systems.register("wisp-scheduler")(
-    System("only Algorithm 1 by promise", method="fixed-k", scheduler="wisp-promise", prefix_cache=False, source=SOURCE)
+    ServingSystem(
+        "only Algorithm 1 by promise", method="fixed-k", scheduler="wisp-promise", prefix_cache=False, source=SOURCE
+    )
 )
 CACHE = systems.register("wisp-cache")(
-    System("only the prefix cache", method="fixed-k", scheduler="fcfs", source=SOURCE)
+    ServingSystem("only the prefix cache", method="fixed-k", scheduler="fcfs", source=SOURCE)
 )

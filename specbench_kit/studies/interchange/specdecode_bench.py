@@ -71,7 +71,7 @@ def _require_counts(name: str, values: Any, least: int) -> None:
 
 
 def _request(place: str, row: Fields, lengths: Sequence[int], max_draft: int, category: str) -> "RequestTrace":
-    from specbench_kit.traces.acceptance import of_lengths
+    from specbench_kit.traces.outcome_traces import of_lengths
 
     said = row["generated_token_ids"][: len(lengths)]
     return of_lengths(str(row.get("id", place)), category, row["prompt_token_ids"], said, lengths, max_draft)

@@ -9,7 +9,7 @@ from specbench_kit.decoding.json_fields import shown
 from specbench_kit.studies.interchange.base import FoundTrace
 
 if TYPE_CHECKING:
-    from specbench_kit.traces.acceptance import Verified
+    from specbench_kit.traces.outcome_traces import VerifiedRound
     from specbench_kit.traces.trace import RequestTrace
 
 Fields = Mapping[str, Any]
@@ -27,7 +27,7 @@ class Told(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     longest: int
-    rounds: "Sequence[Verified]"
+    rounds: "Sequence[VerifiedRound]"
     ordered: bool
 
 
@@ -54,7 +54,7 @@ def trace_of(requests: Sequence[Told]) -> FoundTrace:
 
     The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt.
     """
-    from specbench_kit.traces.acceptance import right_rate
+    from specbench_kit.traces.outcome_traces import right_rate
     from specbench_kit.traces.trace import TOKEN_IDS
 
     known = [one for one in requests if one.rounds and one.output_tokens > 1]
@@ -68,16 +68,16 @@ def trace_of(requests: Sequence[Told]) -> FoundTrace:
     return FoundTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, known, traces))
 
 
-def _in_order(acceptance: Fields) -> "Iterator[Verified]":
-    from specbench_kit.traces.acceptance import Verified
+def _in_order(acceptance: Fields) -> "Iterator[VerifiedRound]":
+    from specbench_kit.traces.outcome_traces import VerifiedRound
 
     drafted, accepted = acceptance["per_step_drafted"], acceptance["per_step_accepted"]
-    yield from (Verified(*counts) for counts in zip(drafted, accepted, strict=True))
+    yield from (VerifiedRound(*counts) for counts in zip(drafted, accepted, strict=True))
 
 
-def _in_any_order(acceptance: Fields, seed: str) -> "list[Verified]":
+def _in_any_order(acceptance: Fields, seed: str) -> "list[VerifiedRound]":
     """As often as the histogram says."""
-    from specbench_kit.traces.acceptance import Verified
+    from specbench_kit.traces.outcome_traces import VerifiedRound
 
     longest = acceptance["num_spec_tokens"]
     by_length = acceptance.get("acceptance_histogram_by_draft_length")
@@ -85,7 +85,7 @@ def _in_any_order(acceptance: Fields, seed: str) -> "list[Verified]":
         raise ValueError(f"drafts were of several lengths, and it does not say which were accepted: {DETAILED}")
     by_length = by_length or {longest: acceptance["acceptance_histogram"]}
     rounds = [
-        Verified(int(drafted), accepted)
+        VerifiedRound(int(drafted), accepted)
         for drafted, histogram in by_length.items()
         for accepted, count in _buckets(histogram)
         for _ in range(count)
@@ -101,7 +101,7 @@ def _buckets(histogram: Any) -> Iterator[tuple[int, int]]:
 
 
 def _trace(one: Told, max_draft: int, rate: float) -> "RequestTrace":
-    from specbench_kit.traces.acceptance import of_rounds
+    from specbench_kit.traces.outcome_traces import of_rounds
 
     sizes = one.prompt_tokens + 1, one.output_tokens - 1
     return of_rounds(one.request_id, "unnamed", *sizes, one.rounds, max_draft, rate)

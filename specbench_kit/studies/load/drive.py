@@ -12,11 +12,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import PASSING, Status, Up
-from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
-from specbench_kit.serving.devices import Answered, Devices
-from specbench_kit.serving.result import BATCHES, RESPONSES, ROUNDS, Columns, Result
+from specbench_kit.serving.counter_rng import CounterRng, Floats, Integers, Purpose
+from specbench_kit.serving.devices import AnsweredRounds, Devices
+from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, RowBuffer, SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.traces.trace import RequestTrace
 
 LATE_S = 0.05
@@ -27,7 +27,7 @@ LATE_S = 0.05
 class _Sent:
     """A round at the server."""
 
-    waiting: Waiting
+    waiting: WaitingRound
     frame: Any
     accepted: int
     sent_s: float
@@ -46,7 +46,7 @@ class _Session:
 class Driven:
     """What happened, and how late drafts left, in seconds: the median and the 99th percentile."""
 
-    result: Result
+    result: SimulationResult
     late_s: tuple[float, float]
 
 
@@ -72,9 +72,9 @@ class Drive:
     def __post_init__(self) -> None:
         scenario = self.scenario
         self._devices = Devices(scenario, self.seed)
-        self._chances = Chances(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
+        self._chances = CounterRng(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
         self._nonce = token_hex(8)
-        self._rounds, self._responses = Columns(ROUNDS), Columns(RESPONSES)
+        self._rounds, self._responses = RowBuffer(ROUND_COLUMNS), RowBuffer(RESPONSE_COLUMNS)
         self._began_s = 0.0
 
     def run(self) -> Driven:
@@ -102,7 +102,7 @@ class Drive:
             self._send_one(request, **told)
             self._late_s.append(now_s - request.arrived_s)
 
-    def _send_one(self, request: Waiting, response: int, submitted: int, accepted: int) -> None:
+    def _send_one(self, request: WaitingRound, response: int, submitted: int, accepted: int) -> None:
         session = self._session(request.client, response)
         session.rounds += 1
         text, context = session.text, request.new + request.cached - submitted
@@ -174,7 +174,7 @@ class Drive:
         self.connection.send(self._sent[refused.session][1].frame)
 
     def _record(
-        self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: Answered
+        self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: AnsweredRounds
     ) -> None:
         """As the simulator keeps them; what the server did not tell of a round is its wire, half of it either way."""
         slo, planned = self._devices.slo[devices], found.planned
@@ -204,16 +204,16 @@ class Drive:
         self._batches[place][6] += told.cached
         return place
 
-    def _result(self, end_s: float) -> Result:
+    def _result(self, end_s: float) -> SimulationResult:
         clients = np.array([device for device, _ in self._sent.values()], dtype=np.int64)
         nothing = np.zeros(len(clients))
         never = dict.fromkeys(("started_s", "ended_s", "answered_s"), nothing + inf)
         outcome = dict.fromkeys(("submitted", "accepted", "committed"), nothing)
         cut = {"client": clients, "slo": self._devices.slo[clients], "batch": nothing - 1}
-        batches = Columns(BATCHES)
+        batches = RowBuffer(BATCH_COLUMNS)
         for row in self._batches:
             batches.append(row)
-        return Result(
+        return SimulationResult(
             self._rounds.table(self._devices.unfinished(clients) | never | outcome | cut),
             self._responses.table(self._devices.going_on(end_s)),
             batches.table(),

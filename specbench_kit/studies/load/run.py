@@ -22,15 +22,15 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
+from specbench_kit.serving.acceptance_spec import of_trace
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.events import write_events
-from specbench_kit.serving.host import leaving
 from specbench_kit.serving.metrics import figures
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.server_overhead import leaving
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.sources import of_trace
-from specbench_kit.serving.systems.base import System
+from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import LATE_S, Drive
 from specbench_kit.studies.load.settings import Settings
 from specbench_kit.traces.replay import ready, recorded
@@ -133,7 +133,7 @@ def scene_of(config: Fields, devices: int, trace: TraceFile, deployment: Deploym
     method = ready(parse_method(config["method"]), trace, deployment)
     return Scenario(
         deployment,
-        System("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
+        ServingSystem("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
         of_trace(trace, method, deployment),
         devices,
         slo=parse_slo(config["slo"][0]),
@@ -151,7 +151,7 @@ def _texts(trace: TraceFile) -> list[RequestTrace]:
     return [text for text in trace if text.output_ids]
 
 
-def row_of(scenario: Scenario, devices: int, result: Result) -> Fields:
+def row_of(scenario: Scenario, devices: int, result: SimulationResult) -> Fields:
     """A row of a summary."""
     found = figures(scenario, result)
     rounds = result.rounds
@@ -160,7 +160,7 @@ def row_of(scenario: Scenario, devices: int, result: Result) -> Fields:
     return {"devices": devices, "round_s": dict(_spread(round_s)), "figures": found}
 
 
-def _slower(scenario: Scenario, result: Result, beside: Mapping[str, float]) -> float | None:
+def _slower(scenario: Scenario, result: SimulationResult, beside: Mapping[str, float]) -> float | None:
     """The time that batches took, over what was expected of them beside the answers that left."""
     started_s, ended_s, expected_s, size = (
         result.batches[name] for name in ("started_s", "ended_s", "expected_s", "size")

@@ -26,8 +26,8 @@ from specbench_kit.studies.bench.conversations import Conversation, Conversation
 from specbench_kit.studies.bench.lanes import MethodLane
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.recording import decision_price
-from specbench_kit.traces.recording import Recorder, slot_length
-from specbench_kit.traces.sharing import Redactor
+from specbench_kit.traces.recording import TraceRecorder, slot_length
+from specbench_kit.traces.redaction import Redactor
 from specbench_kit.traces.trace import TOKEN_IDS, TraceHeader
 from specbench_kit.traces.writing import TraceWriter
 
@@ -64,7 +64,7 @@ def record(
     longest = max(most_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts)
     target, _ = pair.runners(settings.batch_size + 1, longest)
     draft = _draft_runner(pair, slot_length(longest, settings.max_new_tokens, max_draft))
-    recorder = Recorder(target, draft, max_draft)
+    recorder = TraceRecorder(target, draft, max_draft)
     conversations = [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts]
     found = _header(settings, dataset, pair, (target, draft), max_draft)
     header, redactor = replace(found, licence=licence, lacks=() if text else (TOKEN_IDS,)), Redactor()

@@ -16,7 +16,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
-from specbench_kit.serving.acceptance import even_chance
+from specbench_kit.serving.round_sources import even_chance
 from specbench_kit.studies.reproduction.serving import Rows
 
 PLACES = 1000

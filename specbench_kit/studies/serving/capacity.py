@@ -13,16 +13,16 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.metrics import violations
-from specbench_kit.serving.options import Rule
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import in_turn
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation
-from specbench_kit.serving.steadiness import drifts
-from specbench_kit.studies.serving.building import Builder
+from specbench_kit.serving.steady_state import drifts
 from specbench_kit.studies.serving.loads import DEVICES, load_of, loaded, unit
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate
-from specbench_kit.studies.serving.settings import Point, Settings
-from specbench_kit.studies.serving.sweep import guards
+from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
+from specbench_kit.studies.serving.simulation_grid import guards
 
 Fields = dict[str, Any]
 
@@ -39,7 +39,7 @@ HELD = AXES[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class LoadTrial:
     """One load: the violation rate with its interval when the run was stopped, after so many seconds.
 
     `settled`: the interval lay on one side of epsilon; where it did not up to the end, the rate itself decides. A run
@@ -58,11 +58,11 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SeedCapacity:
     """One seed's capacity and the way to it; `bounded` where even the highest load was served."""
 
     load: float
-    trials: tuple[Trial, ...]
+    trials: tuple[LoadTrial, ...]
     bounded: bool = False
 
     @property
@@ -72,17 +72,17 @@ class Found:
         return served == sorted(served, reverse=True)
 
 
-def search(scenario: Scenario, seed: int, rule: Rule) -> Found:
+def search(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
     """Double until the rate is too high, halve the gap, and look beyond it: a rate may fall again with the load."""
-    trials: dict[int, Trial] = {}
+    trials: dict[int, LoadTrial] = {}
 
     def holds(step: int) -> bool:
         if step not in trials:
             trials[step] = attempt(loaded(scenario, step), seed, rule, load_of(scenario, step))
         return trials[step].holds
 
-    def found(step: int, *, bounded: bool = False) -> Found:
-        return Found(load_of(scenario, step), tuple(trials.values()), bounded)
+    def found(step: int, *, bounded: bool = False) -> SeedCapacity:
+        return SeedCapacity(load_of(scenario, step), tuple(trials.values()), bounded)
 
     low, high = 0, min(FIRST_TRY, rule.most)
     while True:
@@ -100,7 +100,7 @@ def search(scenario: Scenario, seed: int, rule: Rule) -> Found:
         high = beyond
 
 
-def attempt(scenario: Scenario, seed: int, rule: Rule, load: float | None = None) -> Trial:
+def attempt(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> LoadTrial:
     """Let one simulation run for longer and longer until the rate's interval lies on one side of epsilon.
 
     The interval has its confidence over all looks together. A run that would be served and drifts goes on for twice
@@ -125,7 +125,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, load: float | None = None
             f"no response of {scenario.devices} devices is due within {scenario.duration_s:g} s: simulate for longer"
         )
     load, holds = scenario.devices if load is None else load, steady and bool(rate <= rule.epsilon)
-    return Trial(load, rate, low, high, len(violated), seconds, settled, holds, steady)
+    return LoadTrial(load, rate, low, high, len(violated), seconds, settled, holds, steady)
 
 
 def interval(violated: NDArray[np.bool_], turns: int, looks: int = len(LOOKS)) -> tuple[float, float, float]:
@@ -155,11 +155,11 @@ def _independent(violated: NDArray[np.bool_], rate: float, turns: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CapacityRow:
     """One series under one SLO: what each seed found, or why nothing can be served."""
 
-    point: Point
-    found: Sequence[Found]
+    point: GridPoint
+    found: Sequence[SeedCapacity]
     refused: str = ""
     unit: str = DEVICES
 
@@ -183,11 +183,13 @@ class Row:
         }
 
 
-def find_all(settings: Settings, rule: Rule, builder: Builder, report: CountCallback) -> list[Row]:
+def find_all(
+    settings: ServingSettings, rule: CapacityRule, builder: ScenarioBuilder, report: CountCallback
+) -> list[CapacityRow]:
     """Every series under every SLO and estimator, seed by seed."""
     points = settings.points()
-    scenarios: dict[Point, Scenario] = {}
-    refused: dict[Point, str] = {}
+    scenarios: dict[GridPoint, Scenario] = {}
+    refused: dict[GridPoint, str] = {}
     for point in points:
         try:
             scenarios[point] = builder.scenario(point)
@@ -197,17 +199,17 @@ def find_all(settings: Settings, rule: Rule, builder: Builder, report: CountCall
         raise SkitError(next(iter(refused.values())))
     seeds = range(settings.seed, settings.seed + settings.seeds)
     runs = [(point, seed) for point in scenarios for seed in seeds]
-    found: Mapping[Point, list[Found]] = {point: [] for point in points}
+    found: Mapping[GridPoint, list[SeedCapacity]] = {point: [] for point in points}
     report(0, len(runs))
     searches = in_turn(search, [(scenarios[point], seed, rule) for point, seed in runs], settings.jobs)
     for done, ((point, _), one) in enumerate(zip(runs, searches, strict=True), 1):
         found[point].append(one)
         report(done, len(runs))
     units = {point: unit(scenario) for point, scenario in scenarios.items()}
-    return [Row(point, found[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points]
+    return [CapacityRow(point, found[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points]
 
 
-def summarise(rows: Sequence[Row], rule: Rule) -> Fields:
+def summarise(rows: Sequence[CapacityRow], rule: CapacityRule) -> Fields:
     """The content of `summary.json`."""
     described = [row.describe() for row in rows]
     return {

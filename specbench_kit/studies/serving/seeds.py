@@ -13,7 +13,7 @@ T_95 = (
 Z_95 = 1.96
 
 
-class Estimate(NamedTuple):
+class SeedEstimate(NamedTuple):
     """Without a second seed there is no interval."""
 
     mean: float
@@ -25,15 +25,15 @@ class Estimate(NamedTuple):
         return self._asdict()
 
 
-def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> Estimate:
+def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> SeedEstimate:
     """Over seeds; the interval is cut where a quantity ends."""
     mean = fmean(values)
     if len(values) < 2:
-        return Estimate(mean)
+        return SeedEstimate(mean)
     freedom = len(values) - 1
     half = (T_95[freedom - 1] if freedom <= len(T_95) else Z_95) * stdev(values) / sqrt(len(values))
     low, high = mean - half, mean + half
-    return Estimate(mean, low if least is None else max(least, low), high if most is None else min(most, high))
+    return SeedEstimate(mean, low if least is None else max(least, low), high if most is None else min(most, high))
 
 
 def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.serving.options import OWN, RECORD, Simulated
+from specbench_kit.serving.acceptance_spec import parse_odds
+from specbench_kit.serving.options import OWN, RECORD, SimulationOptions
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.sources import parse_odds
-from specbench_kit.serving.systems.base import System, systems
+from specbench_kit.serving.systems.base import ServingSystem, systems
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.axes import with_options
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ServingSeries:
     """One system as it is served, beside others; an acceptance of None is the trace that is recorded first."""
 
     label: str
@@ -33,7 +33,7 @@ class Series:
     deployment: str
 
     @property
-    def serves(self) -> System:
+    def serves(self) -> ServingSystem:
         """The system."""
         return systems.get(self.system)
 
@@ -44,10 +44,10 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class GridPoint:
     """One series at one place of the grid."""
 
-    series: Series
+    series: ServingSeries
     devices: int
     slo: str
     slo_scale: float = 1.0
@@ -69,7 +69,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Simulated):
+class ServingSettings(SimulationOptions):
     """Checked when made; `recording` says how the trace is made where one has to be recorded first."""
 
     recording: BenchSettings
@@ -95,7 +95,7 @@ class Settings(Simulated):
         """Whether a trace has to be recorded first."""
         return any(one.acceptance is None for one in self.series())
 
-    def series(self) -> list[Series]:
+    def series(self) -> list[ServingSeries]:
         """Every row of the comparison, checked."""
         names = ("system", "scheduler", "method", "acceptance", "deployment")
         count = max(len(getattr(self, name)) for name in names)
@@ -104,9 +104,9 @@ class Settings(Simulated):
         labels = self.label or _labels([dict(zip(names, row, strict=True)) for row in rows])
         if len(labels) != len(rows) or len(set(labels)) < len(labels):
             raise SkitError(f"{len(rows)} systems need as many different labels: give --label once for each")
-        return [Series(label, *row) for label, row in zip(labels, rows, strict=True)]
+        return [ServingSeries(label, *row) for label, row in zip(labels, rows, strict=True)]
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[GridPoint]:
         """The whole grid, series by series."""
         found = [point for series in self.series() for point in self._points(series)]
         if len(found) > MOST_POINTS:
@@ -119,12 +119,12 @@ class Settings(Simulated):
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
-    def _points(self, series: Series) -> Iterator[Point]:
+    def _points(self, series: ServingSeries) -> Iterator[GridPoint]:
         guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
         for slo, scale, factor, noise, guard_s, devices in product(
             self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.devices
         ):
-            point = Point(series, devices, slo, scale, factor, noise, guard_s)
+            point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
             parse_scheduler(point.scheduler)
             yield point
 

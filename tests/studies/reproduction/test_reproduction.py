@@ -33,7 +33,7 @@ from specbench_kit.studies.reproduction.laws import (
 )
 from specbench_kit.studies.reproduction.moving import moved
 from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS
-from specbench_kit.studies.serving.derived import compute_shares, fewer_violations
+from specbench_kit.studies.serving.derived_rows import compute_shares, fewer_violations
 
 ALL = experiments()
 

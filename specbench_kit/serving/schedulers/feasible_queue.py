@@ -6,18 +6,18 @@ from itertools import count, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.serving.schedulers.base import Growing, by_promise
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.base import BatchBuilder, response_deadline
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_LOOK = 16
 """Of the most useful requests so many are looked at together, then twice as many."""
-Entry = tuple[float, int, Waiting]
+Entry = tuple[float, int, WaitingRound]
 
 
-class Timely:
+class FeasibleQueue:
     """By promise, and as a heap by expected tokens per second that they add; `idle_s` is an empty batch's time.
 
     A request that was taken in one order stays in the other until it is met there, or `tidy` is called.
@@ -28,16 +28,16 @@ class Timely:
         self._order = count()
         self._longest_s = 0.0
         """What any of its requests took alone: nobody due later than that can be late."""
-        self._new: list[Waiting] = []
+        self._new: list[WaitingRound] = []
         self._by_promise, self._promised_s = _objects([]), _promised_s([])
         self._by_use: list[Entry] = []
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[WaitingRound]:
         """By promise."""
         self._sort_in()
         return (one for one in self._by_promise if not one.taken)
 
-    def add(self, requests: Sequence[Waiting]) -> None:
+    def add(self, requests: Sequence[WaitingRound]) -> None:
         """Requests have arrived."""
         self._new += requests
         idle_s, heap = self._idle_s, self._by_use
@@ -45,11 +45,11 @@ class Timely:
             heappush(heap, (-request.expected_tokens / (request.alone_s - idle_s or 1e-12), order, request))
         self._longest_s = max(self._longest_s, max(map(_alone_s, requests), default=0.0))
 
-    def changed(self, request: Waiting) -> None:
+    def changed(self, request: WaitingRound) -> None:
         """A request takes longer than before."""
         self._longest_s = max(self._longest_s, request.alone_s)
 
-    def overdue(self, now_s: float) -> list[Waiting]:
+    def overdue(self, now_s: float) -> list[WaitingRound]:
         """Those that break their promise even if they start now; they leave."""
         end = self._promised_by(now_s + self._longest_s)
         waiting = [one for one in self._by_promise[:end].tolist() if not one.taken]
@@ -57,11 +57,11 @@ class Timely:
         self._replace(end, [one for one in waiting if now_s + one.alone_s <= one.promised_s])
         return late
 
-    def give_critical(self, growing: Growing, now_s: float, guard_s: float) -> bool:
+    def give_critical(self, growing: BatchBuilder, now_s: float, guard_s: float) -> bool:
         """Those whose latest start is `guard_s` ahead go into the batch; whether all of them fitted."""
         pressing_s, all_served = now_s + guard_s, True
         end, seen = self._promised_by(pressing_s + self._longest_s), 0
-        left: list[Waiting] = []
+        left: list[WaitingRound] = []
         while all_served and seen < end:
             part = self._by_promise[seen : min(end, seen + max(growing.places, FIRST_LOOK))].tolist()
             critical = [one for one in part if not one.taken and one.promised_s - one.alone_s <= pressing_s]
@@ -72,11 +72,11 @@ class Timely:
         self._replace(seen, left)
         return all_served
 
-    def give_useful(self, growing: Growing, now_s: float) -> None:
+    def give_useful(self, growing: BatchBuilder, now_s: float) -> None:
         """The most useful go into the batch, up to the first that does not fit."""
         looked_at = FIRST_LOOK
         while best := self._pop(min(looked_at, growing.places), now_s):
-            served = _give(growing, [request for _, _, request in best], now_s, Growing.take)
+            served = _give(growing, [request for _, _, request in best], now_s, BatchBuilder.take)
             for entry in best[served:]:
                 heappush(self._by_use, entry)
             if served < len(best):
@@ -108,7 +108,7 @@ class Timely:
         self._sort_in()
         return int(self._promised_s.searchsorted(until_s, side="right"))
 
-    def _replace(self, first: int, left: Sequence[Waiting]) -> None:
+    def _replace(self, first: int, left: Sequence[WaitingRound]) -> None:
         """Of so many that come first, only these are left."""
         if len(left) < first:
             self._by_promise = _joined(_objects(left), self._by_promise[first:])
@@ -128,16 +128,16 @@ _alone_s = attrgetter("alone_s")
 
 
 # Whoever lists schedulers imports this file, and numpy only with the first queue.
-def _objects(requests: Sequence[Waiting]) -> "NDArray[Any]":
+def _objects(requests: Sequence[WaitingRound]) -> "NDArray[Any]":
     import numpy as np
 
     return np.fromiter(requests, dtype=object, count=len(requests))
 
 
-def _promised_s(requests: Sequence[Waiting]) -> "NDArray[Any]":
+def _promised_s(requests: Sequence[WaitingRound]) -> "NDArray[Any]":
     import numpy as np
 
-    return np.fromiter(map(by_promise, requests), dtype=np.float64, count=len(requests))
+    return np.fromiter(map(response_deadline, requests), dtype=np.float64, count=len(requests))
 
 
 def _joined(first: "NDArray[Any]", second: "NDArray[Any]") -> "NDArray[Any]":
@@ -147,7 +147,10 @@ def _joined(first: "NDArray[Any]", second: "NDArray[Any]") -> "NDArray[Any]":
 
 
 def _give(
-    growing: Growing, requests: Sequence[Waiting], now_s: float, takes: Callable[[Growing, Waiting, float], bool]
+    growing: BatchBuilder,
+    requests: Sequence[WaitingRound],
+    now_s: float,
+    takes: Callable[[BatchBuilder, WaitingRound, float], bool],
 ) -> int:
     """Into the batch, up to the first that it does not take; how many."""
     served = requests
@@ -158,7 +161,7 @@ def _give(
     return len(served)
 
 
-def _takes(growing: Growing, request: Waiting, now_s: float) -> bool:
+def _takes(growing: BatchBuilder, request: WaitingRound, now_s: float) -> bool:
     """Whether the batch took it in; one that is late by now holds nobody to its promise."""
     if now_s + request.alone_s <= request.promised_s:
         return growing.take(request, now_s)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.counter_rng import Floats, Integers
 
 GRID = 512
 """Values of a chance that are told apart."""
 
 
-class Surety:
+class ConfidenceModel:
     """Chances of drafted tokens, by place in the draft, around the rate of that place.
 
     Beta-distributed with so much `spread`: 0 gives every token the same chance, towards 1 all are sure, rightly or

@@ -5,13 +5,13 @@ from math import inf
 import numpy as np
 
 from specbench_kit.deployments.base import TOKEN_BYTES
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.counter_rng import Floats, Integers
 from specbench_kit.serving.fleet import GOLDEN, Fleet
 from specbench_kit.serving.network import Network
-from specbench_kit.serving.planned import Planned
+from specbench_kit.serving.round_rows import RoundRows
 
 
-class Crossings:
+class LinkDelays:
     """When messages of one simulation arrive; `planned` times are those of the links alone, at their means."""
 
     def __init__(self, network: Network, fleet: Fleet, *, on_edge: bool) -> None:
@@ -21,7 +21,7 @@ class Crossings:
         self._begins_s = np.arange(count) * GOLDEN % 1 * network.trace.lasts_s if network.trace else np.zeros(count)
         self._uplink = SharedUplink(count)
 
-    def up(self, devices: Integers, planned: Planned, sent_s: Floats) -> tuple[Integers, Floats]:
+    def up(self, devices: Integers, planned: RoundRows, sent_s: Floats) -> tuple[Integers, Floats]:
         """Devices whose messages arrive at other times than was thought, these ones' among them, and those times."""
         begins = planned["begins"] > 0
         drafted = planned["submitted"] * self._on_edge
@@ -36,7 +36,7 @@ class Crossings:
         queued = self._uplink.send(devices[crosses], arrives_s[crosses], takes_s)
         return np.concatenate([there[0], queued[0]]), np.concatenate([there[1], queued[1]])
 
-    def late_down_s(self, devices: Integers, planned: Planned, ended_s: float | Floats) -> Floats:
+    def late_down_s(self, devices: Integers, planned: RoundRows, ended_s: float | Floats) -> Floats:
         """How much later than planned answers arrive, which leave in the order of their batch."""
         crosses = (planned["ends"] > 0) | (planned["begins"] > 0) | self._on_edge
         size = (planned["accepted"] + 1) * TOKEN_BYTES

@@ -34,7 +34,7 @@ def beyond_answer(tokens: int) -> SkitError:
     )
 
 
-class Lengths(NamedTuple):
+class ChainLengths(NamedTuple):
     """What a round from each offset drafts, sends and gets accepted: shapes [offsets]."""
 
     drafted: list[int]
@@ -70,7 +70,9 @@ def _go_through(record: RequestRecord, beside: Alone) -> None:
     record.colocated_s, record.colocated_draft_s = beside.now_s - began_s, beside.drafting_s
 
 
-def _walk(trace: RequestTrace, max_draft: int, lengths: Lengths, clock: Alone, began_s: float) -> Iterator[RoundRecord]:
+def _walk(
+    trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: Alone, began_s: float
+) -> Iterator[RoundRecord]:
     """From round to round, each of which begins where the one before has ended."""
     offset, end, known = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
     while offset < end:
@@ -100,7 +102,7 @@ def _walk(trace: RequestTrace, max_draft: int, lengths: Lengths, clock: Alone, b
         offset += committed
 
 
-def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> Lengths:
+def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> ChainLengths:
     """Of a draft that ends where the rule says so, or the context."""
     offsets = np.arange(len(trace.output_ids))
     room = header.holds(trace) - len(trace.prompt_ids) - offsets - 1
@@ -118,7 +120,7 @@ def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> Length
         if rule.chances is not None:
             expected = _expected(rule.chances(chains), submitted)
     accepted = np.minimum(right.cumprod(axis=1).sum(axis=1), submitted)
-    return Lengths(drafted.tolist(), submitted.tolist(), accepted.tolist(), expected)
+    return ChainLengths(drafted.tolist(), submitted.tolist(), accepted.tolist(), expected)
 
 
 def _expected(chances: NDArray[np.float64], submitted: Integers) -> list[float | None]:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scenes import scenario
 from test_metrics import response, result
-from test_order_and_room import asked, clients, waiting
+from test_order_and_capacity import asked, clients, waiting
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.metrics import figures, violations
-from specbench_kit.serving.schedulers.base import Limits, parse_scheduler
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.base import BatchLimits, parse_scheduler
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_options_at_their_bounds_are_taken(spec: str) -> None:
 
 def test_prompts_fill_a_batch_and_memory_to_the_last_token() -> None:
     prompts = [waiting(n, 5, 0) for n in range(3)]
-    assert clients(asked("prefill-first:prompt_tokens=10", prompts, Limits(9))) == [0, 1]
-    assert clients(asked("prefill-first:prompt_tokens=9", prompts, Limits(9))) == [0]
-    assert clients(asked("prefill-first:prompt_tokens=4", prompts, Limits(9))) == [0]
-    assert clients(asked("prefill-first", prompts, Limits(9, 10))) == [0, 1]
+    assert clients(asked("prefill-first:prompt_tokens=10", prompts, BatchLimits(9))) == [0, 1]
+    assert clients(asked("prefill-first:prompt_tokens=9", prompts, BatchLimits(9))) == [0]
+    assert clients(asked("prefill-first:prompt_tokens=4", prompts, BatchLimits(9))) == [0]
+    assert clients(asked("prefill-first", prompts, BatchLimits(9, 10))) == [0, 1]
 
 
 def test_the_best_batch_takes_late_requests_into_its_room() -> None:
     """At 0.5 s a request that takes 110 ms and is due at 0.6 s is late: it comes along, behind the one in time."""
-    late = Waiting(0, 1, 0, 0.0, 0.6, 1.0, 0.6)
-    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], Limits(9))) == [1, 0]
-    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], Limits(1))) == [1]
+    late = WaitingRound(0, 1, 0, 0.0, 0.6, 1.0, 0.6)
+    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], BatchLimits(9))) == [1, 0]
+    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], BatchLimits(1))) == [1]
 
 
 def test_an_answer_at_its_deadline_is_in_time() -> None:

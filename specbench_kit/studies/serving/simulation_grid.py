@@ -11,15 +11,15 @@ from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.metrics import figures
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.parallel import in_turn, measured
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.studies.serving.building import Builder
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
-from specbench_kit.studies.serving.settings import Point, Settings
+from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 
 Fields = dict[str, Any]
-Observed = tuple[Fields, Result | None]
-Sink = Callable[[Point, int, Result], None]
+Observed = tuple[Fields, SimulationResult | None]
+Sink = Callable[[GridPoint, int, SimulationResult], None]
 
 FLAT = (
     "violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate", "throughput", "goodput",
@@ -31,10 +31,10 @@ KNEE_RISE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GridRow:
     """One point: its figures over seeds, and those of each seed."""
 
-    point: Point
+    point: GridPoint
     figures: Fields
     by_seed: Sequence[Fields]
 
@@ -45,19 +45,19 @@ class Row:
 
 
 def simulate_grid(
-    settings: Settings,
-    builder: Builder,
-    keeps: Callable[[Point, int], bool],
+    settings: ServingSettings,
+    builder: ScenarioBuilder,
+    keeps: Callable[[GridPoint, int], bool],
     sink: Sink,
     report: CountCallback,
-) -> list[Row]:
+) -> list[GridRow]:
     """A row per point; where `keeps` says so of a point and a seed, `sink` is given all that happened."""
     points = settings.points()
     seeds = range(settings.seed, settings.seed + settings.seeds)
     runs = [(point, seed) for point in points for seed in seeds]
     scenarios = {point: builder.scenario(point) for point in points}
     work = [(scenarios[one], seed, partial(_observe, settings.objective, keeps(one, seed))) for one, seed in runs]
-    found: dict[Point, list[Fields]] = {point: [] for point in points}
+    found: dict[GridPoint, list[Fields]] = {point: [] for point in points}
     report(0, len(runs))
     for done, ((point, seed), observed) in enumerate(zip(runs, _observed(work, settings.jobs), strict=True), 1):
         seen, result = observed
@@ -65,18 +65,18 @@ def simulate_grid(
         if result is not None:
             sink(point, seed, result)
         report(done, len(runs))
-    return [Row(point, over_seeds(one), one) for point, one in found.items()]
+    return [GridRow(point, over_seeds(one), one) for point, one in found.items()]
 
 
 def _observed(work: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Observed]:
     return in_turn(measured, work, jobs)
 
 
-def _observe(objective: Objective, keeps: bool, scenario: Scenario, result: Result) -> Observed:
+def _observe(objective: Objective, keeps: bool, scenario: Scenario, result: SimulationResult) -> Observed:
     return figures(scenario, result, objective), result if keeps else None
 
 
-def summarise(rows: Sequence[Row]) -> Fields:
+def summarise(rows: Sequence[GridRow]) -> Fields:
     """The content of `summary.json`."""
     flat = [{"series": row.point.series.label, **row.point.values(), "figures": row.figures} for row in rows]
     return {
@@ -124,7 +124,7 @@ def _as_good(row: Fields, right: Fields, metric: str, smaller_is_better: bool) -
     return bool(ours["mean"] >= bound)
 
 
-def _against_first(rows: Sequence[Row]) -> list[Fields]:
+def _against_first(rows: Sequence[GridRow]) -> list[Fields]:
     """Every other series against the first at the same place, seed by seed."""
     first = {row.key: row for row in rows if row.point.series == rows[0].point.series}
     return [
@@ -139,7 +139,7 @@ def _against_first(rows: Sequence[Row]) -> list[Fields]:
     ]
 
 
-def _paired(row: Row, first: Row) -> Fields:
+def _paired(row: GridRow, first: GridRow) -> Fields:
     pairs = [(one["overall"], other["overall"]) for one, other in zip(row.by_seed, first.by_seed, strict=True)]
     ratios = [ours["throughput"] / theirs["throughput"] for ours, theirs in pairs if theirs["throughput"]]
     rates = [(ours["violation_rate"], theirs["violation_rate"]) for ours, theirs in pairs]

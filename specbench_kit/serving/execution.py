@@ -7,8 +7,8 @@ from typing import Protocol
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.specedge import calibrated_depth
-from specbench_kit.serving.chances import Integers
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.counter_rng import Integers
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 Parts = Mapping[int, int]
 Drafts = Callable[[Sequence[int]], list[tuple[int, int]]]
@@ -41,23 +41,23 @@ class DraftTime:
         return self._latency.seconds(((prompt - 1, 0),)) if prompt > 1 else 0.0
 
 
-class Execution(Protocol):
+class BatchExecution(Protocol):
     """What the server does with a batch."""
 
-    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, Drafted]:
+    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
         """Its seconds, and where the server drafts, how many tokens it sent on for each request.
 
         Of clients in `parts` only so many tokens are computed.
         """
 
 
-class Verification:
+class VerificationOnly:
     """The target's forward over tokens that were drafted elsewhere; without a drafter, `drafted` is 0."""
 
     def __init__(self, deployment: Deployment, drafted: int | None) -> None:
         self._pass_s, self._partly_s, self._drafted = deployment.verifier.pass_s, deployment.verifier.of_sums, drafted
 
-    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, Drafted]:
+    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
         """One forward over all rows."""
         rows = [(one.new, one.cached) for one in batch] if not parts else rows_of(batch, parts)
         if self._drafted == 0:
@@ -65,7 +65,7 @@ class Verification:
         return self._pass_s(rows), self._drafted
 
 
-class AsDrafted:
+class RecordedDrafting:
     """Drafts for the whole batch, each request as far as its round says and to `longest` tokens at most.
 
     Prompts are read by both models, and not drafted for.
@@ -76,7 +76,7 @@ class AsDrafted:
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._drafts, self._longest = drafts, longest
 
-    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, Drafted]:
+    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
         """A draft forward after the other, each for those that go on, and one verification."""
         rows = rows_of(batch, parts)
         if parts or any(not cached for _, cached in rows):
@@ -90,7 +90,7 @@ class AsDrafted:
         return seconds + self._verify_s(sent), max(submitted for _, submitted in drafts)
 
 
-def rows_of(batch: Sequence[Waiting], parts: Parts) -> list[Row]:
+def rows_of(batch: Sequence[WaitingRound], parts: Parts) -> list[Row]:
     """New and cached tokens of each request."""
     return [(parts.get(one.client, one.new), one.cached) for one in batch]
 

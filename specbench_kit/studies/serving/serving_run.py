@@ -13,15 +13,15 @@ from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving.events import timeline, write_events
-from specbench_kit.serving.options import Rule
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import backend
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.recording.trace import record
-from specbench_kit.studies.serving import capacity, sweep
-from specbench_kit.studies.serving.building import Builder
-from specbench_kit.studies.serving.derived import derived
+from specbench_kit.studies.serving import capacity, simulation_grid
+from specbench_kit.studies.serving.derived_rows import derived
 from specbench_kit.studies.serving.presets.base import describe as describe_preset
-from specbench_kit.studies.serving.settings import Point, Series, Settings
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
+from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.trace import TraceFile
 
 Fields = dict[str, Any]
@@ -29,7 +29,7 @@ Window = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ServingOutcome:
     """What a run leaves: its folder, what was run, and its numbers."""
 
     folder: Path
@@ -38,7 +38,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NamedPreset:
     """A preset by its name."""
 
     name: str
@@ -46,53 +46,53 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ServingRun:
     """What both commands share. `dataset` is recorded where a series names no other acceptance."""
 
-    settings: Settings
+    settings: ServingSettings
     dataset: LoadedDataset | None = None
-    chosen: Chosen | None = None
+    chosen: NamedPreset | None = None
     report: ProgressCallback
 
-    def simulate(self, events: bool = False, window: Window | None = None) -> Outcome:
+    def simulate(self, events: bool = False, window: Window | None = None) -> ServingOutcome:
         """A grid of simulations, with event logs and timelines where they are asked for."""
         folder, builder = self._begin("simulate", {"events": events, "window": window})
         first = self.settings.seed
         shown = {series: point for point in reversed(self.settings.points()) for series in [point.series]}
 
-        def keeps(point: Point, seed: int) -> bool:
+        def keeps(point: GridPoint, seed: int) -> bool:
             return events or (window is not None and seed == first and shown[point.series] == point)
 
-        def sink(point: Point, seed: int, result: Result) -> None:
+        def sink(point: GridPoint, seed: int, result: SimulationResult) -> None:
             if events:
                 write_events(folder / "events", _file_name(point, seed, self.settings), result)
             if window is not None and seed == first and shown[point.series] == point:
                 _write_timeline(folder, point, result, window)
 
         with backend(self.settings.backend):
-            rows = sweep.simulate_grid(self.settings, builder, keeps, sink, self._told("simulating"))
-        return self._finish("simulate", folder, builder, sweep.summarise(rows))
+            rows = simulation_grid.simulate_grid(self.settings, builder, keeps, sink, self._told("simulating"))
+        return self._finish("simulate", folder, builder, simulation_grid.summarise(rows))
 
-    def capacity(self, rule: Rule) -> Outcome:
+    def capacity(self, rule: CapacityRule) -> ServingOutcome:
         """The most devices of every series under every SLO."""
         folder, builder = self._begin("capacity", asdict(rule))
         with backend(self.settings.backend):
             rows = capacity.find_all(self.settings, rule, builder, self._told("searching"))
         return self._finish("capacity", folder, builder, capacity.summarise(rows, rule))
 
-    def _begin(self, command: str, more: Fields) -> tuple[Path, Builder]:
+    def _begin(self, command: str, more: Fields) -> tuple[Path, ScenarioBuilder]:
         series = self.settings.series()
         subject = self.chosen.name if self.chosen else "-".join(dict.fromkeys(one.system for one in series))
         digest = self.dataset.digest if self.dataset else None
         defining = {**self.settings.described(), **more, "digest": digest}
         folder = unused_folder(self.settings.out, command, subject, defining)
-        builder = Builder(self.settings)
+        builder = ScenarioBuilder(self.settings)
         if self.dataset is not None:
             self._rehearse(builder, command)
-            builder = Builder(self.settings, self._record(self.dataset, folder / "trace.parquet"))
+            builder = ScenarioBuilder(self.settings, self._record(self.dataset, folder / "trace.parquet"))
         return folder, builder
 
-    def _rehearse(self, builder: Builder, command: str) -> None:
+    def _rehearse(self, builder: ScenarioBuilder, command: str) -> None:
         """What is wrong besides the recording is told before it; a capacity may be none."""
         for series in self.settings.series():
             builder.source(series)
@@ -107,7 +107,7 @@ class Run:
     def _told(self, step: str) -> CountCallback:
         return lambda done, planned: self.report(step, done, planned)
 
-    def _finish(self, command: str, folder: Path, builder: Builder, summary: Fields) -> Outcome:
+    def _finish(self, command: str, folder: Path, builder: ScenarioBuilder, summary: Fields) -> ServingOutcome:
         from specbench_kit.reports.serving.document import write_reports
 
         if self.chosen:
@@ -116,13 +116,13 @@ class Run:
             summary["published"] = beside(self.chosen.preset, compared)
         run = self._describe(command, builder)
         if command == "simulate":
-            write_text(folder / "simulate.csv", sweep.to_csv(summary["rows"]))
+            write_text(folder / "simulate.csv", simulation_grid.to_csv(summary["rows"]))
         write_text(folder / "run.json", to_json(run))
         write_text(folder / "summary.json", to_json(summary))
         write_reports(folder, run, summary)
-        return Outcome(folder, run, summary)
+        return ServingOutcome(folder, run, summary)
 
-    def _describe(self, command: str, builder: Builder) -> Fields:
+    def _describe(self, command: str, builder: ScenarioBuilder) -> Fields:
         """The content of `run.json`; `deployment` is that of the first series."""
         series = self.settings.series()
         recorded = builder.trace.header.run if builder.trace else {}
@@ -140,7 +140,7 @@ class Run:
         }
 
 
-def _describe_series(series: Series, builder: Builder) -> Fields:
+def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> Fields:
     typical, (memory, origin) = builder.source(series).typical, builder.memory(series)
     system = series.serves
     kv = {"tokens": _finite(memory.tokens), "context": _finite(memory.context), "origin": origin}
@@ -163,14 +163,14 @@ def _finite(value: float) -> float | None:
     return None if value == float("inf") else value
 
 
-def _file_name(point: Point, seed: int, settings: Settings) -> str:
+def _file_name(point: GridPoint, seed: int, settings: ServingSettings) -> str:
     """The series, and its place on the axes that take several values."""
     several = [axis for axis in AXES if len(getattr(settings, axis)) > 1]
     places = [f"{axis}-{value}" for axis, value in point.values().items() if axis in several]
     return slug("-".join([point.series.label, *places, f"seed-{seed}"]))
 
 
-def _write_timeline(folder: Path, point: Point, result: Result, window: Window) -> None:
+def _write_timeline(folder: Path, point: GridPoint, result: SimulationResult, window: Window) -> None:
     import json
 
     from specbench_kit.reports.timeline.timeline import chrome_trace

@@ -9,15 +9,15 @@ from typing import Self
 import numpy as np
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.arrivals import Arrivals, Asks
-from specbench_kit.serving.chances import Floats, Integers
+from specbench_kit.serving.arrivals import ArrivalProcess, NextRequests
+from specbench_kit.serving.counter_rng import Floats, Integers
 
 POINTS = 256
 """Of a wave, between which its rate is taken as constant."""
 
 
 @dataclass(frozen=True)
-class Varying(Arrivals):
+class VaryingRate(ArrivalProcess):
     """Random arrivals, `rate_per_s` over all devices at a mean; their rate goes through one cycle over and over."""
 
     rate_per_s: float
@@ -29,12 +29,12 @@ class Varying(Arrivals):
     def cycle(self) -> tuple[Floats, Floats]:
         """Seconds [n + 1] from 0 on, and the rate [n] between each two of them, of any mean."""
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> Asks:
+    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
         """As many arrivals are expected between two of a device as between two that come at a constant rate."""
         seconds, passed = self._passed
         expected = _through(before_s, seconds, passed) - np.log1p(-chance) * of / self.rate_per_s
         unknown = np.zeros_like(devices)
-        return Asks(_through(expected, passed, seconds), np.full(len(devices), -np.inf), unknown, unknown)
+        return NextRequests(_through(expected, passed, seconds), np.full(len(devices), -np.inf), unknown, unknown)
 
     def at_rate(self, rate_per_s: float) -> Self:
         return replace(self, rate_per_s=rate_per_s)
@@ -48,14 +48,14 @@ class Varying(Arrivals):
 
 
 @dataclass(frozen=True)
-class Waves(Varying):
+class Waves(VaryingRate):
     """The rate swings by the share `swing` around its mean, once in `period_s`."""
 
     period_s: float = 120.0
     swing: float = 0.8
 
     def __post_init__(self) -> None:
-        Varying.__post_init__(self)
+        VaryingRate.__post_init__(self)
         require(self.period_s > 0, f"the period must be above 0 seconds, not {self.period_s:g}")
         require(0 <= self.swing <= 1, f"swing is a share from 0 to 1, not {self.swing:g}")
 
@@ -65,7 +65,7 @@ class Waves(Varying):
 
 
 @dataclass(frozen=True)
-class Levels(Varying):
+class Levels(VaryingRate):
     """The rate is drawn anew after every `span_s`, log-normal with a variation of `cv`; `spans` levels in turn."""
 
     span_s: float = 60.0
@@ -74,7 +74,7 @@ class Levels(Varying):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        Varying.__post_init__(self)
+        VaryingRate.__post_init__(self)
         require(self.span_s > 0, f"a level must last more than 0 seconds, not {self.span_s:g}")
         require(self.cv >= 0, f"cv must not be negative, but is {self.cv:g}")
         require(self.spans >= 1, f"there must be at least 1 level, not {self.spans}")

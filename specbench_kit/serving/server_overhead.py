@@ -9,7 +9,7 @@ import numpy as np
 from specbench_kit.serving.network import Network
 
 
-class Host:
+class ServerOverhead:
     """The processor of one simulation; the verification's own seconds are the deployment's."""
 
     def __init__(self, network: Network, verify_cv: float, seed: int) -> None:

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.varying import Levels, Varying, Waves
-from specbench_kit.studies.serving.building import parse_arrivals
+from specbench_kit.serving.varying_arrivals import Levels, VaryingRate, Waves
+from specbench_kit.studies.serving.scenario_builder import parse_arrivals
 
 DEVICES = 4
 CHANGING = [Waves(8.0, period_s=50.0, swing=0.9), Levels(8.0, span_s=10.0, cv=1.5, spans=5, seed=3)]
 
 
-def arrivals(of: Varying, each: int) -> np.ndarray:
+def arrivals(of: VaryingRate, each: int) -> np.ndarray:
     """Times [each, devices], by one random number for each."""
     random, at_s = np.random.default_rng(1), np.zeros(DEVICES)
     found = []
@@ -22,7 +22,7 @@ def arrivals(of: Varying, each: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("changing", CHANGING)
-def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: Varying) -> None:
+def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: VaryingRate) -> None:
     seconds, rates = changing.cycle()
     at_s = np.sort(arrivals(changing, 4000).ravel())
     at_s = at_s[at_s < 40 * seconds[-1]]

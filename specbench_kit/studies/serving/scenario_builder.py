@@ -18,19 +18,19 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.acceptance import Acceptance, iid
-from specbench_kit.serving.arrivals import Arrivals, ClosedLoop, Poisson, read_arrivals
-from specbench_kit.serving.fleet import Kind, parse_fleet
+from specbench_kit.serving.acceptance_spec import acceptance, of_trace, require_traceable
+from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.link_trace import read_link_trace
 from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
 from specbench_kit.serving.network import Network
+from specbench_kit.serving.round_sources import RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
 from specbench_kit.serving.slo import SloMix, parse_slo
-from specbench_kit.serving.sources import acceptance, of_trace, require_traceable
-from specbench_kit.serving.varying import Levels, Waves
-from specbench_kit.studies.serving.settings import Point, Series, Settings
+from specbench_kit.serving.varying_arrivals import Levels, Waves
+from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.trace import TraceFile
 
 UNKNOWN = PairHashes("", "")
@@ -40,14 +40,14 @@ RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson, "waves": 
 
 
 @dataclass
-class Builder:
+class ScenarioBuilder:
     """Makes the scenarios of one run; `trace` is what was recorded for it, where that is done."""
 
-    settings: Settings
+    settings: ServingSettings
     trace: TraceFile | None = None
-    _sources: dict[tuple[str, str | None, str], Acceptance] = field(default_factory=dict)
+    _sources: dict[tuple[str, str | None, str], RoundSource] = field(default_factory=dict)
     _definitions: dict[str, Definition] = field(default_factory=dict)
-    _arrivals: Arrivals | None = None
+    _arrivals: ArrivalProcess | None = None
 
     @cached_property
     def network(self) -> Network:
@@ -58,7 +58,7 @@ class Builder:
         host = settings.frame_s, settings.turn_s, settings.turn_answer_s, settings.answer_s
         return Network(trace, shared, *host)
 
-    def scenario(self, point: Point) -> Scenario:
+    def scenario(self, point: GridPoint) -> Scenario:
         """What is simulated at a point."""
         settings, series = self.settings, point.series
         method = parse_method(series.method)
@@ -85,14 +85,14 @@ class Builder:
             verify_cv=settings.verify_cv,
         )
 
-    def deployment(self, series: Series) -> Deployment:
+    def deployment(self, series: ServingSeries) -> Deployment:
         """With the fields that were set, and its link as the network has it."""
         return self._linked(self._definition(series).build())
 
     def _linked(self, deployment: Deployment) -> Deployment:
         return replace(deployment, link=self.network.link(deployment.link))
 
-    def _drafts_by(self, method: Method, point: Point) -> Method | None:
+    def _drafts_by(self, method: Method, point: GridPoint) -> Method | None:
         """The method made ready for a server, where it decides by the whole batch; no round outlasts a token's time."""
         if not method.batch_aware:
             return None
@@ -100,7 +100,7 @@ class Builder:
         place = environment(UNKNOWN, self.deployment(point.series))
         return method.prepare(replace(place, round_s=slowest_s))
 
-    def source(self, series: Series) -> Acceptance:
+    def source(self, series: ServingSeries) -> RoundSource:
         """Its rounds."""
         key = series.method, series.acceptance, series.deployment
         if key not in self._sources:
@@ -114,22 +114,22 @@ class Builder:
                 self._sources[key] = NOTHING_RECORDED
         return self._sources[key]
 
-    def _fleet(self, series: Series) -> tuple[Kind, ...]:
+    def _fleet(self, series: ServingSeries) -> tuple[DeviceKind, ...]:
         """The kinds of devices that the settings name; those without odds of their own have the series'."""
         kinds = []
         for name, share, odds in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
             deployment = self._linked(find(name).build())
             source = acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
-            kinds.append(Kind(name, share, deployment, source))
+            kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 
-    def arrivals(self) -> Arrivals:
+    def arrivals(self) -> ArrivalProcess:
         """The closed loop, random ones, or those of a file."""
         if self._arrivals is None:
             self._arrivals = parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
         return self._arrivals
 
-    def memory(self, series: Series) -> tuple[KvCapacity, str]:
+    def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Room for KV, and in words where that comes from."""
         text = self.settings.kv_tokens
         profile = server_profile(self._definition(series))
@@ -147,14 +147,14 @@ class Builder:
             return UNLIMITED, f"unlimited: {roofline}"
         return capacity(profile), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
 
-    def _definition(self, series: Series) -> Definition:
+    def _definition(self, series: ServingSeries) -> Definition:
         name = series.deployment
         if name not in self._definitions:
             values = dict(map(parse_field, self.settings.replaced))
             self._definitions[name] = find(name).replace(values)
         return self._definitions[name]
 
-    def _estimator(self, point: Point) -> EstimatorError:
+    def _estimator(self, point: GridPoint) -> EstimatorError:
         name, model = self.settings.estimator_profile, None
         if name is not None:
             served = server_profile(self._definition(point.series))
@@ -167,13 +167,13 @@ class Builder:
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
 
 
-def parse_arrivals(text: str, scale: float) -> Arrivals:
+def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
     """`closed:think_s=5`, `poisson:rate_per_s=2`, rates that change over time, or a file."""
     name, _, tail = text.partition(":")
     if name in RANDOM:
         if scale != 1:
             raise SkitError("--arrivals-scale is for the arrivals of a file")
-        made: Arrivals = from_options(name, RANDOM[name], tail)
+        made: ArrivalProcess = from_options(name, RANDOM[name], tail)
         return made
     path = Path(text).expanduser()
     if not path.exists():

@@ -8,13 +8,13 @@ from test_schedulers import PLAIN, asked, clients, waiting
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
-from specbench_kit.serving.schedulers.base import Growing, Limits
+from specbench_kit.serving.schedulers.base import BatchBuilder, BatchLimits
 from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError, of_another_device
-from specbench_kit.serving.schedulers.timely import Timely
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.feasible_queue import FeasibleQueue
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 
-def judged(*requests: Waiting, error: EstimatorError | None = None) -> Estimator:
+def judged(*requests: WaitingRound, error: EstimatorError | None = None) -> Estimator:
     estimator = Estimator(PLAIN, error or EstimatorError())
     estimator.judge(*requests)
     return estimator
@@ -23,7 +23,7 @@ def judged(*requests: Waiting, error: EstimatorError | None = None) -> Estimator
 @pytest.mark.parametrize(("kv_tokens", "fits"), [(210, True), (209, False)])
 def test_all_at_once_they_take_new_and_cached_tokens_of_the_memory(kv_tokens: float, fits: bool) -> None:
     pair = [waiting(0, 9.0), waiting(1, 9.0)]
-    growing = Growing(judged(*pair), Limits(8, kv_tokens))
+    growing = BatchBuilder(judged(*pair), BatchLimits(8, kv_tokens))
     assert growing.take_all(pair, 0.5) is fits
     assert growing.requests == (pair if fits else [])
     assert growing.seconds == pytest.approx(0.2 if fits else 0.1)
@@ -34,9 +34,9 @@ def test_all_at_once_they_take_new_and_cached_tokens_of_the_memory(kv_tokens: fl
 def test_all_at_once_they_have_to_be_in_time_together(due_s: float, fits: bool) -> None:
     """100 ms, and 50 ms for each of two."""
     pair = [waiting(0, 9.0), waiting(1, due_s)]
-    assert Growing(judged(*pair), Limits(8)).take_all(pair, 0.5) is fits
+    assert BatchBuilder(judged(*pair), BatchLimits(8)).take_all(pair, 0.5) is fits
     first, second = waiting(0, due_s), waiting(1, 9.0)
-    growing = Growing(judged(first, second), Limits(8))
+    growing = BatchBuilder(judged(first, second), BatchLimits(8))
     assert growing.take_all([first], 0.5)
     assert growing.take_all([second], 0.5) is fits
 
@@ -51,7 +51,7 @@ def test_critical_requests_that_are_late_by_now_bind_nobody() -> None:
     """A queue sorted by promise: the first two are late, the third due in 260 ms."""
     late, later, urgent = waiting(0, 0.50), waiting(1, 0.51), waiting(2, 0.76)
     requests = [late, later, urgent]
-    timely, growing = Timely(0.1), Growing(judged(*requests), Limits(8))
+    timely, growing = FeasibleQueue(0.1), BatchBuilder(judged(*requests), BatchLimits(8))
     timely.add(requests)
     assert timely.give_critical(growing, 0.5, 0.5)
     assert growing.requests == requests
@@ -60,7 +60,7 @@ def test_critical_requests_that_are_late_by_now_bind_nobody() -> None:
 
 def test_a_late_request_for_which_those_in_time_cannot_wait_ends_the_critical_ones() -> None:
     urgent, late = waiting(1, 0.66), waiting(0, 0.64)
-    growing, timely = Growing(judged(urgent, late), Limits(8)), Timely(0.1)
+    growing, timely = BatchBuilder(judged(urgent, late), BatchLimits(8)), FeasibleQueue(0.1)
     assert growing.take(urgent, 0.5)
     urgent.taken = True
     timely.add([late])
@@ -72,7 +72,7 @@ def test_a_late_request_for_which_those_in_time_cannot_wait_ends_the_critical_on
 def test_those_that_are_not_critical_stay_in_order_over_several_looks() -> None:
     """Sixteen are looked at in one go; the first is critical, and the 21st, for which the first has no time."""
     requests = [waiting(0, 0.69), *(waiting(n, 3.0 + n / 100, new=255 if n == 20 else 5) for n in range(1, 40))]
-    growing, timely = Growing(judged(*requests), Limits(8)), Timely(0.1)
+    growing, timely = BatchBuilder(judged(*requests), BatchLimits(8)), FeasibleQueue(0.1)
     timely.add(requests)
     assert not timely.give_critical(growing, 0.5, 0.1)
     assert growing.requests == requests[:1]
@@ -84,21 +84,21 @@ def test_those_that_are_not_critical_stay_in_order_over_several_looks() -> None:
 def test_tidied_orders_hold_those_that_wait_and_no_others() -> None:
     requests = [waiting(n, 9.0 + n) for n in range(100)]
     judged(*requests)
-    timely = Timely(0.1)
+    timely = FeasibleQueue(0.1)
     timely.add(requests)
     timely.overdue(0.5)
     for request in requests[:90]:
         request.taken = True
     timely.tidy(10)
     assert list(timely) == requests[90:]
-    growing = Growing(judged(*requests), Limits(64))
+    growing = BatchBuilder(judged(*requests), BatchLimits(64))
     timely.give_useful(growing, 0.5)
     assert growing.requests == requests[90:]
 
 
 @pytest.mark.parametrize("spec", ["wisp-promise", "wisp-paper:late_lane=true", "knapsack", "edf", "fcfs"])
 def test_a_queue_is_as_long_as_what_it_has_not_handed_out(spec: str) -> None:
-    queue = asked(spec, [waiting(n, 9.0 + n) for n in range(7)], limits=Limits(3))
+    queue = asked(spec, [waiting(n, 9.0 + n) for n in range(7)], limits=BatchLimits(3))
     lengths = [len(queue)]
     while queue:
         queue.next_batch(0.5)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from specbench_kit.traces.acceptance import UNNAMED
-from specbench_kit.traces.chains import right_tokens
+from specbench_kit.traces.chain_replay import right_tokens
 from specbench_kit.traces.conversations import Conversations
+from specbench_kit.traces.outcome_traces import UNNAMED
 from specbench_kit.traces.trace import RequestTrace
 
 

@@ -11,26 +11,26 @@ from scenes import DEPLOYMENT
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.acceptance import PerPosition
-from specbench_kit.serving.arrivals import Asked, Replayed
+from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity, capacity, server_profile
-from specbench_kit.serving.result import Result
+from specbench_kit.serving.result import SimulationResult
+from specbench_kit.serving.round_sources import PositionRates
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.base import Limits, Queue, parse_scheduler
+from specbench_kit.serving.schedulers.base import BatchLimits, Queue, parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
-from specbench_kit.serving.schedulers.waiting import Waiting
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.capacity import interval
-from specbench_kit.studies.serving.settings import Point, Series
-from specbench_kit.studies.serving.sweep import Row, summarise
+from specbench_kit.studies.serving.settings import GridPoint, ServingSeries
+from specbench_kit.studies.serving.simulation_grid import GridRow, summarise
 
 PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""
 
 
-def asked(spec: str, requests: list[Waiting], limits: Limits) -> Queue:
+def asked(spec: str, requests: list[WaitingRound], limits: BatchLimits) -> Queue:
     estimator = Estimator(PLAIN)
     queue = parse_scheduler(spec).queue(estimator, limits)
     for request in requests:
@@ -39,8 +39,8 @@ def asked(spec: str, requests: list[Waiting], limits: Limits) -> Queue:
     return queue
 
 
-def waiting(client: int, new: int, cached: int, tokens: float = 1.0) -> Waiting:
-    return Waiting(client, new, cached, 0.0, 9.0, tokens, 9.0)
+def waiting(client: int, new: int, cached: int, tokens: float = 1.0) -> WaitingRound:
+    return WaitingRound(client, new, cached, 0.0, 9.0, tokens, 9.0)
 
 
 def clients(queue: Queue) -> list[int]:
@@ -50,7 +50,7 @@ def clients(queue: Queue) -> list[int]:
 def test_running_requests_take_places_from_prompts() -> None:
     """Three places, of which two are taken: one prompt goes in, and then there is no place for the other."""
     running, prompts = [waiting(n, 1, 20) for n in (0, 1)], [waiting(n, 9, 0) for n in (2, 3)]
-    queue = asked("prefill-first", [*running, *prompts], Limits(3))
+    queue = asked("prefill-first", [*running, *prompts], BatchLimits(3))
     assert clients(queue) == [2]
     read = waiting(2, 1, 9)
     queue.estimator.judge(read)
@@ -59,7 +59,7 @@ def test_running_requests_take_places_from_prompts() -> None:
 
 
 def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
-    queue = asked("prefill-first", [waiting(0, 1, 20), waiting(1, 9, 0)], Limits(1))
+    queue = asked("prefill-first", [waiting(0, 1, 20), waiting(1, 9, 0)], BatchLimits(1))
     evicted = waiting(5, 1, 20)
     queue.estimator.judge(evicted)
     queue.add(evicted)
@@ -71,7 +71,9 @@ def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
 
 def test_utility_is_by_the_time_that_a_request_adds() -> None:
     """1 token for 10 ms more goes before 4 for 100 ms more, although alone they would take 110 and 200 ms."""
-    queue = asked("wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], Limits(1))
+    queue = asked(
+        "wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], BatchLimits(1)
+    )
     assert (clients(queue), clients(queue)) == ([1], [0])
 
 
@@ -109,10 +111,14 @@ def figures_of(throughput: float, rate: float | None) -> dict[str, Any]:
 
 def test_series_are_held_against_the_first_seed_by_seed() -> None:
     """Seeds far apart that all differ by 0.1 differ by just that; one without a rate on either side is left out."""
-    series = [Series(name, "wisp", "wisp-promise", "wisp", None, "wisp") for name in ("first", "second")]
+    series = [ServingSeries(name, "wisp", "wisp-promise", "wisp", None, "wisp") for name in ("first", "second")]
     rates = {"first": [0.1, 0.5, None, 0.3], "second": [0.2, 0.6, 0.9, 0.4]}
     rows = [
-        Row(Point(one, 16, "2"), {}, [figures_of(10.0 * (n + 1) * factor, rate) for n, rate in enumerate(rates[name])])
+        GridRow(
+            GridPoint(one, 16, "2"),
+            {},
+            [figures_of(10.0 * (n + 1) * factor, rate) for n, rate in enumerate(rates[name])],
+        )
         for one, name, factor in zip(series, rates, (1.0, 1.5), strict=True)
     ]
     (found,) = summarise(rows)["against_first"]
@@ -131,10 +137,10 @@ def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
     scene = Scenario(
         replace(deployment, link=Link(rtt_s=0.2)),
         systems.get("wisp-cache"),
-        PerPosition((1.0, 1.0)),
+        PositionRates((1.0, 1.0)),
         devices=3,
         slo=parse_slo("2"),
-        arrivals=Replayed((Asked(0.0, 5, 9), Asked(0.05, 5, 6), Asked(0.9, 5, 6))),
+        arrivals=ReplayedArrivals((RequestArrival(0.0, 5, 9), RequestArrival(0.05, 5, 6), RequestArrival(0.9, 5, 6))),
         memory=KvCapacity(16, 100),
         duration_s=10.0,
         warmup_s=0.0,
@@ -145,7 +151,7 @@ def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
     assert (result.evictions, result.peak_kv_tokens) == (1, 14)
 
 
-def rounds_of(result: Result) -> tuple[Any, Any]:
+def rounds_of(result: SimulationResult) -> tuple[Any, Any]:
     return result.rounds["client"], result.rounds["started_s"]
 
 

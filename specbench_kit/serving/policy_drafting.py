@@ -12,27 +12,27 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
-from specbench_kit.serving.schedulers.waiting import Waiting
-from specbench_kit.serving.timing import Drafted, Parts, rows_of
+from specbench_kit.serving.execution import Drafted, Parts, rows_of
+from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-Sureties = Callable[[Sequence[int]], Sequence[Sequence[float]]]
+TokenConfidences = Callable[[Sequence[int]], Sequence[Sequence[float]]]
 """Of each of several clients, the chances of its draft's tokens one after the other."""
 
 
-class ByPolicy:
+class PolicyDrafting:
     """Drafts for the batch and drops single requests' tokens as the method says, to `longest` tokens at most.
 
     Prompts are read by both models, and not drafted for.
     """
 
-    def __init__(self, deployment: Deployment, method: Method, sureties: Sureties, longest: int) -> None:
+    def __init__(self, deployment: Deployment, method: Method, sureties: TokenConfidences, longest: int) -> None:
         policy = method.policy()
         assert isinstance(policy, Policy)
         self._policy, self._sureties, self._longest = policy, sureties, longest
         self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
         self._decision_s = (deployment.predictor_s or 0.0) if method.learned else 0.0
 
-    def run(self, batch: Sequence[Waiting], parts: Parts) -> tuple[float, Drafted]:
+    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
         """The policy's drafts, one forward after the other, and one verification of what it chose."""
         rows = rows_of(batch, parts)
         if parts or any(not cached for _, cached in rows):
@@ -48,7 +48,7 @@ class ByPolicy:
 class _Chances:
     """What a policy sees of a batch: chains whose tokens have nothing but their chances."""
 
-    def __init__(self, batch: Sequence[Waiting], sureties: Sequence[Sequence[float]], longest: int) -> None:
+    def __init__(self, batch: Sequence[WaitingRound], sureties: Sequence[Sequence[float]], longest: int) -> None:
         self.drafts = [Draft(cast("Any", _session(one)), TokenTree(0)) for one in batch]
         self.forwards: list[list[tuple[int, int]]] = []
         """New and cached tokens of each request, of one forward after the other."""
@@ -96,6 +96,6 @@ READS_MORE = (
 )
 
 
-def _session(one: Waiting) -> SimpleNamespace:
+def _session(one: WaitingRound) -> SimpleNamespace:
     """Its context is all that is known of a request."""
     return SimpleNamespace(request=SimpleNamespace(id=str(one.client)), tokens=range(one.cached + one.new))

@@ -26,7 +26,7 @@ class Purpose(IntEnum):
     SURETY = 9
 
 
-class Chances:
+class CounterRng:
     """Numbers from 0 to below 1 by device, purpose and count, under a key.
 
     The mixing function of SplitMix64 (Steele, Lea and Flood 2014), over a stream of its own for each purpose of each

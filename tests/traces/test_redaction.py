@@ -12,10 +12,10 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.run.markdown import setting
-from specbench_kit.serving.sources import of_trace
+from specbench_kit.serving.acceptance_spec import of_trace
 from specbench_kit.studies.training.offsets import read_offsets
+from specbench_kit.traces.redaction import Redactor
 from specbench_kit.traces.replay import ready, replay
-from specbench_kit.traces.sharing import Redactor
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 
 WAN = load("wan")

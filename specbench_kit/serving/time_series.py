@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from specbench_kit.serving.result import Column, Result
+from specbench_kit.serving.result import Column, SimulationResult
 
 SPANS = 60
 
 
-def over_time(result: Result) -> dict[str, list[float | None]]:
+def over_time(result: SimulationResult) -> dict[str, list[float | None]]:
     """A value for each span, None where nothing began in it; `at_s` is its middle.
 
     Tokens sent in a verification, requests in a batch, requests left waiting behind it, share of the time in which the

@@ -1,4 +1,4 @@
-"""Acceptance as the command line names it: odds such as `iid:alpha=0.8,length=4`, a trace's file, a run's folder."""
+"""RoundSource as the command line names it: odds such as `iid:alpha=0.8,length=4`, a trace's file, a run's folder."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, iid
-from specbench_kit.serving.timing import levels_of_trees
+from specbench_kit.serving.execution import levels_of_trees
+from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource, StopRuleOdds, iid
 from specbench_kit.traces.replay import ready, replay, require_chains
 from specbench_kit.traces.trace import TraceFile
 
@@ -32,16 +32,16 @@ class Odds(ABC):
     overconfidence: float = 1.0
 
     @property
-    def predictor(self) -> Predictor | None:
+    def predictor(self) -> StopRuleOdds | None:
         """None without a stop rule."""
         if (self.recall is None) != (self.specificity is None):
             raise SkitError("a stop rule needs both its recall and its specificity")
         if self.recall is None or self.specificity is None:
             return None
-        return Predictor(self.recall, self.specificity)
+        return StopRuleOdds(self.recall, self.specificity)
 
     @abstractmethod
-    def acceptance(self) -> Acceptance:
+    def acceptance(self) -> RoundSource:
         """The source that these odds make."""
 
 
@@ -52,7 +52,7 @@ class Iid(Odds):
     alpha: float
     length: int = 4
 
-    def acceptance(self) -> Acceptance:
+    def acceptance(self) -> RoundSource:
         return iid(self.alpha, self.length, self.predictor, self.spread, self.overconfidence)
 
 
@@ -62,8 +62,8 @@ class Positions(Odds):
 
     rates: tuple[float, ...]
 
-    def acceptance(self) -> Acceptance:
-        return PerPosition(self.rates, self.predictor, self.spread, self.overconfidence)
+    def acceptance(self) -> RoundSource:
+        return PositionRates(self.rates, self.predictor, self.spread, self.overconfidence)
 
 
 ODDS: Mapping[str, type[Odds]] = {"iid": Iid, "positions": Positions}
@@ -82,7 +82,7 @@ def parse_odds(text: str) -> Odds | None:
     )
 
 
-def acceptance(text: str, method: Method, deployment: Deployment) -> Acceptance:
+def acceptance(text: str, method: Method, deployment: Deployment) -> RoundSource:
     """The source of rounds that a text names, for a method on a deployment."""
     odds = parse_odds(text)
     if odds is not None:
@@ -91,13 +91,13 @@ def acceptance(text: str, method: Method, deployment: Deployment) -> Acceptance:
     return of_run(path, deployment) if path.is_dir() else of_trace(TraceFile(path), method, deployment)
 
 
-def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> Acceptance:
+def of_trace(trace: TraceFile, method: Method, deployment: Deployment) -> RoundSource:
     """A trace, replayed under the method."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_traceable(method)
     prepared = ready(method, trace, deployment)
-    return Recorded(list(replay(prepared, trace.header, trace, deployment=deployment)))
+    return RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
 
 
 def require_traceable(method: Method) -> None:
@@ -110,15 +110,15 @@ def require_traceable(method: Method) -> None:
         ) from error
 
 
-def of_run(folder: Path, deployment: Deployment) -> Acceptance:
+def of_run(folder: Path, deployment: Deployment) -> RoundSource:
     """The rounds of a run as it was; trees that grow on while they wait take the levels that there is time for."""
     run = RunDirectory.open(folder)
     records = run.records()
     method = parse_method(run.run["method"])
     proactive: int | None = getattr(method, "proactive_depth", None)
     if proactive is None or not (method.overlaps and any(record.rounds for record in records)):
-        return Recorded(records)
-    return Recorded(records, levels_of_trees(deployment, *_typical_row(records)), proactive)
+        return RecordedRounds(records)
+    return RecordedRounds(records, levels_of_trees(deployment, *_typical_row(records)), proactive)
 
 
 def _typical_row(records: Sequence[RequestRecord]) -> tuple[int, int]:

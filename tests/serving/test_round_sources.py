@@ -15,9 +15,16 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
-from specbench_kit.serving.acceptance import Acceptance, PerPosition, Predictor, Recorded, Round, iid
-from specbench_kit.serving.arrivals import Asked, ClosedLoop, Poisson, read_arrivals
-from specbench_kit.serving.memory import Residents, capacity, server_profile
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival, read_arrivals
+from specbench_kit.serving.memory import KvMemory, capacity, server_profile
+from specbench_kit.serving.round_sources import (
+    PositionRates,
+    RecordedRounds,
+    RoundSource,
+    SimulatedRound,
+    StopRuleOdds,
+    iid,
+)
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import of_another_device
 from specbench_kit.serving.slo import budget_s, parse_slo
@@ -30,24 +37,24 @@ AZURE = "arrived_at,num_prefill_tokens,num_decode_tokens"
 needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_DATA_DIR is not set")
 
 
-def drawn(source: Acceptance, count: int) -> list[Round]:
+def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
     chance = np.random.default_rng(1).random((2, count))
     rounds, _ = source.rounds(source.begin(chance[0]).place, chance[1])
-    return [Round(*one) for one in zip(*(column.tolist() for column in rounds), strict=True)]
+    return [SimulatedRound(*one) for one in zip(*(column.tolist() for column in rounds), strict=True)]
 
 
 @pytest.mark.parametrize(
     "source",
     [
         iid(0.7, 4),
-        PerPosition((0.9, 0.5, 0.2)),
-        iid(0.8, 8, Predictor(0.8, 0.6)),
-        PerPosition((0.9, 0.4, 0.7), Predictor(1.0, 0.0)),
+        PositionRates((0.9, 0.5, 0.2)),
+        iid(0.8, 8, StopRuleOdds(0.8, 0.6)),
+        PositionRates((0.9, 0.4, 0.7), StopRuleOdds(1.0, 0.0)),
         iid(0.0, 3),
         iid(0.5, 0),
     ],
 )
-def test_what_is_typical_is_the_average_of_what_is_drawn(source: PerPosition) -> None:
+def test_what_is_typical_is_the_average_of_what_is_drawn(source: PositionRates) -> None:
     rounds = drawn(source, 40_000)
     steps, submitted, accepted = (sum(one[place] for one in rounds) / len(rounds) for place in range(3))
     assert steps == pytest.approx(source.typical.steps, rel=0.02)
@@ -59,8 +66,8 @@ def test_what_is_typical_is_the_average_of_what_is_drawn(source: PerPosition) ->
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
     tree = replace(make_round(drafted=6, submitted=5, accepted=2), parents=(0, 0, 1, 1, 3), path=(1, 3), deepest=3)
     chain = make_round(drafted=4, submitted=3, accepted=1)
-    assert drawn(Recorded([make_record("tree", tree)]), 1) == [Round(3, 5, 2)]
-    assert drawn(Recorded([make_record("chain", chain)]), 1) == [Round(4, 3, 1)]
+    assert drawn(RecordedRounds([make_record("tree", tree)]), 1) == [SimulatedRound(3, 5, 2)]
+    assert drawn(RecordedRounds([make_record("chain", chain)]), 1) == [SimulatedRound(4, 3, 1)]
 
 
 def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
@@ -69,7 +76,7 @@ def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
 
 
 def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
-    for one in drawn(iid(0.6, 8, Predictor(1.0, 1.0)), 500):
+    for one in drawn(iid(0.6, 8, StopRuleOdds(1.0, 1.0)), 500):
         assert one.submitted == one.accepted
         assert one.steps == min(one.submitted + 1, 8)
 
@@ -77,7 +84,7 @@ def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
 def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
     header = TraceHeader(MAX_DRAFT, 0.0, (), {})
     records = list(replay(parse_method("fixed-k:k=3"), header, made_requests(3), deployment=calm()))
-    source = Recorded(records)
+    source = RecordedRounds(records)
     sequences = [[(one.submitted, one.accepted) for one in record.rounds] for record in records]
     begun = source.begin(np.array([0.0, 0.5, 0.99]))
     place, found = begun.place, []
@@ -94,7 +101,7 @@ def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
 
 def test_records_without_a_request_are_refused() -> None:
     with pytest.raises(SkitError, match="hold no finished request"):
-        Recorded([])
+        RecordedRounds([])
 
 
 def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
@@ -155,13 +162,13 @@ def test_a_bad_arrival_file_is_one_line(tmp_path: Path, name: str, content: str 
 @pytest.mark.parametrize(
     ("name", "count", "first"),
     [
-        ("azure2023_conv.csv", 19_366, Asked(0.0, 374, 44)),
-        ("azure2023_code.csv", 8_819, Asked(0.0, 4808, 10)),
-        ("mooncake_conversation.jsonl", 12_031, Asked(0.0, 6758, 500)),
-        ("adaspec_conv.csv", None, Asked(0.0)),
+        ("azure2023_conv.csv", 19_366, RequestArrival(0.0, 374, 44)),
+        ("azure2023_code.csv", 8_819, RequestArrival(0.0, 4808, 10)),
+        ("mooncake_conversation.jsonl", 12_031, RequestArrival(0.0, 6758, 500)),
+        ("adaspec_conv.csv", None, RequestArrival(0.0)),
     ],
 )
-def test_the_real_traces_are_read_whole(name: str, count: int | None, first: Asked) -> None:
+def test_the_real_traces_are_read_whole(name: str, count: int | None, first: RequestArrival) -> None:
     asked = read_arrivals(DATA / name).asked
     assert count in (None, len(asked))
     assert asked[0] == first
@@ -206,7 +213,7 @@ def test_the_memory_for_kv_is_what_weights_leave_free() -> None:
 
 
 def test_drafting_sessions_make_room_before_waiting_ones() -> None:
-    residents = Residents(100, 5)
+    residents = KvMemory(100, 5)
     for client in range(3):
         assert residents.pin(np.array([client]), np.array([30]), {}) == []
         residents.unpin(np.array([client]), np.array([30]))
@@ -216,7 +223,7 @@ def test_drafting_sessions_make_room_before_waiting_ones() -> None:
 
 
 def test_a_session_is_let_in_only_where_it_fits_beside_the_others() -> None:
-    residents = Residents(100, 2)
+    residents = KvMemory(100, 2)
     assert residents.admit(0, 60)
     assert not residents.admit(1, 50)
     assert residents.pin(np.array([0]), np.array([65]), {}) == []

@@ -1,6 +1,6 @@
 """Rounds as they are set up ahead, a row each."""
 
-from specbench_kit.serving.chances import Floats
+from specbench_kit.serving.counter_rng import Floats
 
 FIELDS = (
     "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
@@ -11,7 +11,7 @@ RECORDED = FIELDS[:6]
 """What is kept of every round."""
 
 
-class Planned:
+class RoundRows:
     """Rounds of some devices, one a row; a field is a column.
 
     `drafted` is how many forwards the draft model makes before a draft is sent. `prompt` and `tokens` are the

@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 
-from specbench_kit.serving.result import Column, Result
+from specbench_kit.serving.result import Column, SimulationResult
 from specbench_kit.serving.scenario import Scenario
 
 STEADY_WITHIN = 0.05
@@ -15,13 +15,13 @@ SIGNIFICANT = 2.9
 """Two-sided 98% quantile of Student's t with 8 degrees of freedom: two halves of five spans."""
 
 
-def drift(scenario: Scenario, result: Result) -> float | None:
+def drift(scenario: Scenario, result: SimulationResult) -> float | None:
     """By how much more the second half of what counts commits than the first; None where the first has nothing."""
     first, second = _halves(scenario, result, 1)
     return float(second[0] / first[0] - 1) if first[0] else None
 
 
-def drifts(scenario: Scenario, result: Result) -> bool:
+def drifts(scenario: Scenario, result: SimulationResult) -> bool:
     """Whether the halves differ by more than chance would have them, and by enough to matter."""
     first, second = _halves(scenario, result, 5)
     if not first.sum():
@@ -31,7 +31,7 @@ def drifts(scenario: Scenario, result: Result) -> bool:
     return difference > max(STEADY_WITHIN * float(first.mean()), SIGNIFICANT * error)
 
 
-def warm_up_s(result: Result) -> float:
+def warm_up_s(result: SimulationResult) -> float:
     """Where the warm-up ends, in the first half: what is left has the least standard error (MSER, White 1997)."""
     tokens = _tokens(result, 0.0, result.end_s, SPANS)
     left = [tokens[first:] for first in range(SPANS // 2 + 1)]
@@ -39,12 +39,12 @@ def warm_up_s(result: Result) -> float:
     return errors.index(min(errors)) * result.end_s / SPANS
 
 
-def _halves(scenario: Scenario, result: Result, spans: int) -> tuple[Column, Column]:
+def _halves(scenario: Scenario, result: SimulationResult, spans: int) -> tuple[Column, Column]:
     tokens = _tokens(result, scenario.warmup_s, result.end_s, 2 * spans)
     return tokens[:spans], tokens[spans:]
 
 
-def _tokens(result: Result, start_s: float, end_s: float, spans: int) -> Column:
+def _tokens(result: SimulationResult, start_s: float, end_s: float, spans: int) -> Column:
     """Committed in each of so many equal spans."""
     answered_s, committed = result.rounds["answered_s"], result.rounds["committed"]
     counted = (answered_s >= start_s) & (answered_s < end_s)

@@ -11,8 +11,8 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.serving.chances import Floats, Integers
-from specbench_kit.serving.surety import Surety
+from specbench_kit.serving.confidence import ConfidenceModel
+from specbench_kit.serving.counter_rng import Floats, Integers
 
 BISECTIONS = 40
 
@@ -27,7 +27,7 @@ def even_chance(accepted: float, drafted: float) -> float:
     return (low + high) / 2
 
 
-class Round(NamedTuple):
+class SimulatedRound(NamedTuple):
     """One round of a device: `steps` forwards of the draft model, tokens sent, and how many the target takes.
 
     `proactive` steps go on while the round is verified.
@@ -39,8 +39,8 @@ class Round(NamedTuple):
     proactive: int = 0
 
 
-class Rounds(NamedTuple):
-    """A round of each of several devices: the fields of `Round`, each an array."""
+class RoundArrays(NamedTuple):
+    """A round of each of several devices: the fields of `SimulatedRound`, each an array."""
 
     steps: Integers
     submitted: Integers
@@ -48,7 +48,7 @@ class Rounds(NamedTuple):
     proactive: Integers
 
 
-class Begun(NamedTuple):
+class ResponseStarts(NamedTuple):
     """Responses: their lengths in tokens, 0 where the source does not know them, and where their rounds begin."""
 
     prompt_tokens: Integers
@@ -56,26 +56,26 @@ class Begun(NamedTuple):
     place: Integers
 
 
-class Acceptance(Protocol):
+class RoundSource(Protocol):
     """A source of rounds. What a scheduler may know of it beforehand is `typical`, never a round's outcome."""
 
     @property
-    def typical(self) -> "Typical":
+    def typical(self) -> "TypicalRound":
         """Averages over its rounds."""
 
-    def begin(self, chance: Floats) -> Begun:
+    def begin(self, chance: Floats) -> ResponseStarts:
         """A response for each random number."""
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
         """The next round of each response, with a random number for it, and the place of the one after it."""
 
 
-class Typical(NamedTuple):
+class TypicalRound(NamedTuple):
     """Averages per round: forwards of the draft model, tokens sent, and the share of these that is accepted.
 
     `longest` is the most that is sent. `rates` are the chances of a token at each place whose forerunners were
     accepted, where they are known; `spread` is how much single tokens differ from them, and `overconfidence` how much
-    higher the draft model puts them (see `Surety`).
+    higher the draft model puts them (see `ConfidenceModel`).
     """
 
     steps: float
@@ -92,9 +92,9 @@ class Typical(NamedTuple):
         return 1 + self.submitted * self.acceptance
 
     @property
-    def surety(self) -> Surety:
+    def surety(self) -> ConfidenceModel:
         """Of single tokens."""
-        return Surety(self.rates or (self.chance,) * self.longest, self.spread, self.overconfidence)
+        return ConfidenceModel(self.rates or (self.chance,) * self.longest, self.spread, self.overconfidence)
 
     @property
     def chance(self) -> float:
@@ -103,7 +103,7 @@ class Typical(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Predictor:
+class StopRuleOdds:
     """A stop rule: the share of right tokens that it lets pass, and of wrong ones that it stops."""
 
     recall: float
@@ -111,16 +111,16 @@ class Predictor:
 
 
 @dataclass(frozen=True)
-class PerPosition:
+class PositionRates:
     """Chains whose token at position i is accepted with `rates[i]` if all before it were.
 
     With a predictor, drafting ends at the first token that it stops, which is drafted and not sent. `spread` is how
     much surer the draft model is of some tokens than of others, and `overconfidence` how much surer than is right, as
-    `Surety` has them.
+    `ConfidenceModel` has them.
     """
 
     rates: tuple[float, ...]
-    predictor: Predictor | None = None
+    predictor: StopRuleOdds | None = None
     spread: float = 0.0
     overconfidence: float = 1.0
 
@@ -131,12 +131,12 @@ class PerPosition:
             raise SkitError(f"overconfidence must be above 0, not {self.overconfidence:g}")
         if not all(0 <= rate <= 1 for rate in self.rates):
             raise SkitError(f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
-        chances = self.predictor or Predictor(1, 0)
+        chances = self.predictor or StopRuleOdds(1, 0)
         if not (0 <= chances.recall <= 1 and 0 <= chances.specificity <= 1):
             raise SkitError(f"recall and specificity of a predictor must lie in 0..1, not {self.predictor}")
 
     @property
-    def typical(self) -> Typical:
+    def typical(self) -> TypicalRound:
         steps = submitted = accepted = 0.0
         reached, correct = 1.0, 1.0
         passes, stops = (self.predictor.recall, self.predictor.specificity) if self.predictor else (1.0, 0.0)
@@ -146,21 +146,21 @@ class PerPosition:
             steps, submitted, accepted = steps + reached, submitted + sent_right + sent_wrong, accepted + sent_right
             reached, correct = sent_right + sent_wrong, sent_right
         share = accepted / submitted if submitted else 0.0
-        return Typical(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
+        return TypicalRound(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
 
-    def begin(self, chance: Floats) -> Begun:
+    def begin(self, chance: Floats) -> ResponseStarts:
         unknown = np.zeros(len(chance), dtype=np.int64)
-        return Begun(unknown, unknown, unknown)
+        return ResponseStarts(unknown, unknown, unknown)
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
         outcomes, below = self._outcomes
         drawn = np.minimum(np.searchsorted(below, chance, side="right"), len(below) - 1)
-        return Rounds(*outcomes[:, drawn]), place
+        return RoundArrays(*outcomes[:, drawn]), place
 
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
         """Every round that can come, [4, outcomes], and the chances of it and of those before it."""
-        odds: defaultdict[Round, float] = defaultdict(float)
+        odds: defaultdict[SimulatedRound, float] = defaultdict(float)
         passes = (1.0, 1.0)
         if self.predictor:
             passes = (1 - self.predictor.specificity, self.predictor.recall)
@@ -169,25 +169,25 @@ class PerPosition:
             before, going_on = going_on, defaultdict(float)
             for ((was_right, accepted), reached), right in product(before.items(), (True, False)):
                 chance = reached * ((rate if right else 1 - rate) if was_right else float(not right))
-                odds[Round(place, place - 1, accepted)] += chance * (1 - passes[right])
+                odds[SimulatedRound(place, place - 1, accepted)] += chance * (1 - passes[right])
                 going_on[right, accepted + right] += chance * passes[right]
         for (_, accepted), reached in going_on.items():
-            odds[Round(len(self.rates), len(self.rates), accepted)] += reached
+            odds[SimulatedRound(len(self.rates), len(self.rates), accepted)] += reached
         possible = {outcome: chance for outcome, chance in odds.items() if chance > 0}
         return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
 def iid(
-    alpha: float, length: int, predictor: Predictor | None = None, spread: float = 0.0, overconfidence: float = 1.0
-) -> PerPosition:
+    alpha: float, length: int, predictor: StopRuleOdds | None = None, spread: float = 0.0, overconfidence: float = 1.0
+) -> PositionRates:
     """Chains of one length whose tokens are accepted independently."""
     if length < 0:
         raise SkitError(f"a draft cannot be of {length} tokens")
-    return PerPosition((alpha,) * length, predictor, spread, overconfidence)
+    return PositionRates((alpha,) * length, predictor, spread, overconfidence)
 
 
-class Recorded:
-    """Rounds as they were recorded, a request at a time, drawn by the device.
+class RecordedRounds:
+    """RoundArrays as they were recorded, a request at a time, drawn by the device.
 
     A response that goes on beyond its record continues with another. A chain takes one forward a token, a tree, or what
     others were drafted beside, one for each level of what it submitted, or `levels` of them where these are said;
@@ -207,23 +207,23 @@ class Recorded:
         steps, submitted, accepted, _ = self._rounds.sum(axis=1).tolist()
         rate = accepted / submitted if submitted else 0.0
         count = self._rounds.shape[1]
-        self.typical = Typical(steps / count, submitted / count, rate, int(self._rounds[1].max()))
+        self.typical = TypicalRound(steps / count, submitted / count, rate, int(self._rounds[1].max()))
 
-    def begin(self, chance: Floats) -> Begun:
+    def begin(self, chance: Floats) -> ResponseStarts:
         drawn = (chance * len(self._first)).astype(np.int64)
         prompts, outputs = self._lengths[:, drawn]
-        return Begun(prompts, outputs, self._first[drawn])
+        return ResponseStarts(prompts, outputs, self._first[drawn])
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[Rounds, Integers]:
+    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
         here = np.where(place == _ANOTHER, self.begin(chance).place, place)
-        return Rounds(*self._rounds[:, here]), self._next[here]
+        return RoundArrays(*self._rounds[:, here]), self._next[here]
 
 
 _ANOTHER = -1
 """Stands for the first round of a response that is still to be drawn."""
 
 
-def _round(one: RoundRecord, levels: int | None, proactive: int) -> Round:
+def _round(one: RoundRecord, levels: int | None, proactive: int) -> SimulatedRound:
     if levels is None:
         levels = one.deepest if one.parents or one.proactive else None
-    return Round(one.drafted if levels is None else levels, one.submitted, one.accepted, proactive)
+    return SimulatedRound(one.drafted if levels is None else levels, one.submitted, one.accepted, proactive)

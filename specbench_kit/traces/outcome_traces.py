@@ -13,7 +13,7 @@ UNNAMED = 1
 """Stands for every token whose id is not on record."""
 
 
-class Verified(NamedTuple):
+class VerifiedRound(NamedTuple):
     """One verification: how many tokens were drafted, and how many of them accepted."""
 
     drafted: int
@@ -52,7 +52,7 @@ def of_rounds(
     category: str,
     prompt_tokens: int,
     output_tokens: int,
-    rounds: Sequence[Verified],
+    rounds: Sequence[VerifiedRound],
     max_draft: int,
     rate: float,
 ) -> RequestTrace:
@@ -70,7 +70,7 @@ def of_rounds(
     return of_lengths(request_id, category, [UNNAMED] * prompt_tokens, unnamed, lengths, max_draft)
 
 
-def right_rate(rounds: Iterable[Verified], prior: float | None = None) -> float:
+def right_rate(rounds: Iterable[VerifiedRound], prior: float | None = None) -> float:
     """Right tokens / those that were judged, and one more that is right by `prior`, where there is one."""
     known = list(rounds)
     right = sum(one.accepted for one in known) + (prior or 0.0)
@@ -78,7 +78,7 @@ def right_rate(rounds: Iterable[Verified], prior: float | None = None) -> float:
     return right / judged if judged else 0.0
 
 
-def _right(verified: Verified, rate: float, random: Random) -> list[bool]:
+def _right(verified: VerifiedRound, rate: float, random: Random) -> list[bool]:
     """Of the tokens that a verification commits."""
     last = verified.accepted == verified.drafted and random.random() < rate
     return [True] * verified.accepted + [last]

@@ -8,24 +8,24 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import TOKEN_BYTES
-from specbench_kit.serving.acceptance import Rounds
-from specbench_kit.serving.arrivals import Asks
-from specbench_kit.serving.chances import Chances, Floats, Integers, Purpose
+from specbench_kit.serving.arrivals import NextRequests
+from specbench_kit.serving.counter_rng import CounterRng, Floats, Integers, Purpose
+from specbench_kit.serving.execution import Drafted, DraftTime
 from specbench_kit.serving.fleet import Fleet
-from specbench_kit.serving.lengths import Lengths, LogNormal
-from specbench_kit.serving.planned import FIELDS, Planned
+from specbench_kit.serving.lengths import Lengths, LogNormalLengths
+from specbench_kit.serving.round_rows import FIELDS, RoundRows
+from specbench_kit.serving.round_sources import RoundArrays
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.timing import Drafted, DraftTime
 
 Mask = NDArray[np.bool_]
 
 AHEAD = 16
-"""Rounds of each device that are set up at a time; what an array operation costs is then shared by many."""
+"""RoundArrays of each device that are set up at a time; what an array operation costs is then shared by many."""
 PRIOR_TOKENS = 32.0
 """Sent tokens that a device is taken to have had accepted as often as the source's average, before any were sent."""
 
 
-class Scripts:
+class RoundTable:
     """The rounds of all devices. A few of each stand in one table, in which a device has every n-th row."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -37,10 +37,10 @@ class Scripts:
         self._server_drafts = system.drafting == "server"
         """How much is drafted then depends on the batch, so that only the next round can be set up."""
         self.times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
-        self._chances = Chances(f"{seed}/{scenario.deployment.link.seed}", count)
+        self._chances = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._server_drafts else AHEAD
         self._rows = np.zeros((self._depth * count, len(FIELDS)))
-        self._columns = Planned(self._rows)
+        self._columns = RoundRows(self._rows)
         self.slo = np.array([scenario.slo.place((number + 0.5) / count) for number in range(count)])
         self.speed = np.asarray(scenario.slo.speeds)[self.slo]
         self._at = np.arange(count)
@@ -55,11 +55,11 @@ class Scripts:
         self._surety, self._longest = typical.surety, typical.longest
         self._set_up(np.arange(count))
 
-    def present(self, devices: Integers) -> Planned:
+    def present(self, devices: Integers) -> RoundRows:
         """The rounds that devices are at."""
-        return Planned(self._rows.take(self._at[devices], axis=0))
+        return RoundRows(self._rows.take(self._at[devices], axis=0))
 
-    def answer(self, devices: Integers, drafted: Drafted) -> Planned:
+    def answer(self, devices: Integers, drafted: Drafted) -> RoundRows:
         """What came of the present rounds, if the server drafted at most so many tokens; the next ones take over."""
         if self._server_drafts:
             self._conclude(devices, drafted)
@@ -72,7 +72,7 @@ class Scripts:
         return answered
 
     def sureties(self, devices: Integers) -> Floats:
-        """Chances of the tokens of the present drafts, [devices, tokens], as the draft model tells them."""
+        """CounterRng of the tokens of the present drafts, [devices, tokens], as the draft model tells them."""
         numbers = self._made[devices] - self._left[devices]
         places = np.arange(self._longest)
         counts = (numbers[:, None] * self._longest + places).ravel()
@@ -142,7 +142,7 @@ class Scripts:
         self._made[devices] += 1
         self._left[devices] += 1
 
-    def _time(self, devices: Integers, at: Integers, begins: Mask, rounds: Rounds) -> None:
+    def _time(self, devices: Integers, at: Integers, begins: Mask, rounds: RoundArrays) -> None:
         """What the rounds take on device and link, and what they promise."""
         columns = self._columns
         draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
@@ -185,7 +185,9 @@ class Scripts:
         self._draft_cached[devices], self._remaining[devices] = prompts - 1, tokens
         self._responses[devices] += 1
 
-    def _ask(self, devices: Integers, numbers: Integers, before_s: Floats) -> tuple[Asks, Integers, Integers, Integers]:
+    def _ask(
+        self, devices: Integers, numbers: Integers, before_s: Floats
+    ) -> tuple[NextRequests, Integers, Integers, Integers]:
         """The responses of these numbers: their lengths, and where the source has their rounds."""
         scenario, chances = self._scenario, self._chances
         asked = scenario.arrivals.ask(
@@ -208,7 +210,9 @@ class Scripts:
     def _lengths(
         self, purpose: Purpose, given: Lengths | None, devices: Integers, numbers: Integers
     ) -> Integers | int | None:
-        return given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormal) else given
+        return (
+            given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormalLengths) else given
+        )
 
     def _message_s(self, purpose: Purpose, devices: Integers, size: Integers | Floats) -> Floats:
         rtt_s, jitter_s, bytes_per_s = self.fleet.link(devices, up=purpose is Purpose.UP)
