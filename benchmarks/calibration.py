@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import Side
-from specbench_kit.metrics.statistics import Array, Family
+from specbench_kit.metrics.statistics import Array, ComparisonFamily
 from specbench_kit.metrics.verdicts import FASTER, SLOWER, verdict
 
 EXPERIMENTS = 2000
@@ -50,9 +50,9 @@ class Scene:
         return any(one in (FASTER, SLOWER) for one in claims), low <= SPEEDUP <= high
 
     def _level(self, sides: list[Side], units: dict[str, int]) -> float:
-        arms = paired.arms([(side.own, side.baseline) for side in sides], units)
-        freedom = paired.freedom([side.own for side in sides], units)
-        return Family(arms, range(self.methods), [True] * self.methods, freedom).level()
+        arms = paired.speed_residuals([(side.own, side.baseline) for side in sides], units)
+        freedom = paired.degrees_of_freedom([side.own for side in sides], units)
+        return ComparisonFamily(arms, range(self.methods), [True] * self.methods, freedom).level()
 
     def rates(self, experiments: int) -> tuple[float, float]:
         """Shares of experiments with a false verdict, and of intervals that hold."""

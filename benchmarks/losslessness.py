@@ -8,9 +8,9 @@ from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Setting
 from benchmarks.faults import Fault, accept_second, injected, swap_extra
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.choices import Likeliest
+from specbench_kit.metrics.choices import GreedyChoice
 from specbench_kit.metrics.losslessness import Losslessness, ShapeJudge, check_all
-from specbench_kit.metrics.shapes import Shapes
+from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.models.pair import Pair, load_pair
 
 DTYPES = ("bfloat16", "float16")
@@ -38,7 +38,7 @@ class Scenes:
         self.setting = setting
         length = max(len(request.prompt_ids) for request in setting.requests) + setting.max_new_tokens
         self.runners = setting.pair.runners(3, length)
-        self.shapes = Shapes(self.runners[0], setting.pair.target.model)
+        self.shapes = RecomputedLogits(self.runners[0], setting.pair.target.model)
         self.plain = {size: self.decode(AUTOREGRESSIVE, size) for size in {size for _, size, _ in SCENES}}
         self.right = [self.decode(*scene) for scene in SCENES]
 
@@ -62,7 +62,7 @@ class Scenes:
                     yield found.verdict == "error"
 
     def check(self, records: list[RequestRecord], size: int) -> list[Losslessness]:
-        judge = ShapeJudge(self.shapes, lambda _: Likeliest(), exact=True)
+        judge = ShapeJudge(self.shapes, lambda _: GreedyChoice(), exact=True)
         return check_all(records, self.plain[size], judge)
 
 

@@ -12,7 +12,7 @@ import pandas
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
-from specbench_kit.metrics.run_data import Run, load_runs
+from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.document import ALL, write_reports
 from specbench_kit.reports.comparison.tables import to_csv
@@ -31,7 +31,7 @@ class Result:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def _read(self) -> tuple[list[Run], list[str]]:
+    def _read(self) -> tuple[list[BenchmarkRun], list[str]]:
         return load_runs(self.folders)
 
     def compare(self, against: str | None = None, *, force: bool = False) -> Comparison:

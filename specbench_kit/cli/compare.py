@@ -42,7 +42,7 @@ def compare(given: Given, as_json: options.JsonOption = False) -> None:
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.report import as_document, write
-    from specbench_kit.metrics.condition import Condition, doubts, require_whole, violations
+    from specbench_kit.metrics.condition import Condition, disturbed_runs, require_readable, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     asked = Judging(**given)
@@ -53,7 +53,7 @@ def compare(given: Given, as_json: options.JsonOption = False) -> None:
     print_comparison(console, comparison, look)
     if asked.out is not None:
         write(console, comparison, asked.out, wanted, look)
-    open_questions = doubts(comparison) if any(condition.is_timed for condition in conditions) else []
+    open_questions = disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
     judged = [condition for condition in conditions if not (open_questions and condition.is_timed)]
     failed = [line for condition in judged for line in violations(comparison, condition)]
     if as_json:
@@ -65,7 +65,7 @@ def compare(given: Given, as_json: options.JsonOption = False) -> None:
     if failed:
         raise typer.Exit(FAILED)
     if conditions:
-        require_whole(comparison)
+        require_readable(comparison)
     if open_questions:
         raise typer.Exit(INCONCLUSIVE)
     if judged:

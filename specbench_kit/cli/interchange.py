@@ -11,7 +11,7 @@ from specbench_kit.cli.declared import Given, options_of, part
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OUTPUT, RUN, Option
-from specbench_kit.studies.interchange.importing import Names
+from specbench_kit.studies.interchange.importing import ImportNames
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ class Exporting:
     out: Annotated[Path, Option("The file to write.", OUTPUT)]
 
 
-@options_of(Importing, Names)
+@options_of(Importing, ImportNames)
 def import_run(given: Given, as_json: options.JsonOption = False) -> None:
     """Make a run directory of another tool's file, so that its numbers stand in the same reports.
 
@@ -56,7 +56,11 @@ def import_run(given: Given, as_json: options.JsonOption = False) -> None:
 
     from specbench_kit.studies.interchange.base import formats
 
-    asked, names, console = Importing(**part(Importing, given)), Names(**part(Names, given)), Console(stderr=as_json)
+    asked, names, console = (
+        Importing(**part(Importing, given)),
+        ImportNames(**part(ImportNames, given)),
+        Console(stderr=as_json),
+    )
     if formats.get(asked.name).gives_traces:
         if asked.baseline is not None:
             raise SkitError("--baseline: a replay of the trace has its own baseline, leave it out")
@@ -65,7 +69,7 @@ def import_run(given: Given, as_json: options.JsonOption = False) -> None:
         _import_run(console, asked, names, as_json)
 
 
-def _import_trace(console: "Console", asked: Importing, names: Names, as_json: bool) -> None:
+def _import_trace(console: "Console", asked: Importing, names: ImportNames, as_json: bool) -> None:
     from specbench_kit.cli.common import say
     from specbench_kit.studies.interchange.importing import import_trace
 
@@ -77,7 +81,7 @@ def _import_trace(console: "Console", asked: Importing, names: Names, as_json: b
         print(json.dumps({"trace": str(done.path), "requests": done.requests, "notes": list(done.notes)}))
 
 
-def _import_run(console: "Console", asked: Importing, names: Names, as_json: bool) -> None:
+def _import_run(console: "Console", asked: Importing, names: ImportNames, as_json: bool) -> None:
     from specbench_kit.cli.common import say
     from specbench_kit.reports.run.terminal import print_summary
     from specbench_kit.studies.interchange.importing import import_file

@@ -9,7 +9,7 @@ from torch import Tensor
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 
 
-class Choice(Protocol):
+class TokenChoice(Protocol):
     """One request's rule. Scores are what rounding moves and what decides, [..., vocabulary]."""
 
     def scores(self, logits: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class Choice(Protocol):
         """How far the scores would have to move for `token` to be chosen."""
 
 
-class Likeliest:
+class GreedyChoice:
     """Greedy decoding: scores are logits."""
 
     def scores(self, logits: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Likeliest:
 
 
 @dataclass
-class Drawn:
+class SampledChoice:
     """Draws by inversion, as plain decoding with the same seed does: scores are cumulative probabilities."""
 
     sampler: Sampler

@@ -6,10 +6,10 @@ from hashlib import sha256
 
 from specbench_kit.core.nested import flat
 from specbench_kit.metrics import setting
-from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import deployment_name, sampling_sentence
 
-Labelled = Sequence[tuple[str, Run]]
+Labelled = Sequence[tuple[str, BenchmarkRun]]
 
 NOT_STATED = "not stated"
 MODELLED = "modelled"
@@ -18,7 +18,7 @@ MODELLED = "modelled"
 
 def obstacles(runs: Labelled) -> list[str]:
     """Where labelled runs differ so that comparing them is refused: data, models, lengths, batch, sampling, clock."""
-    by_dataset: dict[str, list[tuple[str, Run]]] = {}
+    by_dataset: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_dataset.setdefault(dataset_name(run), []).append((label, run))
     found = [_coverage(by_dataset)] if len(by_dataset) > 1 else []
@@ -36,7 +36,7 @@ def remarks(runs: Labelled) -> list[str]:
     return [line for line in [*found, *_methods(runs)] if line]
 
 
-def dataset_name(run: Run) -> str:
+def dataset_name(run: BenchmarkRun) -> str:
     """The dataset's name, without which a run has prompts of no known origin."""
     return str(run.dataset.get("name", "unnamed dataset"))
 
@@ -52,9 +52,9 @@ def _coverage(by_dataset: Mapping[str, Labelled]) -> str:
     return f"dataset: {', '.join(gaps)}" if gaps else ""
 
 
-def _disagreement(name: str, runs: Labelled, value: Callable[[Run], str]) -> str:
+def _disagreement(name: str, runs: Labelled, value: Callable[[BenchmarkRun], str]) -> str:
     """`max_new_tokens: 128 (fixed-k), 96 (threshold)`, or nothing where all agree."""
-    by_value: dict[str, list[tuple[str, Run]]] = {}
+    by_value: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_value.setdefault(value(run), []).append((label, run))
     if len(by_value) < 2:
@@ -62,14 +62,14 @@ def _disagreement(name: str, runs: Labelled, value: Callable[[Run], str]) -> str
     return f"{name}: {', '.join(f'{one} ({_some(labels)})' for one, labels in _named(by_value).items())}"
 
 
-def _stated(name: str, runs: Labelled, value: Callable[[Run], str]) -> str:
+def _stated(name: str, runs: Labelled, value: Callable[[BenchmarkRun], str]) -> str:
     """The same among those runs that say anything: older ones, and those of other tools, do not."""
     return _disagreement(name, [(label, run) for label, run in runs if value(run) != NOT_STATED], value)
 
 
 def _methods(runs: Labelled) -> list[str]:
     """Options, and what was made ready, behind one spec: a default that changed, a predictor trained again."""
-    by_spec: dict[str, list[tuple[str, Run]]] = {}
+    by_spec: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_spec.setdefault(run.method, []).append((label, run))
     return [
@@ -94,44 +94,44 @@ def _some(labels: Sequence[str], most: int = 3) -> str:
     return ", ".join(unique) if len(unique) <= most else f"{', '.join(unique[:most])} and {len(unique) - most} more"
 
 
-def _prompts(run: Run) -> str:
+def _prompts(run: BenchmarkRun) -> str:
     digest, count = run.dataset.get("digest"), run.dataset.get("count")
     return f"{count} prompts, digest {str(digest)[:12]}"
 
 
-def _tokens(run: Run) -> str:
+def _tokens(run: BenchmarkRun) -> str:
     """What the tokenizer and its template made of the prompts."""
     found = run.fields.get("prompts")
     return f"hash {sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]}" if found else NOT_STATED
 
 
-def _options(run: Run) -> str:
-    return setting.settings(run.fields) or NOT_STATED
+def _options(run: BenchmarkRun) -> str:
+    return setting.describe_options(run.fields) or NOT_STATED
 
 
-def _findings(run: Run) -> str:
-    return setting.findings(run.fields) or NOT_STATED
+def _findings(run: BenchmarkRun) -> str:
+    return setting.describe_inputs(run.fields) or NOT_STATED
 
 
-def _model(role: str) -> Callable[[Run], str]:
-    def value(run: Run) -> str:
+def _model(role: str) -> Callable[[BenchmarkRun], str]:
+    def value(run: BenchmarkRun) -> str:
         model = (run.fields.get("models") or {}).get(role) or {}
         return f"{_said(model.get('name'))}, hash {_said(model.get('hash'))[:12]}"
 
     return value
 
 
-def _draft_model(run: Run) -> str:
+def _draft_model(run: BenchmarkRun) -> str:
     """Nothing where the run names its models and has no draft: its method needs none."""
     models = run.fields.get("models") or {}
     return NOT_STATED if "target" in models and "draft" not in models else _model("draft")(run)
 
 
-def _config(name: str) -> Callable[[Run], str]:
+def _config(name: str) -> Callable[[BenchmarkRun], str]:
     return lambda run: _said((run.fields.get("config") or {}).get(name))
 
 
-def _decoded_at_once(run: Run) -> str:
+def _decoded_at_once(run: BenchmarkRun) -> str:
     """Whether the run's batches were of the size that was asked for; a batch of one cannot be smaller."""
     config = run.fields.get("config") or {}
     asked = config.get("batch_size")
@@ -139,26 +139,26 @@ def _decoded_at_once(run: Run) -> str:
     return "as asked" if found == asked else f"{_said(found)} where {asked} was asked"
 
 
-def _hardware(name: str) -> Callable[[Run], str]:
+def _hardware(name: str) -> Callable[[BenchmarkRun], str]:
     return lambda run: _said((run.fields.get("hardware") or {}).get(name)) if _measured(run) else MODELLED
 
 
-def _cores(run: Run) -> str:
+def _cores(run: BenchmarkRun) -> str:
     hardware = run.fields.get("hardware") or {}
     known = [f"{hardware[key]} {word}" for key, word in CORES.items() if hardware.get(key)]
     return ", ".join(known) or NOT_STATED
 
 
-def _on_machine(value: Callable[[Run], str]) -> Callable[[Run], str]:
+def _on_machine(value: Callable[[BenchmarkRun], str]) -> Callable[[BenchmarkRun], str]:
     """Nothing where no clock was read, since then the machine decides nothing."""
     return lambda run: value(run) if _measured(run) else NOT_STATED
 
 
-def _version(package: str) -> Callable[[Run], str]:
+def _version(package: str) -> Callable[[BenchmarkRun], str]:
     return lambda run: _said((run.fields.get("versions") or {}).get(package))
 
 
-def _uncommitted(run: Run) -> str:
+def _uncommitted(run: BenchmarkRun) -> str:
     dirty = run.fields.get("git_dirty")
     return ("no", "yes")[dirty] if isinstance(dirty, bool) else NOT_STATED
 
@@ -167,11 +167,11 @@ def _said(value: object) -> str:
     return NOT_STATED if value is None else str(value)
 
 
-def _measured(run: Run) -> bool:
+def _measured(run: BenchmarkRun) -> bool:
     return run.fields.get("time_kind") != "modelled"
 
 
-DECISIVE: dict[str, Callable[[Run], str]] = {
+DECISIVE: dict[str, Callable[[BenchmarkRun], str]] = {
     "target model": _model("target"),
     "dtype": _config("dtype"),
     "max_new_tokens": _config("max_new_tokens"),
@@ -180,7 +180,7 @@ DECISIVE: dict[str, Callable[[Run], str]] = {
     "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
     "time": lambda run: _said(run.fields.get("time_kind")),
 }
-NOTABLE: dict[str, Callable[[Run], str]] = {
+NOTABLE: dict[str, Callable[[BenchmarkRun], str]] = {
     "device": lambda run: _config("device")(run) if _measured(run) else MODELLED,
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
@@ -188,7 +188,7 @@ NOTABLE: dict[str, Callable[[Run], str]] = {
     "git commit": lambda run: _said(run.fields.get("git_commit"))[:12],
 }
 CORES = {"physical_cores": "cores", "usable_cpus": "usable"}
-CONDITIONS: dict[str, Callable[[Run], str]] = {
+CONDITIONS: dict[str, Callable[[BenchmarkRun], str]] = {
     "version of specbench-kit": _version("specbench_kit"),
     "version of torch": _version("torch"),
     "version of transformers": _version("transformers"),

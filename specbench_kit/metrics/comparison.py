@@ -9,10 +9,10 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
-from specbench_kit.metrics.rounds import Group, Metrics
-from specbench_kit.metrics.rows import Entry, Reference, choose_reference, lossless_counts, rows_of
-from specbench_kit.metrics.run_data import Run
-from specbench_kit.metrics.series import Series, arrange
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
+from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
+from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.metrics.series import MethodSeries, arrange
 from specbench_kit.metrics.units import Units, batch_size, units_of
 from specbench_kit.metrics.verdicts import may_win
 from specbench_kit.runs.resumption import spans_interruption
@@ -23,7 +23,7 @@ MANY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComparisonTable:
     """One table: the metrics of every series over all requests, those of a dataset, or those of a category."""
 
     kind: Kind
@@ -40,13 +40,13 @@ class Comparison:
     outputs are lossless.
     """
 
-    series: Sequence[Series]
-    parts: Sequence[Part]
+    series: Sequence[MethodSeries]
+    parts: Sequence[ComparisonTable]
     reference: str
     overruled: Sequence[str] = ()
     remarks: Sequence[str] = ()
     problems: Sequence[str] = ()
-    groups: Mapping[str, Group] = field(default_factory=dict, repr=False)
+    groups: Mapping[str, RequestGroup] = field(default_factory=dict, repr=False)
     unchecked: Sequence[str] = ()
 
     @property
@@ -63,7 +63,7 @@ class Comparison:
         return {group: labels for group, labels in found.items() if labels}
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[BenchmarkRun]:
         """Every run directory that was read, in the order of the rows."""
         return [run for one in self.series if not one.is_derived for run in one.runs.values()]
 
@@ -74,7 +74,7 @@ class Comparison:
 
 
 def compare(
-    runs: Sequence[Run], *, against: str | None = None, force: bool = False, problems: Sequence[str] = ()
+    runs: Sequence[BenchmarkRun], *, against: str | None = None, force: bool = False, problems: Sequence[str] = ()
 ) -> Comparison:
     """Put runs side by side; those that differ in what must agree are refused, unless by `force`.
 
@@ -94,7 +94,7 @@ def compare(
     reference = _reference(against, entries, series)
     units = _units(sources.values())
     overall, groups = rows_of(entries, reference, units)
-    parts = [Part("overall", "all requests", overall)]
+    parts = [ComparisonTable("overall", "all requests", overall)]
     parts += [_part(division, series, sources, reference, units) for division in _divisions(sources)]
     unchecked = [one.label for one in entries if one.may_win is None and not one.is_baseline]
     seen = [problem for run in runs for problem in run.problems]
@@ -107,12 +107,12 @@ def compare(
 class Source:
     """A run's records, their ids unique over all datasets."""
 
-    run: Run
+    run: BenchmarkRun
     records: Sequence[RequestRecord]
     baseline: Sequence[RequestRecord]
 
 
-def _sources(series: Series) -> dict[str, Source]:
+def _sources(series: MethodSeries) -> dict[str, Source]:
     several = len(series.runs) > 1
     return {
         name: Source(run, *(_renamed(side, name) if several else side for side in (run.records, run.baseline)))
@@ -158,18 +158,18 @@ def _divisions(sources: Mapping[str, Mapping[str, Source]]) -> list[Division]:
 
 def _part(
     division: Division,
-    series: Sequence[Series],
+    series: Sequence[MethodSeries],
     sources: Mapping[str, Mapping[str, Source]],
     reference: Reference,
     units: Units,
-) -> Part:
+) -> ComparisonTable:
     entries = []
     for one in series:
         kept = {name: _kept(name, source, division) for name, source in sources[one.label].items()}
         kept = {name: source for name, source in kept.items() if source.records}
         if kept:
             entries.append(_entry(one, kept, timed=division.kind == "dataset"))
-    return Part(division.kind, division.name, rows_of(entries, reference, units)[0])
+    return ComparisonTable(division.kind, division.name, rows_of(entries, reference, units)[0])
 
 
 def _kept(dataset: str, source: Source, division: Division) -> Source:
@@ -177,13 +177,13 @@ def _kept(dataset: str, source: Source, division: Division) -> Source:
     return Source(source.run, *sides)
 
 
-def _entry(series: Series, sources: Mapping[str, Source], *, timed: bool = True) -> Entry:
+def _entry(series: MethodSeries, sources: Mapping[str, Source], *, timed: bool = True) -> TableEntry:
     """`timed`: the requests are all of their runs, so that makespan and cost are theirs unless interrupted."""
     found = list(sources.values())
     timed = timed and not any(spans_interruption(one.run.fields) for one in found)
     records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
     spans = [sum(makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
-    entry = Entry(
+    entry = TableEntry(
         series.label,
         records,
         baseline,
@@ -233,7 +233,7 @@ def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[st
     )
 
 
-def _reference(against: str | None, entries: Sequence[Entry], series: Sequence[Series]) -> Reference:
+def _reference(against: str | None, entries: Sequence[TableEntry], series: Sequence[MethodSeries]) -> Reference:
     if against is None:
         return choose_reference(entries)
     named = [one.label for one in series if against in (one.label, one.spec)]

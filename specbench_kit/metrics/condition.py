@@ -110,13 +110,13 @@ def _check(text: str, metric: str, detail: str | None) -> None:
         raise SkitError(f"--fail-if '{text}': {metric} needs one of {', '.join(f'{metric}.{one}' for one in known)}")
 
 
-def require_whole(comparison: Comparison) -> None:
+def require_readable(comparison: Comparison) -> None:
     """Nothing passes for want of what could not be read."""
     if comparison.problems:
         raise SkitError(f"--fail-if cannot be judged, since not all runs could be read: {comparison.problems[0]}")
 
 
-def doubts(comparison: Comparison) -> list[str]:
+def disturbed_runs(comparison: Comparison) -> list[str]:
     """A line for every run that was timed on a disturbed machine: no condition on time can be judged by it."""
     found = {run.name: disturbances(run.fields.get("machine") or []) for run in comparison.runs}
     return [f"run {name} was timed on a disturbed machine: {'; '.join(why)}" for name, why in found.items() if why]

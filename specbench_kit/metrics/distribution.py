@@ -24,7 +24,7 @@ WEAKER = 0.8
 
 
 @dataclass
-class Tally:
+class SamplingTally:
     """Sums over places where a drafted token was judged, and over all committed tokens.
 
     `accepted` stands beside what 1 - total variation makes expected, with its `variance`; `surplus` is how
@@ -98,7 +98,7 @@ class _Row:
         return torch.bincount(self.classes, values, len(RATIOS) + 1).cpu()
 
 
-def summarise_tally(tally: Tally) -> dict[str, Any]:
+def summarise_tally(tally: SamplingTally) -> dict[str, Any]:
     """All tests with their power, for `summary.json`; `consistent` is None where too little was drawn to tell."""
     acceptance, softness, tokens = tests = _acceptance(tally), _softness(tally), _tokens(tally)
     p_values = [test["p_value"] for test in tests if test["p_value"] is not None]
@@ -114,7 +114,7 @@ def summarise_tally(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _acceptance(tally: Tally) -> dict[str, Any]:
+def _acceptance(tally: SamplingTally) -> dict[str, Any]:
     """Judged tokens accepted against the sum of 1 - total variation, a martingale: normal."""
     spread = sqrt(tally.variance)
     known = spread > 0
@@ -128,7 +128,7 @@ def _acceptance(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _softness(tally: Tally) -> dict[str, Any]:
+def _softness(tally: SamplingTally) -> dict[str, Any]:
     """Which drafted tokens were accepted: the score of the softened rule, most powerful against it."""
     spread = sqrt(tally.softness_variance)
     return {
@@ -139,7 +139,7 @@ def _softness(tally: Tally) -> dict[str, Any]:
     }
 
 
-def _tokens(tally: Tally) -> dict[str, Any]:
+def _tokens(tally: SamplingTally) -> dict[str, Any]:
     """Committed tokens by class against the target's distribution: chi-square."""
     kept = (tally.counts >= ENOUGH).nonzero()[:, 0]
     covariance = tally.covariance[kept][:, kept]

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from specbench_kit.metrics.rounds import Array, Group, Metrics, Rounds, known
+from specbench_kit.metrics.rounds import Array, Metrics, RequestGroup, RoundColumns, finite_or_none
 from specbench_kit.metrics.statistics import ratio_of_sums
 
 T = TypeVar("T")
@@ -13,7 +13,7 @@ T = TypeVar("T")
 PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
 
 
-def latency(group: Group) -> Metrics:
+def latency(group: RequestGroup) -> Metrics:
     """Distributions of ttft and tpot over requests and of itl over gaps; a one-token request has no tpot."""
     return {
         "ttft": distribution(_present([r.ttft_s for r in group.finished])),
@@ -22,7 +22,7 @@ def latency(group: Group) -> Metrics:
     }
 
 
-def inter_token_gaps(rounds: Rounds) -> Array:
+def inter_token_gaps(rounds: RoundColumns) -> Array:
     """Gaps between committed tokens: a burst of n tokens, gap seconds after the last, is n gaps of gap / n.
 
     A request's first burst gives none: the wait for it is ttft, and its tokens arrive together. The tokens of a round
@@ -34,7 +34,7 @@ def inter_token_gaps(rounds: Rounds) -> Array:
     return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
 
 
-def _bursts(rounds: Rounds) -> tuple[Array, Array, Array]:
+def _bursts(rounds: RoundColumns) -> tuple[Array, Array, Array]:
     """Request, tokens and moment of everything that was committed at once."""
     committed, ended_s = rounds["committed"], rounds["end_s"]
     if not any(rounds.commits_s):
@@ -64,9 +64,9 @@ def _present(values: Sequence[T | None]) -> list[T]:
     return [value for value in values if value is not None]
 
 
-def phases(rounds: Rounds) -> Metrics:
+def phases(rounds: RoundColumns) -> Metrics:
     """Busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
-    seconds = {phase: known(rounds.sum(f"{phase}_s")) for phase in PHASES}
+    seconds = {phase: finite_or_none(rounds.sum(f"{phase}_s")) for phase in PHASES}
     total = sum(filter(None, seconds.values()))
     return {
         "phase_seconds": seconds,
@@ -74,7 +74,7 @@ def phases(rounds: Rounds) -> Metrics:
     }
 
 
-def wasted_time(rounds: Rounds) -> Metrics:
+def wasted_time(rounds: RoundColumns) -> Metrics:
     """Drafting seconds spent on wasted tokens, each token at its round's mean drafting time.
 
     `wdt` counts drafted - accepted, so tokens that were never sent too; `wdt_paper` is WISP Eq. 8 as printed,
@@ -84,7 +84,7 @@ def wasted_time(rounds: Rounds) -> Metrics:
     per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)
     wdt = float((per_token * (drafted - accepted)).sum())
     return {
-        "wdt": known(wdt),
-        "wdt_paper": known(float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())),
+        "wdt": finite_or_none(wdt),
+        "wdt_paper": finite_or_none(float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())),
         "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
     }

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.choices import Choice
-from specbench_kit.metrics.shapes import Shapes
+from specbench_kit.metrics.choices import TokenChoice
+from specbench_kit.metrics.shapes import RecomputedLogits
 
 Verdict = Literal["identical", "tie", "error", "prompt differs", "not compared"]
 
@@ -46,14 +46,14 @@ class Losslessness:
     precise_margin: float | None = None
 
 
-class Judge(Protocol):
+class DivergenceJudge(Protocol):
     """Decides on an output that differs from its baseline's."""
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         """Whether rounding explains what differs from `position` on."""
 
 
-def check(record: RequestRecord, baseline: RequestRecord | None, judge: Judge) -> Losslessness:
+def check(record: RequestRecord, baseline: RequestRecord | None, judge: DivergenceJudge) -> Losslessness:
     """Compare one request with its baseline; the judge is asked only at a divergence.
 
     Outputs are expected to hold their end-of-sequence token, so one that merely ends earlier than the other is an
@@ -90,7 +90,7 @@ class ShapeJudge:
     Behind a tie the output is held against the target's choices after the output's own prefix.
     """
 
-    def __init__(self, shapes: Shapes, choose: "Chooser", exact: bool) -> None:
+    def __init__(self, shapes: RecomputedLogits, choose: "Chooser", exact: bool) -> None:
         self._shapes, self._choose, self._exact = shapes, choose, exact
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
@@ -107,14 +107,14 @@ class ShapeJudge:
 class Chooser(Protocol):
     """Makes the rule by which a request's tokens are chosen."""
 
-    def __call__(self, record: RequestRecord, /) -> Choice: ...
+    def __call__(self, record: RequestRecord, /) -> TokenChoice: ...
 
 
 class Evidence:
     """One output's scores along all positions [tokens, vocabulary], in every shape; each is computed when asked for."""
 
     def __init__(
-        self, shapes: Shapes, record: RequestRecord, baseline: RequestRecord, choice: Choice, exact: bool
+        self, shapes: RecomputedLogits, record: RequestRecord, baseline: RequestRecord, choice: TokenChoice, exact: bool
     ) -> None:
         self._shapes, self._record, self._baseline, self._exact = shapes, record, baseline, exact
         self.choice = choice
@@ -137,7 +137,7 @@ class Evidence:
     @cached_property
     def control(self) -> float:
         """Between three shapes that have no part in drafting."""
-        whole = _apart(self.plain, self.choice.scores(self._shapes.whole(self._record)))
+        whole = _apart(self.plain, self.choice.scores(self._shapes.single_forward(self._record)))
         return max(whole, _apart(self.plain, self.choice.scores(self._shapes.control(self._record))))
 
     @property
@@ -196,7 +196,9 @@ def _apart(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().max())
 
 
-def check_all(records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], judge: Judge) -> list[Losslessness]:
+def check_all(
+    records: Sequence[RequestRecord], baseline: Sequence[RequestRecord], judge: DivergenceJudge
+) -> list[Losslessness]:
     """`check` for every record, paired by request and repeat."""
     by_key = {r.key: r for r in baseline}
     return [check(record, by_key.get(record.key), judge) for record in records]

@@ -35,7 +35,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedSpeed:
     """How fast one side is, the other being 1. `raw`: by times alone, for want of a baseline on both sides.
 
     `win_share` is of prompts; one on which both sides are equally fast counts half.
@@ -51,12 +51,12 @@ class Comparison:
         return self.ratio.interval(level)
 
 
-def speedup(side: Side, units: Units) -> Comparison | None:
+def speedup(side: Side, units: Units) -> PairedSpeed | None:
     """Baseline seconds / own seconds; None without a request that finished in both."""
     return _compare([side.baseline], [side.own], units)
 
 
-def relative_speed(side: Side, reference: Side, units: Units) -> Comparison | None:
+def relative_speed(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
     """The speedup of one run over that of another, so that what slowed a run and its baseline alike cancels.
 
     Without a baseline on both sides it is the reference's seconds / own seconds.
@@ -64,20 +64,20 @@ def relative_speed(side: Side, reference: Side, units: Units) -> Comparison | No
     if side.baseline and reference.baseline:
         return _compare([side.baseline, reference.own], [side.own, reference.baseline], units)
     found = _compare([reference.own], [side.own], units)
-    return Comparison(found.ratio, found.pairs, found.win_share, raw=True) if found else None
+    return PairedSpeed(found.ratio, found.pairs, found.win_share, raw=True) if found else None
 
 
-def baseline_ratio(side: Side, reference: Side, units: Units) -> Comparison | None:
+def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
     """The reference's baseline seconds / this run's: not 1 where machine or engine changed between the runs."""
     return _compare([reference.baseline], [side.baseline], units)
 
 
-def _compare(tops: Sequence[Seconds], bases: Sequence[Seconds], units: Units) -> Comparison | None:
+def _compare(tops: Sequence[Seconds], bases: Sequence[Seconds], units: Units) -> PairedSpeed | None:
     sides = [*tops, *bases]
     shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
     ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (tops, bases)))
-    return Comparison(ratio, len(keys), _win_share(tops, bases, keys)) if ratio else None
+    return PairedSpeed(ratio, len(keys), _win_share(tops, bases, keys)) if ratio else None
 
 
 def _sums(seconds: Seconds, keys: Sequence[Key], units: Units) -> Array:
@@ -95,7 +95,7 @@ def _win_share(tops: Sequence[Seconds], bases: Sequence[Seconds], keys: Sequence
     return float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
 
 
-def arms(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Array:
+def speed_residuals(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Array:
     """Residuals of logarithmic speeds, [units, methods]: each method's seconds against its baseline's.
 
     Where a method has none, or has the seconds of all in common with others, they are taken against their mean.
@@ -114,7 +114,7 @@ def _shares(seconds: Seconds, units: Units, size: int) -> Array:
     return np.pad(sums / (sums.sum() or 1.0), (0, size - len(sums)))
 
 
-def freedom(sides: Sequence[Seconds], units: Units) -> float:
+def degrees_of_freedom(sides: Sequence[Seconds], units: Units) -> float:
     """Degrees of freedom of their ratios: how many units of one size would share the seconds as evenly, less one."""
     size = 1 + max(units.values())
     weight: Array = np.mean([_shares(one, units, size) for one in sides], axis=0)
@@ -149,7 +149,7 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     return dict(zip(sides, map(float, shares), strict=True))
 
 
-def described(found: Comparison | None) -> dict[str, Any]:
+def speedup_metrics(found: PairedSpeed | None) -> dict[str, Any]:
     """The speedup's metrics in a summary, less its interval."""
     if found is None:
         return {"speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}

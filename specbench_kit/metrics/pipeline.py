@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
-from specbench_kit.metrics.rounds import Group, Metrics, Rounds
+from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
 from specbench_kit.metrics.statistics import ratio_of_sums
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
     """Mean and percentiles of TBT, in seconds."""
-    return distribution(inter_token_gaps(Group(records).rounds))
+    return distribution(inter_token_gaps(RequestGroup(records).rounds))
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
@@ -19,7 +19,7 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
 
     A request's first token comes when the pipeline is full for the first time, so it counts in no steps per token.
     """
-    rounds = Group(records).rounds
+    rounds = RequestGroup(records).rounds
     steps, tokens, fills = (int(rounds.sum(column)) for column in ("steps", "committed", "rounds"))
     hit_rate = ratio_of_sums(rounds.sum("accepted"), tokens)
     return {
@@ -37,6 +37,6 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     }
 
 
-def _busy_s(rounds: Rounds) -> Metrics:
+def _busy_s(rounds: RoundColumns) -> Metrics:
     """Seconds by phase, without the draft model's prompts, which are no steps."""
     return {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}

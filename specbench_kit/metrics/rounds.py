@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Metrics = dict[str, Any]
 
 
-class Rounds:
+class RoundColumns:
     """The rounds of finished requests as columns, one entry per round; `request` says whose round it is."""
 
     def __init__(self, finished: Sequence[RequestRecord]) -> None:
@@ -60,7 +60,7 @@ class Rounds:
 
 
 @dataclass(frozen=True)
-class Group:
+class RequestGroup:
     """Requests that are summarised together: a run, or one category of it."""
 
     records: Sequence[RequestRecord]
@@ -70,18 +70,18 @@ class Group:
         return [r for r in self.records if r.finish_reason != "error"]
 
     @cached_property
-    def rounds(self) -> Rounds:
-        return Rounds(self.finished)
+    def rounds(self) -> RoundColumns:
+        return RoundColumns(self.finished)
 
 
-def by_category(group: Group) -> dict[str, Group]:
+def by_category(group: RequestGroup) -> dict[str, RequestGroup]:
     """The parts of a group by category, in order of first appearance; of a single one, the group itself."""
     parts: dict[str, list[RequestRecord]] = {}
     for record in group.records:
         parts.setdefault(record.category, []).append(record)
-    return {name: group if len(parts) == 1 else Group(part) for name, part in parts.items()}
+    return {name: group if len(parts) == 1 else RequestGroup(part) for name, part in parts.items()}
 
 
-def known(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """None for what another tool's records do not say."""
     return value if isfinite(value) else None

@@ -11,10 +11,10 @@ from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import ratio_intervals
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import headroom, per_makespan
-from specbench_kit.metrics.paired import Comparison, Side
-from specbench_kit.metrics.rounds import Group, Metrics
-from specbench_kit.metrics.statistics import Family, ratio_of_sums
-from specbench_kit.metrics.summary import plain
+from specbench_kit.metrics.paired import PairedSpeed, Side
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
+from specbench_kit.metrics.statistics import ComparisonFamily, ratio_of_sums
+from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 
@@ -22,7 +22,7 @@ Records = Sequence[RequestRecord]
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class TableEntry:
     """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
 
     Makespans and costs are None where the requests share a run's time with others; `deployment` is run.json's.
@@ -51,7 +51,7 @@ class Reference:
     candidates: tuple[str, ...]
 
 
-def choose_reference(entries: Sequence[Entry]) -> Reference:
+def choose_reference(entries: Sequence[TableEntry]) -> Reference:
     """The fastest that can be deployed and may win; of one method's runs, the first.
 
     Where nothing was checked, of all that can be deployed.
@@ -68,7 +68,7 @@ def choose_reference(entries: Sequence[Entry]) -> Reference:
     return Reference(max(fair, key=_speeds(fair).__getitem__).label, labels)
 
 
-def _speeds(entries: Sequence[Entry]) -> dict[Entry, float]:
+def _speeds(entries: Sequence[TableEntry]) -> dict[TableEntry, float]:
     """Against the own baseline, or where one has none, by the throughput."""
     sides = {one: _side(one) for one in entries}
     prompts = {one: units_of(one.records) for one in entries}
@@ -83,10 +83,10 @@ def _tokens(records: Records) -> int:
 
 
 def rows_of(
-    entries: Sequence[Entry], reference: Reference, units: Units
-) -> tuple[dict[str, Metrics], dict[str, Group]]:
+    entries: Sequence[TableEntry], reference: Reference, units: Units
+) -> tuple[dict[str, Metrics], dict[str, RequestGroup]]:
     """Every entry's metrics by label, and the requests that they are of."""
-    groups = {one.label: Group(one.records) for one in entries}
+    groups = {one.label: RequestGroup(one.records) for one in entries}
     rows = {one.label: _alone(one, groups[one.label], units) for one in entries}
     _add_ratios(rows, groups, units)
     _add_comparisons(rows, entries, reference, units)
@@ -95,8 +95,8 @@ def rows_of(
     return rows, groups
 
 
-def _alone(entry: Entry, group: Group, units: Units) -> Metrics:
-    row = plain(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
+def _alone(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
+    row = request_metrics(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
     if entry.is_sampled and not entry.is_baseline:
         row["sampling_consistent"] = entry.may_win
     row["throughput_request_mean"] = _mean_rate(group.finished)
@@ -116,7 +116,7 @@ def _mean_rate(finished: Records) -> float | None:
     return float(np.mean(rates)) if rates else None
 
 
-def _request_means(entry: Entry) -> Metrics:
+def _request_means(entry: TableEntry) -> Metrics:
     side = Side.of(entry.records, entry.baseline)
     shared = side.own.keys() & side.baseline.keys()
     own, plain = (_mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline))
@@ -126,12 +126,14 @@ def _request_means(entry: Entry) -> Metrics:
     }
 
 
-def lossless_counts(entry: Entry) -> Metrics | None:
+def lossless_counts(entry: TableEntry) -> Metrics | None:
     """How many outputs equal the baseline's; None for sampled outputs and without a baseline."""
     if not entry.baseline or entry.is_sampled:
         return None
-    plain = {(r.request_id, r.repeat): r for r in Group(entry.baseline).finished}
-    pairs = [(r, plain[key]) for r in Group(entry.records).finished if (key := (r.request_id, r.repeat)) in plain]
+    plain = {(r.request_id, r.repeat): r for r in RequestGroup(entry.baseline).finished}
+    pairs = [
+        (r, plain[key]) for r in RequestGroup(entry.records).finished if (key := (r.request_id, r.repeat)) in plain
+    ]
     pairs = [(own, other) for own, other in pairs if own.prompt_ids == other.prompt_ids and own.has_token_ids]
     different = [own.key for own, other in pairs if own.output_ids != other.output_ids]
     ties = sum(key in entry.ties for key in different)
@@ -143,7 +145,7 @@ def lossless_counts(entry: Entry) -> Metrics | None:
     }
 
 
-def repeats(entry: Entry) -> Metrics:
+def repeats(entry: TableEntry) -> Metrics:
     """The speedup of each repeat, and how far the repeats' times are apart; nothing where each request ran once."""
     count = 1 + max((record.repeat for record in entry.records), default=0)
     if count < 2:
@@ -166,12 +168,14 @@ def _spread(records: Records, count: int) -> float | None:
     return float(np.ptp(totals) / totals.mean()) if ids else None
 
 
-def _add_ratios(rows: Mapping[str, Metrics], groups: Mapping[str, Group], units: Units) -> None:
+def _add_ratios(rows: Mapping[str, Metrics], groups: Mapping[str, RequestGroup], units: Units) -> None:
     for label, row in rows.items():
         row["intervals"] |= ratio_intervals(groups[label].rounds, units)
 
 
-def _add_comparisons(rows: Mapping[str, Metrics], entries: Sequence[Entry], reference: Reference, units: Units) -> None:
+def _add_comparisons(
+    rows: Mapping[str, Metrics], entries: Sequence[TableEntry], reference: Reference, units: Units
+) -> None:
     """Speed against the own baseline and against the reference, at one level for all of the table."""
     sides = {one.label: _side(one) for one in entries}
     held = next((one for one in entries if one.label == reference.label), None)
@@ -180,20 +184,20 @@ def _add_comparisons(rows: Mapping[str, Metrics], entries: Sequence[Entry], refe
     for one in entries:
         row = rows[one.label]
         if found := own.get(one.label):
-            row |= paired.described(found)
+            row |= paired.speedup_metrics(found)
             row["intervals"]["speedup"] = found.interval(level)
             row["speedup_verdict"] = as_allowed(_verdict(found, level), one.may_win)
         if held is not None and held is not one:
             _hold_against(row, one, held, sides, units, level)
 
 
-def _side(entry: Entry) -> Side:
+def _side(entry: TableEntry) -> Side:
     """A baseline is its own: it met the state of the machine that it met."""
     return Side.of(entry.records, entry.records if entry.is_baseline else entry.baseline)
 
 
 def _hold_against(
-    row: Metrics, entry: Entry, held: Entry, sides: Mapping[str, Side], units: Units, level: float
+    row: Metrics, entry: TableEntry, held: TableEntry, sides: Mapping[str, Side], units: Units, level: float
 ) -> None:
     own, other = sides[entry.label], sides[held.label]
     if found := paired.relative_speed(own, other, units):
@@ -208,25 +212,30 @@ def _hold_against(
         row["baseline_verdict"] = _verdict(machines, level)
 
 
-def _verdict(found: Comparison, level: float) -> str:
+def _verdict(found: PairedSpeed, level: float) -> str:
     return verdict(found.ratio.value, found.interval(level), found.ratio.units)
 
 
-def _family(entries: Sequence[Entry], sides: Mapping[str, Side], reference: Reference, units: Units) -> Family:
+def _family(
+    entries: Sequence[TableEntry], sides: Mapping[str, Side], reference: Reference, units: Units
+) -> ComparisonFamily:
     baselines = [sides[one.label].baseline or None for one in entries]
     distinct = [one for one in baselines if one]
-    speeds = paired.arms([(sides[one.label].own, plain) for one, plain in zip(entries, baselines, strict=True)], units)
+    speeds = paired.speed_residuals(
+        [(sides[one.label].own, plain) for one, plain in zip(entries, baselines, strict=True)],
+        units,
+    )
     several = any(one != distinct[0] for one in distinct)
-    return Family(
+    return ComparisonFamily(
         speeds,
         [place for place, one in enumerate(entries) if one.label in reference.candidates],
         [bool(one.baseline) for one in entries],
-        paired.freedom([sides[one.label].own for one in entries], units),
-        paired.arms([(one or {}, None) for one in baselines], units) if several else None,
+        paired.degrees_of_freedom([sides[one.label].own for one in entries], units),
+        paired.speed_residuals([(one or {}, None) for one in baselines], units) if several else None,
     )
 
 
-def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:
+def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[TableEntry]) -> None:
     """Shares of the gap below the bound, where the bound is shown to be faster: a gap made of noise has no shares."""
     bounds = [rows[one.label] for one in entries if one.is_bound]
     shown = [row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER]
@@ -237,7 +246,7 @@ def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None
             rows[one.label]["headroom"] = headroom(rows[one.label].get("throughput"), plain, best)
 
 
-def _add_fastest(rows: Mapping[str, Metrics], entries: Sequence[Entry]) -> None:
+def _add_fastest(rows: Mapping[str, Metrics], entries: Sequence[TableEntry]) -> None:
     """Of those that can be deployed."""
     sides = {one.label: _side(one) for one in entries if not one.is_baseline and not one.is_bound}
     for label, share in paired.fastest_shares(sides).items():

@@ -25,7 +25,7 @@ FILES = ("requests", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchmarkRun:
     """One run: `fields` is its run.json, `summary` its summary.json, or what stands for it in an unfinished run.
 
     `problems` are lines on what could not be read.
@@ -61,7 +61,7 @@ class Reader:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Records, list[str]]] = {}
 
-    def run(self, path: Path) -> Run:
+    def run(self, path: Path) -> BenchmarkRun:
         """The run in a folder; one that cannot be read at all is an error."""
         fields = RunDirectory.open(path).run
         if fields.get("method") is None:
@@ -70,7 +70,7 @@ class Reader:
         if not records:
             raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")
         summary, problem = _summary(path, fields, records, baseline)
-        return Run(path, fields, records, baseline, summary, (*wrong, *wrong_too, *problem))
+        return BenchmarkRun(path, fields, records, baseline, summary, (*wrong, *wrong_too, *problem))
 
     def _records(self, path: Path) -> tuple[Records, list[str]]:
         try:
@@ -86,7 +86,7 @@ class Reader:
         return records, [f"{_place(path)}{problem}" for problem in wrong]
 
 
-def load_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
     """The runs in these folders or right below them, and a line without this machine's paths for each unreadable one.
 
     An error where none can be read.

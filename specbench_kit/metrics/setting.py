@@ -11,7 +11,7 @@ FEW = 2
 """Options beside a name, unless more were given: tables and legends have little room."""
 
 
-def label(run: Fields) -> str:
+def method_label(run: Fields) -> str:
     """`fixed-k (k=4)`: what was given and, up to a few, what else is set; without known options the spec as it is."""
     spec, options = str(run["method"]), run.get("options")
     if not options:
@@ -25,12 +25,12 @@ def label(run: Fields) -> str:
     return f"{name} ({', '.join([*shown, *more])})" if shown else name
 
 
-def settings(run: Fields) -> str:
+def describe_options(run: Fields) -> str:
     """Every option with its value, in one line; nothing where the run does not say."""
     return ", ".join(_setting(key, value) for key, value in (run.get("options") or {}).items())
 
 
-def findings(run: Fields) -> str:
+def describe_inputs(run: Fields) -> str:
     """What the method was made ready with: predictor, threshold, profile, by dotted name."""
     return ", ".join(_setting(name, value) for name, value in flat(run.get("uses") or {}).items())
 

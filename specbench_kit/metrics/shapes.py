@@ -81,7 +81,7 @@ def _round_step(one: RoundRecord, pending: list[int], ahead: list[int]) -> Step:
     return Step([*pending, *submitted], [*range(-1, root), *parents], columns, kept, _padded(one))
 
 
-class Shapes:
+class RecomputedLogits:
     """Forwards of one target over slots of its own, so that what a run left in its slots does not matter."""
 
     def __init__(self, target: Runner, model: Any) -> None:
@@ -115,13 +115,13 @@ class Shapes:
         """The same, as the record's verifications computed them."""
         return self._run(list(round_steps(record)))
 
-    def whole(self, record: RequestRecord) -> Tensor:
+    def single_forward(self, record: RequestRecord) -> Tensor:
         """The same by the transformers model itself, all tokens in one forward."""
-        return whole(self._model, record, self._target.vocabulary)
+        return single_forward_logits(self._model, record, self._target.vocabulary)
 
     def precise(self, record: RequestRecord) -> Tensor | None:
-        """As `whole`, in float32; None where a copy of the model does not fit."""
-        return None if self._precise is None else whole(self._precise, record, self._target.vocabulary)
+        """As `single_forward_logits`, in float32; None where a copy of the model does not fit."""
+        return None if self._precise is None else single_forward_logits(self._precise, record, self._target.vocabulary)
 
     @cached_property
     def _precise(self) -> Any | None:
@@ -166,7 +166,7 @@ def _neighbours(padded: Padding, slot: int) -> list[Row]:
 
 
 @torch.inference_mode()
-def whole(model: Any, record: RequestRecord, vocabulary: int | None) -> Tensor:
+def single_forward_logits(model: Any, record: RequestRecord, vocabulary: int | None) -> Tensor:
     """Logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
     tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
     logits: Tensor = model(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]

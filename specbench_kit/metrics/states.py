@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
 
 
 def summarise_states(records: Sequence[RequestRecord], sent: Mapping[str, Any]) -> Metrics:
@@ -15,7 +15,7 @@ def summarise_states(records: Sequence[RequestRecord], sent: Mapping[str, Any]) 
     A verdict brings those of the token before the draft and of the accepted ones, the first one those of the prompt
     too; a pipeline's answers bring one token's each.
     """
-    group = Group(records)
+    group = RequestGroup(records)
     rounds, each = group.rounds, sent["bytes_per_token"]
     kept = np.where(rounds["steps"] > 0, rounds["committed"], rounds["accepted"] + 1).sum()
     prompts = each * sum(len(record.prompt_ids) - 1 for record in group.finished)

@@ -110,7 +110,7 @@ def student(level: float, freedom: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ComparisonFamily:
     """The comparisons of one table: every method with its own baseline, and with the reference.
 
     `speeds` [units, methods] are residuals of the methods' logarithmic speeds, and `machines` those of their baselines'

@@ -17,7 +17,7 @@ from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makespan_s, per_makespan
 from specbench_kit.metrics.latency import latency, phases, wasted_time
 from specbench_kit.metrics.paired import Side
-from specbench_kit.metrics.rounds import Group, Metrics, by_category
+from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.metrics.units import Units, units_of
 
@@ -41,7 +41,7 @@ def summarise(
     given overall only: categories share the run's time. Intervals are 95% intervals over prompts, or over batches of
     `batch_size` requests that shared their time.
     """
-    group = Group(records)
+    group = RequestGroup(records)
     _require_one_clock([*records, *(baseline or [])])
     reference = None
     if baseline is not None:
@@ -98,22 +98,22 @@ def _add(metrics: Metrics, more: Metrics) -> None:
 
 
 def _require_one_clock(records: Sequence[RequestRecord]) -> None:
-    if len({r.time_kind for r in Group(records).finished}) > 1:
+    if len({r.time_kind for r in RequestGroup(records).finished}) > 1:
         raise SkitError("measured and modelled times cannot share a metric: run method and baseline on one clock")
 
 
-def _summarise_group(group: Group, baseline: Sequence[RequestRecord] | None, units: Units) -> Metrics:
-    metrics = plain(group) | {"intervals": ratio_intervals(group.rounds, units)}
+def _summarise_group(group: RequestGroup, baseline: Sequence[RequestRecord] | None, units: Units) -> Metrics:
+    metrics = request_metrics(group) | {"intervals": ratio_intervals(group.rounds, units)}
     if baseline is not None:
         side = Side.of(group.records, baseline)
         found = paired.speedup(side, units)
-        metrics |= paired.described(found) | {"speedup_request_mean": paired.request_mean(side)}
+        metrics |= paired.speedup_metrics(found) | {"speedup_request_mean": paired.request_mean(side)}
         metrics |= attainment(group, baseline)
         metrics["intervals"]["speedup"] = found.interval() if found else None
     return metrics
 
 
-def plain(group: Group) -> Metrics:
+def request_metrics(group: RequestGroup) -> Metrics:
     """Every metric of requests that needs neither a baseline, nor a makespan, nor an interval."""
     rounds = group.rounds
     found = counts(group) | pooled(rounds) | acceptance_by_position(rounds)

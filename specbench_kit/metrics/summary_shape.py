@@ -3,8 +3,8 @@
 from functools import cache
 from typing import Any
 
-from specbench_kit.metrics.rounds import Group
-from specbench_kit.metrics.summary import plain
+from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.summary import request_metrics
 from specbench_kit.metrics.vocabulary import METRICS
 
 NUMBER = (int, float)
@@ -58,4 +58,4 @@ def _alike(value: Any, pattern: Any) -> bool:
 @cache
 def _pattern() -> dict[str, Any]:
     """The metrics of no request at all."""
-    return plain(Group([]))
+    return request_metrics(RequestGroup([]))

@@ -9,7 +9,7 @@ from specbench_kit.profilers.measurement import Stand
 from specbench_kit.profilers.part import Part
 from specbench_kit.profilers.samples import Samples
 from specbench_kit.runs.machine.probe import Probe
-from specbench_kit.runs.machine.watch import Timed, Watch
+from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
 Fields = dict[str, Any]
 
@@ -22,4 +22,4 @@ def watched(probe: Probe, stand: Stand, part: Part, samples: Samples, keep: Call
         yield
     finally:
         steps = [[one for run in runs for one in run] for runs in samples.runs().values()]
-        keep(watch.end({f"the {part.role}": Timed(read_processor_time().since(before), steps)}))
+        keep(watch.end({f"the {part.role}": LaneTimes(read_processor_time().since(before), steps)}))

@@ -37,7 +37,7 @@ _DEFINING = (
     "server",
     "shaped_link",
 )
-KEPT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
 """What a user has to know of a disk that is full."""
 _KEY_DIGITS = 8
 _SLUG_LENGTH = 60
@@ -186,7 +186,7 @@ class RunDirectory:
             file.write(line)
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
-        return reported(f"cannot write {name} in {self.path}", KEPT)
+        return reported(f"cannot write {name} in {self.path}", RESUME_HINT)
 
 
 def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.runs.directory import KEPT
+from specbench_kit.runs.directory import RESUME_HINT
 
 FILE = ".lock"
 _held: dict[Path, BinaryIO] = {}
@@ -30,7 +30,7 @@ def _locked(folder: Path, path: Path) -> BinaryIO:
     try:
         file = path.open("ab")
     except OSError as error:
-        raise SkitError(f"cannot write in {folder}: {error.strerror}; {KEPT}") from error
+        raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
     try:
         _lock(file)
     except OSError as error:

@@ -8,13 +8,13 @@ from specbench_kit.core.nested import flat
 
 Fields = Mapping[str, Any]
 
-WHERE = ("git_commit", "git_dirty", "versions", "platform", "hardware")
+ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
 """What `run.json` says of the place that the numbers came from."""
 
 
-def require_same_place(name: str, run: Fields, here: Fields) -> None:
+def require_same_environment(name: str, run: Fields, here: Fields) -> None:
     """Refuse to mix numbers of two places in one run, naming what changed."""
-    found = changes(run, here)
+    found = environment_changes(run, here)
     if found:
         raise SkitError(
             f"{name} was begun under other conditions ({', '.join(found)}): start it anew without --resume, or mix "
@@ -22,9 +22,9 @@ def require_same_place(name: str, run: Fields, here: Fields) -> None:
         )
 
 
-def changes(run: Fields, here: Fields) -> list[str]:
+def environment_changes(run: Fields, here: Fields) -> list[str]:
     """`versions.torch 2.11 then, 2.12 now` for everything that is not as it was."""
-    before, now = (flat({name: place.get(name) for name in WHERE}) for place in (run, here))
+    before, now = (flat({name: place.get(name) for name in ENVIRONMENT}) for place in (run, here))
     names = dict.fromkeys([*before, *now])
     return [
         f"{name} {_said(before.get(name))} then, {_said(now.get(name))} now"
@@ -33,7 +33,7 @@ def changes(run: Fields, here: Fields) -> list[str]:
     ]
 
 
-def block(here: Fields, done: int) -> dict[str, Any]:
+def resumption_entry(here: Fields, done: int) -> dict[str, Any]:
     """What a run remembers of one resumption; `done` requests had finished before it."""
     return {
         "when": here["started_at"],
@@ -47,10 +47,10 @@ def block(here: Fields, done: int) -> dict[str, Any]:
     }
 
 
-def place_of(resumption: Fields) -> dict[str, Any]:
+def environment_of(resumption: Fields) -> dict[str, Any]:
     """A block in the words of `run.json`."""
     names = {"git_commit": "commit", "git_dirty": "dirty"}
-    return {name: resumption.get(names.get(name, name)) for name in WHERE}
+    return {name: resumption.get(names.get(name, name)) for name in ENVIRONMENT}
 
 
 def resumptions(run: Fields) -> Sequence[Fields]:

@@ -39,7 +39,7 @@ from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Ha
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import Group
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.models.runner import Append, Runner
 
 SPEC = "specpipe:stages=4,width=8,children=4"
@@ -109,7 +109,7 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
         moments = [moment for step in record.rounds for moment in step.commits_s]
         assert moments == sorted(moments)
         assert (record.ttft_s, record.e2e_s) == (moments[0], moments[-1])
-        assert list(inter_token_gaps(Group([record]).rounds)) == pytest.approx(np.diff(moments))
+        assert list(inter_token_gaps(RequestGroup([record]).rounds)) == pytest.approx(np.diff(moments))
         assert RequestRecord.from_dict(json.loads(record.to_json())) == record
 
 
@@ -479,7 +479,7 @@ def test_a_slow_drafter_sets_the_pace(target: Any) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     slow = Deployment("slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server")
     record = modelled("specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow)
-    gaps = inter_token_gaps(Group([record]).rounds)
+    gaps = inter_token_gaps(RequestGroup([record]).rounds)
     assert list(gaps) == pytest.approx([1 + HAND_OVER.prune_s + HAND_OVER.latency_s + 1e-3] * 7)
 
 
@@ -497,7 +497,7 @@ def test_a_round_passes_through_all_stages(target: Any, runners: Runners) -> Non
     (prompt,) = clear_prompts(target, [6], 4)
     record = modelled("autoregressive", runners, prompt, 4, PIPELINE)
     passes = [VERIFY.seconds([(1, 6 + n)]) + 3 * (1e-3 + 1e-3) for n in range(3)]
-    assert list(inter_token_gaps(Group([record]).rounds)) == pytest.approx(passes)
+    assert list(inter_token_gaps(RequestGroup([record]).rounds)) == pytest.approx(passes)
 
 
 def test_a_deployment_with_other_stages_is_refused(runners: Runners) -> None:

@@ -8,7 +8,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, ratios
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import Group, Rounds, by_category
+from specbench_kit.metrics.rounds import RequestGroup, RoundColumns, by_category
 
 
 def piped(*commits_s: float, **fields: float) -> RoundRecord:
@@ -21,7 +21,7 @@ def piped(*commits_s: float, **fields: float) -> RoundRecord:
 def test_gaps_lie_between_the_tokens_of_one_request() -> None:
     first = record("a", piped(1.0, 1.5), piped(3.0))
     second = record("b", piped(7.0), piped(7.25, 8.0))
-    assert inter_token_gaps(Rounds([first, second])).tolist() == [0.5, 1.5, 0.25, 0.75]
+    assert inter_token_gaps(RoundColumns([first, second])).tolist() == [0.5, 1.5, 0.25, 0.75]
 
 
 def test_gaps_of_rounds_that_end_at_once() -> None:
@@ -29,40 +29,40 @@ def test_gaps_of_rounds_that_end_at_once() -> None:
         record(name, round_of(1, end_s=start_s), round_of(1, accepted=1, end_s=start_s + 1), round_of(0, end_s=9.0))
         for name, start_s in (("a", 1.0), ("b", 4.0))
     ]
-    assert inter_token_gaps(Rounds(chains)).tolist() == [0.5, 0.5, 7.0, 0.5, 0.5, 4.0]
+    assert inter_token_gaps(RoundColumns(chains)).tolist() == [0.5, 0.5, 7.0, 0.5, 0.5, 4.0]
 
 
 def test_a_burst_among_single_tokens_is_shared_out_and_an_empty_one_is_none() -> None:
     empty = round_of(0, end_s=2.5)
     empty.committed = 0
     one = record("a", piped(1.0), empty, round_of(1, accepted=1, end_s=4.0))
-    assert inter_token_gaps(Rounds([one])).tolist() == [1.5, 1.5]
+    assert inter_token_gaps(RoundColumns([one])).tolist() == [1.5, 1.5]
 
 
 def test_no_rounds_have_no_gaps() -> None:
-    assert inter_token_gaps(Rounds([])).tolist() == []
+    assert inter_token_gaps(RoundColumns([])).tolist() == []
     assert makespan_s([]) == 0.0
 
 
 def test_a_request_without_rounds_counts_as_one_of_nothing() -> None:
     bare = RequestRecord("b", "test", [1], [], finish_reason="eos")
-    rounds = Rounds([record("a", round_of(3, accepted=2), round_of(1)), bare])
+    rounds = RoundColumns([record("a", round_of(3, accepted=2), round_of(1)), bare])
     assert rounds.per_request("submitted").tolist() == [4.0, 0.0]
     assert rounds.per_unit("submitted", {"a": 0, "b": 1}).tolist() == [4.0, 0.0]
-    assert counts(Group([record("a", round_of(3, accepted=2), round_of(1)), bare]))["finished"] == 2
+    assert counts(RequestGroup([record("a", round_of(3, accepted=2), round_of(1)), bare]))["finished"] == 2
 
 
 def test_a_pipelines_round_that_does_not_say_its_depth_reached_what_it_accepted() -> None:
     deep = piped(1.0, 1.5, 2.0)  # nine nodes in flight, of which two were accepted
     chain = round_of(4, accepted=1)
-    found = acceptance_by_position(Rounds([record("a", deep), record("b", chain)]))
+    found = acceptance_by_position(RoundColumns([record("a", deep), record("b", chain)]))
     assert found["acceptance_at"] == [1.0, 1 / 2, 0.0, 0.0]
     assert found["acceptance_at_conditional"] == [1.0, 1 / 2, None, None]
 
 
 def test_ratios_and_their_intervals_are_over_prompts() -> None:
     requests = [record(f"{n}", round_of(4, accepted=n % 5)) for n in range(12)]
-    found = ratios(Rounds(requests))
+    found = ratios(RoundColumns(requests))
     accepted = np.arange(12) % 5
     assert found["acceptance_rate"] == accepted.sum() / 48
     low, high = found["intervals"]["acceptance_rate"]
@@ -79,18 +79,18 @@ def test_categories_in_order_of_their_first_request() -> None:
     requests = [record(name, round_of(1)) for name in "abc"]
     for one, category in zip(requests, ("maths", "chat", "maths"), strict=True):
         one.category = category
-    parts = by_category(Group(requests))
+    parts = by_category(RequestGroup(requests))
     assert {name: [one.request_id for one in part.records] for name, part in parts.items()} == {
         "maths": ["a", "c"],
         "chat": ["b"],
     }
     assert list(parts) == ["maths", "chat"]
-    assert by_category(Group(requests[1:2])) == {"chat": Group(requests[1:2])}
+    assert by_category(RequestGroup(requests[1:2])) == {"chat": RequestGroup(requests[1:2])}
 
 
 @pytest.mark.parametrize("name", ["commits_s", "count", "requests", "names"])
 def test_columns_hold_every_round_of_every_request(name: str) -> None:
-    rounds = Rounds([record("a", piped(1.0, 2.0), round_of(2)), record("b", round_of(1))])
+    rounds = RoundColumns([record("a", piped(1.0, 2.0), round_of(2)), record("b", round_of(1))])
     expected = {"commits_s": [[1.0, 2.0], [], []], "count": 3, "requests": 2, "names": ["a", "b"]}
     assert getattr(rounds, name) == expected[name]
     assert rounds.request.tolist() == [0, 0, 1]

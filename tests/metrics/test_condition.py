@@ -5,7 +5,7 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.condition import Condition, require_whole, violations
+from specbench_kit.metrics.condition import Condition, require_readable, violations
 from specbench_kit.metrics.run_data import load_runs
 
 ROW = {
@@ -82,11 +82,11 @@ def test_the_reference_is_not_held_against_itself(comparison):
 
 def test_nothing_passes_for_want_of_what_cannot_be_read(tmp_path):
     paths = write_methods(tmp_path)
-    require_whole(compare(load_runs([tmp_path])[0]))
+    require_readable(compare(load_runs([tmp_path])[0]))
     (paths[0] / "requests.jsonl").write_text("{}\n")
     runs, problems = load_runs([tmp_path])
     with pytest.raises(SkitError, match=r"cannot be judged, since not all runs could be read: .*no finished request"):
-        require_whole(compare(runs, problems=problems))
+        require_readable(compare(runs, problems=problems))
 
 
 def test_one_run_alone_cannot_pass_a_comparison(tmp_path):

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.metrics.distribution import Tally, summarise_tally, tail
+from specbench_kit.metrics.distribution import SamplingTally, summarise_tally, tail
 
 VOCABULARY = 12
 
@@ -35,9 +35,9 @@ def right_extra(target: Tensor, draft: Tensor) -> Tensor:
     return (target - draft).clamp(min=0)
 
 
-def sampled(places: int, accept: Accept, extra: Extra) -> Tally:
+def sampled(places: int, accept: Accept, extra: Extra) -> SamplingTally:
     """Rounds of one drafted token over random distributions, under a rule."""
-    generator, tally, rounds = np.random.default_rng(0), Tally(), []
+    generator, tally, rounds = np.random.default_rng(0), SamplingTally(), []
     tokens, targets, drafts = list[int](), list[Tensor](), list[Tensor]()
     for _ in range(places):
         target, draft, after = (peaked(generator) for _ in range(3))
@@ -52,11 +52,11 @@ def sampled(places: int, accept: Accept, extra: Extra) -> Tally:
 
 
 @pytest.fixture(scope="module")
-def right() -> Tally:
+def right() -> SamplingTally:
     return sampled(1500, lambda ratio: min(1.0, ratio), right_extra)
 
 
-def test_the_right_rule_is_consistent(right: Tally) -> None:
+def test_the_right_rule_is_consistent(right: SamplingTally) -> None:
     found = summarise_tally(right)
     assert (found["rule"], found["consistent"]) == ("residual", True)
     assert found["acceptance"]["places"] == 1500
@@ -77,13 +77,13 @@ def test_a_softened_acceptance_is_noticed() -> None:
 
 
 def test_too_few_tokens_decide_nothing() -> None:
-    assert summarise_tally(Tally())["consistent"] is None
+    assert summarise_tally(SamplingTally())["consistent"] is None
     assert summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra))["consistent"] is None
 
 
 def test_one_place_by_hand() -> None:
     """p = (.5, .3, .2), q = (.2, .2, .6): 1 - total variation is .6; the drafted token 2 was rejected for token 0."""
-    tally, target, draft = Tally(), torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.2, 0.6]])
+    tally, target, draft = SamplingTally(), torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.2, 0.6]])
     tally.add(RequestRecord("a", "", [1], [0], rounds=[judged(0)]), target, draft)
     assert (tally.places, tally.tokens, tally.accepted) == (1, 1, 0)
     assert tally.expected == pytest.approx(0.6)

@@ -12,18 +12,18 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.specinfer import SpecInfer
-from specbench_kit.metrics.choices import Drawn, Likeliest
+from specbench_kit.metrics.choices import GreedyChoice, SampledChoice
 from specbench_kit.metrics.losslessness import (
-    Judge,
+    DivergenceJudge,
     Losslessness,
     ShapeJudge,
     check,
     check_all,
     summarise_checks,
 )
-from specbench_kit.metrics.shapes import Shapes
+from specbench_kit.metrics.shapes import RecomputedLogits
 
-LIKELIEST = Likeliest()
+LIKELIEST = GreedyChoice()
 
 
 def output(*ids: int, request_id: str = "a", **fields: object) -> RequestRecord:
@@ -102,7 +102,7 @@ class Bench:
         self.size = size
         self.runners = tuple(make_runner(model, size, 120) for model in (target, disturbed(target, 0.03)))
         self.requests = make_requests(random_prompts([7 + 3 * i for i in range(requests)], 256), 24)
-        self.shapes = Shapes(self.runners[0], target)
+        self.shapes = RecomputedLogits(self.runners[0], target)
         self.plain = list(self.decode(AUTOREGRESSIVE).values())
         self._right: dict[object, dict[str, RequestRecord]] = {}
 
@@ -118,7 +118,7 @@ class Bench:
         return self._right[method]
 
     @property
-    def judge(self) -> Judge:
+    def judge(self) -> DivergenceJudge:
         return ShapeJudge(self.shapes, lambda _: LIKELIEST, exact=True)
 
 
@@ -157,12 +157,12 @@ def test_a_forward_that_computes_something_else_is_no_rounding(monkeypatch: pyte
     """Noise that the control does not show, here that of verifications one position off, cannot excuse a token."""
     bench = Bench(torch.float32, 1, requests=3)
     records = list(bench.decode(FixedK(4)).values())
-    right = Shapes.rounds
+    right = RecomputedLogits.rounds
 
-    def shifted(shapes: Shapes, record: RequestRecord) -> torch.Tensor:
+    def shifted(shapes: RecomputedLogits, record: RequestRecord) -> torch.Tensor:
         return right(shapes, record).roll(1, 0)
 
-    monkeypatch.setattr(Shapes, "rounds", shifted)
+    monkeypatch.setattr(RecomputedLogits, "rounds", shifted)
     for record in records:
         logits = shifted(bench.shapes, record)
         record.output_ids[20] = int(logits[20].argmax())
@@ -176,7 +176,7 @@ def test_drawn_tokens_follow_the_streams_numbers() -> None:
     """Two shapes whose cumulative probabilities lie on either side of the number explain two different tokens."""
     sampler, numbers = Sampler(1.0), RequestRandom(0, "a")
     first = numbers.uniform("target")
-    choice = Drawn(sampler, RequestRandom(0, "a"))
+    choice = SampledChoice(sampler, RequestRandom(0, "a"))
     below, above = (choice.scores(torch.tensor([p, 1 - p]).log()) for p in (first - 1e-3, first + 1e-3))
     assert [choice.token(scores, 0) for scores in (below, above)] == [1, 0]
     assert choice.shortfall(below, 0, 0) == pytest.approx(1e-3, abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.calibration import Scene
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
-    Family,
+    ComparisonFamily,
     Ratio,
     interval_of_estimate,
     interval_of_ratio,
@@ -65,14 +65,14 @@ def test_an_interval_without_width_is_none():
 
 def test_the_level_of_one_comparison_is_its_own_and_rises_with_their_number():
     noise = RNG.normal(0, 0.1, (20, 9))
-    levels = [Family(noise[:, :n], range(n), [False] * n, 19).level() for n in (2, 3, 9)]
+    levels = [ComparisonFamily(noise[:, :n], range(n), [False] * n, 19).level() for n in (2, 3, 9)]
     assert levels[0] == 0.95
     assert 0.95 < levels[1] < levels[2] < 1 - 0.05 / 36
 
 
 def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data():
     noise = RNG.normal(0, 0.1, (20, 8))
-    chosen, fixed = (Family(noise, names, [False] * 8, 19).level() for names in (range(8), [0]))
+    chosen, fixed = (ComparisonFamily(noise, names, [False] * 8, 19).level() for names in (range(8), [0]))
     assert fixed < chosen
 
 

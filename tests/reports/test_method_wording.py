@@ -10,7 +10,7 @@ from run_builders import in_turn, plain, records_of, write_run
 from specbench_kit.methods.spec import resolved_options
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.metrics.setting import findings, label, settings
+from specbench_kit.metrics.setting import describe_inputs, describe_options, method_label
 from specbench_kit.reports.comparison import markdown as comparison_markdown
 from specbench_kit.reports.comparison.latex import to_latex
 from specbench_kit.reports.comparison.scene import styles_of
@@ -32,11 +32,11 @@ from specbench_kit.reports.run import markdown
     ],
 )
 def test_a_label_holds_what_was_given_and_what_matters_first(spec: str, expected: str) -> None:
-    assert label({"method": spec, "options": resolved_options(spec)}) == expected
+    assert method_label({"method": spec, "options": resolved_options(spec)}) == expected
 
 
 def test_a_run_of_an_older_kit_keeps_its_spec() -> None:
-    assert label({"method": "fixed-k:k=3"}) == "fixed-k:k=3"
+    assert method_label({"method": "fixed-k:k=3"}) == "fixed-k:k=3"
 
 
 def test_every_option_and_everything_found_is_written_out() -> None:
@@ -45,9 +45,10 @@ def test_every_option_and_everything_found_is_written_out() -> None:
         "uses": {"predictor": {"family": "logistic", "threshold": 0.25}, "stages": [1, 2]},
     }
     assert (
-        settings(run) == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
+        describe_options(run)
+        == "predictor=auto, max_draft=3, operating_point=none, send_last=false, score=token, force=false"
     )
-    assert findings(run) == "predictor.family=logistic, predictor.threshold=0.25, stages=1-2"
+    assert describe_inputs(run) == "predictor.family=logistic, predictor.threshold=0.25, stages=1-2"
 
 
 def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import Group
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.reports.comparison.scene import Scene, belong, curve, legend, legend_in, short
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import significant
@@ -66,7 +66,7 @@ def lengths(scene: Scene) -> Picture | None:
     return Picture("draft_length", "Draft length against accepted length", note, 2.9 + legend_in([*curves, ""]), draw)
 
 
-def _accepted_by_length(group: Group) -> tuple[Any, Any, Any]:
+def _accepted_by_length(group: RequestGroup) -> tuple[Any, Any, Any]:
     """Lengths sent, mean accepted and number of rounds of each; a pipeline's rounds have no length."""
     rounds = group.rounds
     chosen = (rounds["steps"] == 0) & np.isfinite(rounds["submitted"]) & (rounds["submitted"] > 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.reports.comparison import markdown as comparison_markdown
 from specbench_kit.reports.comparison import plots
 from specbench_kit.reports.comparison.latex import to_latex
@@ -108,7 +108,7 @@ class Content:
     def _path(self, name: str) -> str:
         return f"{PLOTS}/{name}.{next(iter(self.plot_formats), 'svg')}"
 
-    def _copy_timeline(self, run: Run, lines: list[str]) -> Iterator[Path]:
+    def _copy_timeline(self, run: BenchmarkRun, lines: list[str]) -> Iterator[Path]:
         """The picture of a run's timeline; in the run's own folder it lies already."""
         found = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
         if not found:
@@ -125,7 +125,7 @@ class Content:
             return
         name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
         yield from self._keep(name, found)
-        method = setting.label(run.fields)
+        method = setting.method_label(run.fields)
         lines.append(f"![Timeline, {method}]({self._path(name)})\n*{method}, {time_kind(run.fields)}.*")
 
     def _write_texts(self, pictures: Sequence[str]) -> Iterator[Path]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from specbench_kit.metrics.comparison import Comparison, Part
-from specbench_kit.metrics.run_data import Run
-from specbench_kit.metrics.series import Series
+from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.metrics.series import MethodSeries
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
@@ -43,7 +43,7 @@ def render(comparison: Comparison, figures: str = "", look: Look = USUAL) -> str
     return document(sections)
 
 
-def _own(series: Series) -> list[Run]:
+def _own(series: MethodSeries) -> list[BenchmarkRun]:
     """The one run of a row; answers are not counted over several datasets."""
     return list(series.runs.values()) if len(series.runs) == 1 and not series.is_derived else []
 
@@ -92,7 +92,7 @@ def results(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]] | None 
     return "\n\n".join(tables or [_methods(rows, columns)]) + (f"\n\n{EVEN_NOTE}" if marked else "")
 
 
-def _part(part: Part, groups: Mapping[str, Sequence[str]], look: Look) -> str:
+def _part(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> str:
     finished = max(row["finished"] for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
     return f"## {title} ({count(finished)} requests)\n\n{results(part.rows, groups, look)}"
@@ -109,7 +109,9 @@ def _categories(comparison: Comparison, look: Look) -> str:
     return "\n\n".join(["## By category", *blocks])
 
 
-def _by_category(title: str, parts: Sequence[Part], labels: Sequence[str], show: Callable[[Row], str]) -> str:
+def _by_category(
+    title: str, parts: Sequence[ComparisonTable], labels: Sequence[str], show: Callable[[Row], str]
+) -> str:
     rows = [
         (part.name, count(max(row["finished"] for row in part.rows.values())), *_cells(part, labels, show))
         for part in parts
@@ -117,7 +119,7 @@ def _by_category(title: str, parts: Sequence[Part], labels: Sequence[str], show:
     return f"{title}:\n\n" + table(["category", "requests", *map(code, labels)], rows)
 
 
-def _cells(part: Part, labels: Sequence[str], show: Callable[[Row], str]) -> list[str]:
+def _cells(part: ComparisonTable, labels: Sequence[str], show: Callable[[Row], str]) -> list[str]:
     return [show(part.rows[label]) if label in part.rows else ABSENT for label in labels]
 
 
@@ -228,5 +230,5 @@ def _runs(comparison: Comparison) -> str:
     return f"{listing}\n\n{provenance(comparison.runs[0].fields)}"
 
 
-def _started(run: Run) -> str:
+def _started(run: BenchmarkRun) -> str:
     return run.fields.get("started_at") or ABSENT

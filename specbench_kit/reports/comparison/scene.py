@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.rounds import Group, Metrics
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.reports.writing.drawing import plain
 from specbench_kit.reports.writing.hover import say
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
@@ -47,7 +47,7 @@ class Scene:
         styles = styles_of(self.comparison, labels)
         return Scene(self.comparison, styles, [one for one in self.speculating if one in labels], self.bounds, group)
 
-    def requests(self, label: str) -> Group:
+    def requests(self, label: str) -> RequestGroup:
         """The requests of a row."""
         return self.comparison.groups[label]
 

@@ -43,7 +43,11 @@ def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping
     values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
     values["sampling_consistent"] = row.get("sampling_consistent")
     values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
-    method = {"method": label, "options": setting.settings(run), "made_ready_with": setting.findings(run)}
+    method = {
+        "method": label,
+        "options": setting.describe_options(run),
+        "made_ready_with": setting.describe_inputs(run),
+    }
     return {"table": kind, "name": name, **method, **time, **forced, **warned, **_rounded(values)}
 
 

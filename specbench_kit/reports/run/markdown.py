@@ -5,7 +5,7 @@ from typing import Any
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.attainment import PROMISE, SCALES
-from specbench_kit.metrics.setting import label, sampling_sentence
+from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import (
     BASELINE,
     DISTRIBUTIONS,
@@ -93,7 +93,7 @@ def _title(run: Fields, summary: Fields, problems: Sequence[str]) -> str:
 
 
 def _label(run: Fields, summary: Fields) -> str:
-    return label({"method": summary["method"], **run})
+    return method_label({"method": summary["method"], **run})
 
 
 def _setting(run: Fields) -> str:

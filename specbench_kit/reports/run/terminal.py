@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.metrics.setting import label, sampling_sentence
+from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.writing import colocation, machine, wording
 from specbench_kit.reports.writing.cautions import result_cautions, resumption_cautions, setting_cautions
@@ -55,6 +55,6 @@ def _table(run: Fields, summaries: Sequence[Fields]) -> "Table":
 
 def _rows(run: Fields, summaries: Sequence[Fields]) -> list[tuple[str, Fields, str]]:
     baselines = [s["baseline"]["overall"] for s in summaries if s.get("baseline")]
-    labels = [label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
+    labels = [method_label(run) if s["method"] == run["method"] else str(s["method"]) for s in summaries]
     rows = [(one, s["overall"], wording.lossless_short(s)) for one, s in zip(labels, summaries, strict=True)]
     return [(BASELINE, baselines[0], ""), *rows] if baselines else rows

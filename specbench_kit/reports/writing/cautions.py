@@ -7,7 +7,7 @@ from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.points import LOCAL
 from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count
-from specbench_kit.runs.resumption import changes, place_of, resumptions, spans_interruption
+from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
 
 Fields = dict[str, Any]
 
@@ -83,7 +83,7 @@ def resumption_cautions(run: Fields) -> list[str]:
         if spans_interruption(run)
         else "decoded again from the start, with what was stored coming out equal"
     )
-    changed = dict.fromkeys(line for one in found for line in changes(run, place_of(one)))
+    changed = dict.fromkeys(line for one in found for line in environment_changes(run, environment_of(one)))
     return [
         f"RESUMED {len(found)} {times_word}, {after}: {effect}.",
         *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),

@@ -15,7 +15,7 @@ VARIABLE = "SKIT_MACHINE_READINGS"
 LANE_READINGS, OTHER_READINGS = ("cpu_share", "spread"), ("steal", "load")
 
 
-class System(NamedTuple):
+class SystemCounters(NamedTuple):
     """The load average over a minute, and processor seconds since the machine started, over all processors."""
 
     load: float
@@ -27,7 +27,7 @@ class System(NamedTuple):
 class Probe(Protocol):
     """Where readings come from."""
 
-    def system(self) -> System:
+    def system(self) -> SystemCounters:
         """The whole machine's counters."""
 
     def others_s(self) -> float:
@@ -37,16 +37,16 @@ class Probe(Protocol):
         """A finished block of readings as it is to be judged."""
 
 
-class Live:
+class LiveProbe:
     """This machine."""
 
-    def system(self) -> System:
+    def system(self) -> SystemCounters:
         import psutil
 
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
         guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time too
-        return System(psutil.getloadavg()[0], getattr(times, "steal", 0.0), sum(times) - idle_s - guest_s)
+        return SystemCounters(psutil.getloadavg()[0], getattr(times, "steal", 0.0), sum(times) - idle_s - guest_s)
 
     def others_s(self) -> float:
         import psutil
@@ -59,14 +59,14 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Injected(Live):
+class InjectedProbe(LiveProbe):
     """This machine, but with the readings of a file: `cpu_share` and `spread` of all lanes, `steal` and `load`."""
 
     name: str
     readings: Fields
 
     @classmethod
-    def read(cls, path: Path) -> "Injected":
+    def read(cls, path: Path) -> "InjectedProbe":
         """The readings in a JSON file, each a number or null."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ class Injected(Live):
 def probe_here() -> Probe:
     """This machine, unless the environment names a file of readings."""
     path = os.environ.get(VARIABLE)
-    return Injected.read(Path(path)) if path else Live()
+    return InjectedProbe.read(Path(path)) if path else LiveProbe()
 
 
 def _is_reading(value: Any) -> bool:

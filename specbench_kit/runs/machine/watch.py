@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specbench_kit.decoding.clock import ProcessorTime
-from specbench_kit.runs.machine.probe import Probe, System
+from specbench_kit.runs.machine.probe import Probe, SystemCounters
 
 Fields = dict[str, Any]
 
@@ -20,7 +20,7 @@ ENOUGH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class LaneTimes:
     """What one lane took: the time, and the seconds of its steps, one list for each that was repeated.
 
     `others_s` are the processor seconds of the processes that worked for it; None where these are not ours to see.
@@ -54,7 +54,7 @@ class Watch:
         self._probe, self._device = probe, device
         self._before = probe.system()
 
-    def end(self, lanes: Mapping[str, Timed]) -> Fields:
+    def end(self, lanes: Mapping[str, LaneTimes]) -> Fields:
         """The readings since the start, ready for JSON: those of each lane, load average, and steal as a share."""
         after = self._probe.system()
         return self._probe.believed(
@@ -79,6 +79,6 @@ def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
     return tenths[-1] / tenths[0], len(relative)
 
 
-def _steal(before: System, after: System) -> float | None:
+def _steal(before: SystemCounters, after: SystemCounters) -> float | None:
     wanted_s = after.wanted_s - before.wanted_s
     return (after.stolen_s - before.stolen_s) / wanted_s if wanted_s >= ENOUGH_S else None

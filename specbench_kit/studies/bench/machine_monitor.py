@@ -11,7 +11,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.steps import same_steps
-from specbench_kit.runs.machine.watch import Timed, Watch
+from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.studies.bench.lanes import MethodLane
 
 Fields = dict[str, Any]
@@ -37,11 +37,13 @@ class MachineMonitor:
         """The readings up to now, ready for JSON."""
         return self._watch.end({name: self._timed(name) for name in self._lanes})
 
-    def _timed(self, name: str) -> Timed:
+    def _timed(self, name: str) -> LaneTimes:
         lanes = self._lanes[name]
         spent = ProcessorTime(
             *(sum(parts) for parts in zip(*(lane.engine.clock.processor_time or () for lane in lanes), strict=True))
         )
         others = [lane.others_s for lane in lanes]
         known = [one for one in others if one is not None]
-        return Timed(spent, same_steps(self._records.get(name, ())), sum(known) if len(known) == len(others) else None)
+        return LaneTimes(
+            spent, same_steps(self._records.get(name, ())), sum(known) if len(known) == len(others) else None
+        )

@@ -12,7 +12,7 @@ from specbench_kit.methods.spec import resolved_options
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.runs import lock, provenance
 from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable
-from specbench_kit.runs.resumption import require_same_place
+from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.bench.seen_prompts import count_seen
@@ -116,7 +116,7 @@ def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: boo
             held.append(run)
             lock.hold(run.path)
             if run.is_partial and not force:
-                require_same_place(run.path.name, run.run, here)
+                require_same_environment(run.path.name, run.run, here)
     except SkitError:
         release_locks(held[:-1])
         raise

@@ -9,7 +9,7 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.runs.resumption import block, resumptions
+from specbench_kit.runs.resumption import resumption_entry, resumptions
 from specbench_kit.studies.bench.answers import answers
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import BASELINE, MethodLane, Progress, Sink, run_in_turns
@@ -170,7 +170,7 @@ class Benchmark:
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
             if min(done, len(run.baseline_records()) if has_baseline else done) < self._asked:
-                run.amend(resumptions=[*resumptions(run.run), block(here, done)])
+                run.amend(resumptions=[*resumptions(run.run), resumption_entry(here, done)])
 
     def _warm_up(self) -> None:
         """A few tokens with every method outside the measurement, so that the first request is like any other."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.studies.interchange.base import Format, FoundTrace, formats
+from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
 from specbench_kit.studies.interchange.dialogues import dialogues
-from specbench_kit.studies.interchange.verifications import Told, told, trace_of
+from specbench_kit.studies.interchange.verifications import VerifiedRequest, read_acceptance, trace_of
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -33,7 +33,7 @@ class AIPerf(Format):
     tool = "AIPerf"
     gives_traces = True
 
-    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+    def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
         requests = [found for place, row in read_rows(path) if (found := _told(place, row))]
         if not requests:
             raise SkitError(
@@ -49,14 +49,14 @@ class AIPerf(Format):
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def _told(place: str, row: Fields) -> Told | None:
+def _told(place: str, row: Fields) -> VerifiedRequest | None:
     acceptance = row.get("spec_decode_acceptance")
     if not acceptance:
         return None
     try:
         metrics, name = row["metrics"], row["metadata"]["x_request_id"]
         output = acceptance.get("completion_tokens") or metrics["output_sequence_length"]["value"]
-        return told(str(name), metrics["input_sequence_length"]["value"], output, acceptance)
+        return read_acceptance(str(name), metrics["input_sequence_length"]["value"], output, acceptance)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SkitError(f"{place}: not a record of AIPerf ({reason})") from error

@@ -20,7 +20,7 @@ UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ForeignRun:
     """What a file says: one record per request, the name of what decoded them, and when, in ISO 8601, if it says so.
 
     `notes` are lines on what a reader of the numbers must know.
@@ -34,7 +34,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTrace:
+class ForeignTrace:
     """What a file says of acceptance: a trace of every request, without draft statistics or step times.
 
     `lacks` names what else a header says that there is not.
@@ -59,14 +59,14 @@ class Format(ABC):
     gives_traces: ClassVar[bool] = False
     """Whether its files are imported as traces, to be replayed, rather than as runs."""
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> ForeignRun:
         """The content of a file; bad content is an error with its line."""
         raise SkitError(
             f"files of {self.tool} cannot be imported, as they do not tell requests apart: import answers of "
             "Spec-Bench (--format spec-bench) or responses of vLLM (--format vllm-responses)"
         )
 
-    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+    def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
         """What a file says of acceptance; `draft` names one of several drafters."""
         raise NotImplementedError
 

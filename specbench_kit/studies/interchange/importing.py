@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import MODELS, RUN, Option
-from specbench_kit.studies.interchange.base import Format, Found, FoundTrace, formats
+from specbench_kit.studies.interchange.base import ForeignRun, ForeignTrace, Format, formats
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -23,7 +23,7 @@ MODEL: Mapping[str, None] = dict.fromkeys(("name", "hash", "parameters"))
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ImportNames:
     """What a file does not say, or says in other words; None leaves it as it is."""
 
     method: Annotated[str | None, Option("What to call the method; as in the file if left out.", RUN)] = None
@@ -33,7 +33,7 @@ class Names:
 
 
 def import_file(
-    path: Path, name: str, baseline: Path | None, names: Names, out: Path, argv: tuple[str, ...]
+    path: Path, name: str, baseline: Path | None, names: ImportNames, out: Path, argv: tuple[str, ...]
 ) -> "Conclusion":
     """Make a run directory of a file and, beside it, the file of the autoregressive baseline."""
     from specbench_kit.runs.directory import RunDirectory
@@ -63,7 +63,7 @@ class ImportedTrace:
     notes: Sequence[str]
 
 
-def import_trace(path: Path, name: str, names: Names, out: Path, argv: tuple[str, ...]) -> ImportedTrace:
+def import_trace(path: Path, name: str, names: ImportNames, out: Path, argv: tuple[str, ...]) -> ImportedTrace:
     """Make a trace of a file that tells what was accepted."""
     from specbench_kit.traces.writing import TraceWriter
 
@@ -86,7 +86,9 @@ def export_run(path: Path, name: str, out: Path) -> None:
     form.save(run, out)
 
 
-def _describe(name: str, found: Found, plain: Found | None, path: Path, names: Names, argv: tuple[str, ...]) -> Fields:
+def _describe(
+    name: str, found: ForeignRun, plain: ForeignRun | None, path: Path, names: ImportNames, argv: tuple[str, ...]
+) -> Fields:
     """The content of `run.json`: null is what the tool does not say."""
     form = formats.get(name)
     prompts = {record.request_id for record in found.records}
@@ -104,7 +106,7 @@ def _describe(name: str, found: Found, plain: Found | None, path: Path, names: N
     }
 
 
-def _header(name: str, found: FoundTrace, path: Path, names: Names, argv: tuple[str, ...]) -> "TraceHeader":
+def _header(name: str, found: ForeignTrace, path: Path, names: ImportNames, argv: tuple[str, ...]) -> "TraceHeader":
     """Of a trace: its `run` has the form of `run.json`, and null for what the tool does not say."""
     from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TraceHeader
 
@@ -119,12 +121,12 @@ def _header(name: str, found: FoundTrace, path: Path, names: Names, argv: tuple[
     return TraceHeader(found.max_draft, 0.0, (0.0,) * (found.max_draft + 1), run, lacks=lacks)
 
 
-def _dataset(form: type[Format], path: Path, names: Names, count: int) -> Fields:
+def _dataset(form: type[Format], path: Path, names: ImportNames, count: int) -> Fields:
     place = {"source": "imported", "location": path.name, "digest": None, "total": None, "count": count}
     return {"name": names.dataset or form.dataset, **place}
 
 
-def _models(names: Names, draft: str | None) -> Fields:
+def _models(names: ImportNames, draft: str | None) -> Fields:
     return {"target": {**MODEL, "name": names.target}, "draft": {**MODEL, "name": draft}}
 
 
@@ -144,7 +146,7 @@ def _imported(name: str, path: Path, notes: Sequence[str], argv: tuple[str, ...]
     }
 
 
-def _repeats(found: Found) -> int:
+def _repeats(found: ForeignRun) -> int:
     return 1 + max(record.repeat for record in found.records)
 
 

@@ -12,7 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.json_fields import shown
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.studies.interchange.base import UNKNOWN, Format, Found, formats
+from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, formats
 from specbench_kit.studies.interchange.dialogues import dialogues
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ FAILED = "ERROR"
 
 
 @formats.register("spec-bench")
-class SpecBench(Format):
+class SpecBenchAnswers(Format):
     """Spec-Bench (Xia et al. 2024), `evaluation/eval.py`.
 
     A round is one entry of `accept_lengths`: its accepted tokens and one more. The prompt's forward counts as the first
@@ -38,7 +38,7 @@ class SpecBench(Format):
     tool = "Spec-Bench"
     dataset = "spec-bench"
 
-    def read(self, path: Path) -> Found:
+    def read(self, path: Path) -> ForeignRun:
         rows = list(read_rows(path))
         if not rows:
             raise SkitError(f"{path} holds no answer: give an answer file of Spec-Bench")
@@ -53,7 +53,7 @@ class SpecBench(Format):
             stamp for _, row in rows if isinstance(stamp := row.get("tstamp"), int | float) and 0 < stamp < LATEST
         ]
         started_at = datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds") if stamps else None
-        return Found(next(iter(names)), records, started_at, {"batch_size": 1}, _notes(records))
+        return ForeignRun(next(iter(names)), records, started_at, {"batch_size": 1}, _notes(records))
 
     def write(self, run: "RunDirectory") -> str:
         records = run.records()
@@ -74,7 +74,7 @@ def _records(place: str, row: Fields) -> Iterator[RequestRecord]:
             for turn, text in enumerate(turns):
                 name = str(row["question_id"])
                 identity = name if len(turns) == 1 else f"{name}/{turn + 1}"
-                yield _record(identity, str(row.get("category", SpecBench.dataset)), text, choice, turn)
+                yield _record(identity, str(row.get("category", SpecBenchAnswers.dataset)), text, choice, turn)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SkitError(f"{place}: not an answer of Spec-Bench ({reason})") from error

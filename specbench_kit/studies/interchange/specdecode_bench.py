@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.json_fields import shown
-from specbench_kit.studies.interchange.base import Format, FoundTrace, formats
+from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
 
 if TYPE_CHECKING:
     from specbench_kit.traces.trace import RequestTrace
@@ -29,7 +29,7 @@ class SpecDecodeBench(Format):
     tool = "SpecDecode-Bench"
     gives_traces = True
 
-    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+    def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
         rows = list(read_rows(path))
         if not rows:
             raise SkitError(f"{path} holds no request: give a file of SpecDecode-Bench's simulator")
@@ -37,7 +37,7 @@ class SpecDecodeBench(Format):
         found = [(place, row, _lengths(place, row, name)) for place, row in rows]
         max_draft = max(1, *(length for _, _, lengths in found for length in lengths))
         requests = [_request(place, row, lengths, max_draft, path.stem) for place, row, lengths in found]
-        return FoundTrace(requests, max_draft, draft=name)
+        return ForeignTrace(requests, max_draft, draft=name)
 
 
 def _drafter(path: Path, row: Fields, wanted: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.json_fields import shown
-from specbench_kit.studies.interchange.base import FoundTrace
+from specbench_kit.studies.interchange.base import ForeignTrace
 
 if TYPE_CHECKING:
     from specbench_kit.traces.outcome_traces import VerifiedRound
@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 DETAILED = "run the server with --per-request-spec-decode-metrics detailed"
 
 
-class Told(NamedTuple):
+class VerifiedRequest(NamedTuple):
     """One request: its numbers of tokens, the longest draft that was configured, and what was verified.
 
     `ordered`: in this order, rather than in any.
@@ -31,7 +31,7 @@ class Told(NamedTuple):
     ordered: bool
 
 
-def told(request_id: str, prompt_tokens: Any, output_tokens: Any, acceptance: Any) -> Told:
+def read_acceptance(request_id: str, prompt_tokens: Any, output_tokens: Any, acceptance: Any) -> VerifiedRequest:
     """Of the object `speculative_decoding` of vLLM, or `spec_decode_acceptance` of AIPerf; bad content is a ValueError.
 
     vLLM, docs/features/speculative_decoding/acceptance_metrics.md; AIPerf, docs/reference/spec-decode-acceptance.md.
@@ -46,10 +46,10 @@ def told(request_id: str, prompt_tokens: Any, output_tokens: Any, acceptance: An
         raise ValueError("steps must be counted in whole numbers")
     if wrong := [one for one in rounds if not 0 <= one.accepted <= one.drafted]:
         raise ValueError(f"{wrong[0].accepted} of {wrong[0].drafted} drafted tokens cannot be accepted")
-    return Told(request_id, prompt_tokens, output_tokens, counts["num_spec_tokens"], rounds, ordered)
+    return VerifiedRequest(request_id, prompt_tokens, output_tokens, counts["num_spec_tokens"], rounds, ordered)
 
 
-def trace_of(requests: Sequence[Told]) -> FoundTrace:
+def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
     """The trace of all requests that were verified at least once.
 
     The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt.
@@ -65,7 +65,7 @@ def trace_of(requests: Sequence[Told]) -> FoundTrace:
     rate = right_rate(verified for one in known for verified in one.rounds)
     max_draft = max(max(one.longest, *(verified.drafted for verified in one.rounds)) for one in known)
     traces = [_trace(one, max_draft, rate) for one in known]
-    return FoundTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, known, traces))
+    return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, known, traces))
 
 
 def _in_order(acceptance: Fields) -> "Iterator[VerifiedRound]":
@@ -100,14 +100,16 @@ def _buckets(histogram: Any) -> Iterator[tuple[int, int]]:
     return ((int(accepted), count) for accepted, count in pairs)
 
 
-def _trace(one: Told, max_draft: int, rate: float) -> "RequestTrace":
+def _trace(one: VerifiedRequest, max_draft: int, rate: float) -> "RequestTrace":
     from specbench_kit.traces.outcome_traces import of_rounds
 
     sizes = one.prompt_tokens + 1, one.output_tokens - 1
     return of_rounds(one.request_id, "unnamed", *sizes, one.rounds, max_draft, rate)
 
 
-def _notes(requests: Sequence[Told], known: Sequence[Told], traces: "Sequence[RequestTrace]") -> list[str]:
+def _notes(
+    requests: Sequence[VerifiedRequest], known: Sequence[VerifiedRequest], traces: "Sequence[RequestTrace]"
+) -> list[str]:
     whole = sum(verified.accepted == verified.drafted for one in known for verified in one.rounds)
     undrafted = sum(one.output_tokens - 1 for one in known) - sum(len(trace.output_ids) for trace in traces)
     unordered, left_out = sum(not one.ordered for one in known), len(requests) - len(known)

@@ -6,8 +6,8 @@ from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.rows import read_rows
-from specbench_kit.studies.interchange.base import Format, FoundTrace, formats
-from specbench_kit.studies.interchange.verifications import Told, told, trace_of
+from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
+from specbench_kit.studies.interchange.verifications import VerifiedRequest, read_acceptance, trace_of
 
 Fields = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ class VLLMResponses(Format):
     tool = "vLLM"
     gives_traces = True
 
-    def read_trace(self, path: Path, draft: str | None) -> FoundTrace:
+    def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
         requests = [found for place, row in read_rows(path) if (found := _told(place, row))]
         if not requests:
             raise SkitError(
@@ -33,7 +33,7 @@ class VLLMResponses(Format):
         return trace_of(requests)
 
 
-def _told(place: str, row: Fields) -> Told | None:
+def _told(place: str, row: Fields) -> VerifiedRequest | None:
     try:
         acceptance = (row.get("metrics") or {}).get("speculative_decoding")
         if not acceptance:
@@ -41,7 +41,7 @@ def _told(place: str, row: Fields) -> Told | None:
         usage = row["usage"]
         prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
         output = usage.get("completion_tokens", usage.get("output_tokens"))
-        return told(str(row["id"]), prompt, output, acceptance)
+        return read_acceptance(str(row["id"]), prompt, output, acceptance)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SkitError(f"{place}: not a response of vLLM ({reason})") from error

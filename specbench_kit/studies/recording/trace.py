@@ -21,7 +21,7 @@ from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.writing import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import probe_here
-from specbench_kit.runs.machine.watch import Timed, Watch
+from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, most_tokens
 from specbench_kit.studies.bench.lanes import MethodLane
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -119,7 +119,7 @@ def _header(
     statistics_s, timed = decision_price.measure_decision(*runners, prompt, max_draft), decision_price.IN_THE_LOOP
     if statistics_s is None:
         statistics_s, timed = measure_statistics(pair.vocabulary, str(pair.needed_draft.model.device)), "timed alone"
-    machine = [watch.end({"the trace": Timed(read_processor_time().since(before), steps.timed)})]
+    machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
     config = {"max_new_tokens": settings.max_new_tokens, "seed": settings.seed, "limit": settings.limit}
     run = {
         "dataset": dataset.describe(),

@@ -10,7 +10,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.acceptance import counts, ratios
 from specbench_kit.metrics.cost import per_makespan
 from specbench_kit.metrics.latency import PHASES, wasted_time
-from specbench_kit.metrics.rounds import Group
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.points import Rule
 from specbench_kit.reports.predictor.plots import Judged
@@ -139,7 +139,7 @@ class Evaluation:
         }
 
     def _measured(self, one: Played) -> Fields:
-        group = Group(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
+        group = RequestGroup(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
         makespan_s = float(one.seconds.sum())
         measured = counts(group) | ratios(group.rounds) | wasted_time(group.rounds)
         return {"kind": one.contender.kind, **measured, **per_makespan(group, makespan_s)}

@@ -22,7 +22,7 @@ from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.setting import label
+from specbench_kit.metrics.setting import method_label
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 
@@ -137,7 +137,14 @@ def test_the_edge_drafts_ahead_while_the_server_verifies(runners: tuple[Runner, 
 def test_on_one_device_drafting_ahead_takes_its_turn(runners: tuple[Runner, Runner]) -> None:
     timeline, _ = recorded(SPECEDGE, runners, None)
     assert {span.resource for span in timeline.spans if not span.resource.startswith("requests/")} == {"cpu"}
-    assert {span.label for span in timeline.spans} >= {"prefill", "draft", "proactive", "verify", "commit", "policy"}
+    assert {span.label for span in timeline.spans} >= {
+        "prefill",
+        "draft",
+        "proactive",
+        "verify",
+        "commit",
+        "policy",
+    }
 
 
 def test_recording_changes_no_record(runners: tuple[Runner, Runner]) -> None:
@@ -223,7 +230,7 @@ def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> list[Pa
 def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     for run in bench(prompts, tiny, tmp_path / "with", "--timeline"):
         trace, about = read_object(run / "timeline.json"), read_object(run / "run.json")
-        assert trace["otherData"] == {"method": label(about), "dataset": "prompts", "time": "measured time"}
+        assert trace["otherData"] == {"method": method_label(about), "dataset": "prompts", "time": "measured time"}
         assert {path.name for path in (run / "plots").iterdir()} == {"timeline.png", "timeline.svg"}
         report = (run / "report.md").read_text()
         assert "](plots/timeline.png)" in report

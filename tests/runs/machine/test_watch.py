@@ -11,20 +11,20 @@ import torch
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.runs.machine.probe import VARIABLE, Injected, Live, System, probe_here
+from specbench_kit.runs.machine.probe import VARIABLE, InjectedProbe, LiveProbe, SystemCounters, probe_here
 from specbench_kit.runs.machine.steps import same_steps
-from specbench_kit.runs.machine.watch import Timed, Watch, spread_of
+from specbench_kit.runs.machine.watch import LaneTimes, Watch, spread_of
 
 CPU = torch.device("cpu")
 
 
-class Counters(Live):
+class Counters(LiveProbe):
     """A machine whose counters are given, one pair per look."""
 
-    def __init__(self, *looks: System) -> None:
+    def __init__(self, *looks: SystemCounters) -> None:
         self.looks = iter(looks)
 
-    def system(self) -> System:
+    def system(self) -> SystemCounters:
         return next(self.looks)
 
 
@@ -39,9 +39,12 @@ def test_a_thread_that_is_kept_from_its_processor_is_seen_by_the_clock() -> None
 
 
 def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() -> None:
-    watch = Watch(Counters(System(1.5, 10.0, 100.0), System(4.0, 13.0, 160.0)), CPU)
+    watch = Watch(Counters(SystemCounters(1.5, 10.0, 100.0), SystemCounters(4.0, 13.0, 160.0)), CPU)
     found = watch.end(
-        {"wisp": Timed(ProcessorTime(20.0, 5.0, 9.0)), "pipe": Timed(ProcessorTime(20.0, 5.0, 9.0), others_s=14.0)}
+        {
+            "wisp": LaneTimes(ProcessorTime(20.0, 5.0, 9.0)),
+            "pipe": LaneTimes(ProcessorTime(20.0, 5.0, 9.0), others_s=14.0),
+        }
     )
     assert (found["load"], found["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
     assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
@@ -49,13 +52,13 @@ def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() ->
 
 
 def test_what_cannot_be_known_is_null() -> None:
-    looks = System(1.0, 10.0, 100.0), System(1.0, 10.1, 100.9)
+    looks = SystemCounters(1.0, 10.0, 100.0), SystemCounters(1.0, 10.1, 100.9)
     found = Watch(Counters(*looks), CPU).end(
-        {"a": Timed(ProcessorTime(0.0, 0.0, 0.0)), "b": Timed(ProcessorTime(9, 1, 1), (), None)}
+        {"a": LaneTimes(ProcessorTime(0.0, 0.0, 0.0)), "b": LaneTimes(ProcessorTime(9, 1, 1), (), None)}
     )
     assert found["steal"] is None
     assert [lane["cpu_share"] for lane in found["lanes"].values()] == [None, None]
-    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": Timed(ProcessorTime(9.0, 1.0, 1.0))})
+    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": LaneTimes(ProcessorTime(9.0, 1.0, 1.0))})
     assert on_gpu["lanes"]["a"]["cpu_share"] is None
 
 
@@ -80,7 +83,7 @@ def test_steps_are_the_same_by_batch_width_and_context_and_none_brings_a_prompt(
 
 
 def test_the_counters_of_this_machine_only_grow() -> None:
-    before, after = Live().system(), Live().system()
+    before, after = LiveProbe().system(), LiveProbe().system()
     assert after.wanted_s >= before.wanted_s > 0
     assert after.stolen_s >= before.stolen_s >= 0
     assert before.stolen_s < before.wanted_s
@@ -90,15 +93,15 @@ def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: p
     path = tmp_path / "busy.json"
     path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
     monkeypatch.setenv(VARIABLE, str(path))
-    found = Watch(probe_here(), CPU).end({"wisp": Timed(ProcessorTime(1.0, 1.0, 1.0))})
+    found = Watch(probe_here(), CPU).end({"wisp": LaneTimes(ProcessorTime(1.0, 1.0, 1.0))})
     assert (found["injected"], found["steal"], found["load"]) == ("busy.json", 0.25, [3, 3])
     assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["wisp"]["spread"]) == (0.5, None)
     monkeypatch.delenv(VARIABLE)
-    assert type(probe_here()) is Live
+    assert type(probe_here()) is LiveProbe
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"steal": 0}', '{"cpu_share": "1", "spread": 1, "steal": 0, "load": 0}'])
 def test_readings_that_are_none_are_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(SkitError, match=rf"{VARIABLE}.*bad\.json"):
-        Injected.read(tmp_path / "bad.json")
+        InjectedProbe.read(tmp_path / "bad.json")

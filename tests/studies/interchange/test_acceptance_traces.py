@@ -17,7 +17,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import of_trace
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.interchange.importing import Names, import_trace
+from specbench_kit.studies.interchange.importing import ImportNames, import_trace
 from specbench_kit.traces.replay import ready, replay
 from specbench_kit.traces.trace import TraceFile
 
@@ -60,7 +60,7 @@ def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
 
 def imported(folder: Path, form: str, *rows: dict[str, Any], draft: str | None = None) -> TraceFile:
     file = write_rows(folder / "file.jsonl", *rows)
-    return TraceFile(import_trace(file, form, Names(draft=draft), folder / "trace.parquet", ()).path)
+    return TraceFile(import_trace(file, form, ImportNames(draft=draft), folder / "trace.parquet", ()).path)
 
 
 def replayed(trace: TraceFile, spec: str) -> list[RequestRecord]:
@@ -101,7 +101,7 @@ def test_the_published_set_has_the_means_that_were_counted_on_it(tmp_path: Path)
     rows = json.loads(PUBLISHED.read_text().split("\n")[0])
     found = []
     for draft in (key.removeprefix("acc_") for key in rows if key.startswith("acc_")):
-        done = import_trace(PUBLISHED, "specdecode-bench", Names(draft=draft), tmp_path / draft, ())
+        done = import_trace(PUBLISHED, "specdecode-bench", ImportNames(draft=draft), tmp_path / draft, ())
         found.append([round(mean, 2) for mean in means(replayed(TraceFile(done.path), "fixed-k:k=5"))])
     assert [2.62, 3.22] in found
 

@@ -12,7 +12,7 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.acceptance import counts
 from specbench_kit.metrics.latency import wasted_time
-from specbench_kit.metrics.rounds import Group
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.predictors.artefact import Predictor, save
 from specbench_kit.predictors.base import FEATURES, families
 from specbench_kit.predictors.library import PairHashes
@@ -87,7 +87,7 @@ def test_metrics_of_the_rollout_are_those_of_the_replay(trace: TraceFile, offset
         list(replay(parse_method("fixed-k:k=3"), trace.header, trace)),
         to_records(offsets, play(offsets, fixed_length(offsets, 3)), TIMING, 0.0),
     ]
-    groups = [Group(records) for records in sides]
+    groups = [RequestGroup(records) for records in sides]
     assert counts(groups[0]) == counts(groups[1])
     for name, value in wasted_time(groups[0].rounds).items():
         assert wasted_time(groups[1].rounds)[name] == pytest.approx(value)

@@ -10,13 +10,13 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.pipeline import summarise_pipeline
-from specbench_kit.metrics.run_data import Run
+from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.states import summarise_states
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
 from specbench_kit.reports.comparison.document import ALL, write_reports
 from specbench_kit.reports.run import markdown
-from specbench_kit.runs.directory import KEPT, RunDirectory
+from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 
 TEXT = ("md",)
@@ -94,9 +94,9 @@ def _write_report(
     conclusion: Conclusion, written: RunRecords, formats: Sequence[str], decode: Callable[[list[int]], str] | None
 ) -> None:
     run = conclusion.directory
-    found = Run(run.path, run.run, written.records, written.baseline, conclusion.summary)
+    found = BenchmarkRun(run.path, run.run, written.records, written.baseline, conclusion.summary)
     if found.records:
-        write_reports(compare([found]), run.path, formats, decode, hint=KEPT)
+        write_reports(compare([found]), run.path, formats, decode, hint=RESUME_HINT)
     else:
         run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
 

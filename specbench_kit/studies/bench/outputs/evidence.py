@@ -10,10 +10,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.methods.base import Method
-from specbench_kit.metrics.choices import Choice, Drawn, Likeliest
-from specbench_kit.metrics.distribution import Tally, summarise_match, summarise_tally
+from specbench_kit.metrics.choices import GreedyChoice, SampledChoice, TokenChoice
+from specbench_kit.metrics.distribution import SamplingTally, summarise_match, summarise_tally
 from specbench_kit.metrics.losslessness import Losslessness, ShapeJudge, check_all, summarise_checks
-from specbench_kit.metrics.shapes import Shapes, whole
+from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
 
@@ -26,7 +26,7 @@ class LocalOutputJudge:
     """Judges outputs by the models that made them."""
 
     def __init__(self, pair: Pair, target: Runner) -> None:
-        self._pair, self._shapes = pair, Shapes(target, pair.target.model)
+        self._pair, self._shapes = pair, RecomputedLogits(target, pair.target.model)
 
     def judge(self, run: Fields, method: Method, records: Records, baseline: Records) -> Verdicts:
         """The parts `lossless` and `sampling` of a summary; None for what does not apply."""
@@ -45,8 +45,8 @@ class LocalOutputJudge:
         judge = ShapeJudge(self._shapes, partial(_choice, _sampler(config), config["seed"]), exact)
         return summarise_checks(check_all(records, baseline, judge)) | {"bitwise": bitwise}
 
-    def _tally(self, records: Records, sampler: Sampler) -> Tally:
-        tally = Tally()
+    def _tally(self, records: Records, sampler: Sampler) -> SamplingTally:
+        tally = SamplingTally()
         for record in records:
             if record.output_ids:
                 tally.add(record, *(self._distributions(model, record, sampler) for model in self._models))
@@ -57,7 +57,7 @@ class LocalOutputJudge:
         return self._pair.target.model, self._pair.needed_draft.model
 
     def _distributions(self, model: Any, record: RequestRecord, sampler: Sampler) -> Tensor:
-        return sampler.probabilities(whole(model, record, self._pair.vocabulary))
+        return sampler.probabilities(single_forward_logits(model, record, self._pair.vocabulary))
 
 
 class ServedOutputJudge:
@@ -106,5 +106,5 @@ def _sampler(config: Fields) -> Sampler:
     return Sampler(config["temperature"], config["top_p"], config["top_k"])
 
 
-def _choice(sampler: Sampler, seed: int, record: RequestRecord) -> Choice:
-    return Likeliest() if sampler.greedy else Drawn(sampler, RequestRandom(seed, record.request_id))
+def _choice(sampler: Sampler, seed: int, record: RequestRecord) -> TokenChoice:
+    return GreedyChoice() if sampler.greedy else SampledChoice(sampler, RequestRandom(seed, record.request_id))

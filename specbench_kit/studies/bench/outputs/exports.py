@@ -7,7 +7,7 @@ from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
-from specbench_kit.metrics.setting import label
+from specbench_kit.metrics.setting import method_label
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.writing.wording import time_kind
@@ -52,7 +52,7 @@ class RunExports:
 
     def _write_timeline(self, timeline: Timeline) -> None:
         run, where = self._run.run, time_kind(self._run.run)
-        method = label(run)
+        method = method_label(run)
         trace = chrome_trace(timeline, {"method": method, "dataset": run["dataset"]["name"], "time": where})
         self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
         write_pictures(self._run.folder(PLOTS), timeline, f"{method}, {where}")
