@@ -55,7 +55,7 @@ def lines(plain: pandas.DataFrame, best: pandas.DataFrame, chosen: Mapping[str, 
     for method in best["speedup"].sort_values(ascending=False).index:
         options = chosen[method].spec.partition(":")[2] if method in chosen else ""
         before = interval(plain.loc[method]) if method in plain.index else "–"
-        claim = methods.get(method).claim
+        claim = methods.get(method).reported_result
         facts = gained_and_cost(best.loc[method])
         yield [code(method), before, interval(best.loc[method]), code(options) if options else "", *facts, claim]
 

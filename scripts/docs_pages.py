@@ -59,8 +59,8 @@ def _method(name: str, method: Any) -> str:
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
     parts.append(f"Group: {method.group}. {PAYS.get(method.group, '')}".strip())
     parts.append(f"Source: {method.source}." if method.source else "")
-    parts.append(f"Reported there: {method.claim}." if method.claim else "")
-    needs = method.asked_for()
+    parts.append(f"Reported there: {method.reported_result}." if method.reported_result else "")
+    needs = method.requirements()
     parts.append(f"Needs {'; '.join(needs)}." if needs else "")
     parts.append("## Options\n\n" + table(["default", "type"], options) if options else "It has no options.")
     parts.append(f"```sh\nskit bench --method {name} --limit 20\n```")

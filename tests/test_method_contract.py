@@ -101,7 +101,7 @@ DRAFTED = [
     for drafter, offered in drafters.all().items()
     if "drafter" in {option.name for option in given_fields(kind)}
     and drafter != kind.drafter
-    and offered.capability >= kind.asks
+    and offered.capability >= kind.required_capability
     for spec in variants(name)[:1]
 ]
 """Every method with every other drafter that offers what it asks."""
@@ -118,7 +118,7 @@ EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
 def _kind(spec: str) -> tuple[object, ...]:
     """What decides by which code a method's tokens are drawn and judged; what it sends, test_unbiased enumerates."""
     method = TREES[spec] if spec in TREES else parse_method(spec)
-    grows, drafter = method.asks >= Capability.TREES, bool(method.drafting.models)
+    grows, drafter = method.required_capability >= Capability.TREES, bool(method.drafting.models)
     reads = method.learned, method.needs_reference
     return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
 
@@ -412,7 +412,7 @@ REFUSED = [
     (name, drafter)
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
-    if "drafter" in {option.name for option in given_fields(kind)} and offered.capability < kind.asks
+    if "drafter" in {option.name for option in given_fields(kind)} and offered.capability < kind.required_capability
 ]
 
 

@@ -53,7 +53,7 @@ def _methods() -> list[Entry]:
     from specbench_kit.methods.base import GROUPS, methods
 
     entries = [
-        {**_with_options(name, method), "group": method.group, "needs": method.asked_for()}
+        {**_with_options(name, method), "group": method.group, "needs": method.requirements()}
         for name, method in methods.all().items()
     ]
     return sorted(entries, key=lambda entry: GROUPS.index(entry["group"]))

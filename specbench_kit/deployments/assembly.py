@@ -66,7 +66,7 @@ def live_engine(
             states=None if deployment is None else hidden_states(method, deployment, target, models),
         )
     verifier = ModelVerifier(PipelineTarget(stages) if stages else target, sampler, method.drafting.layers(models))
-    named = method.called
+    named = method.display_name
     make = partial(Engine, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity, name=named)
 
     def drafter(clock: Clock) -> Drafter:
@@ -120,7 +120,7 @@ def pipeline_engine(
         eos_ids=eos_ids,
         batch_size=batch_size,
         capacity=capacity,
-        name=method.called,
+        name=method.display_name,
         budget=method.pipeline.budget,
     )
     if deployment is None:
@@ -154,7 +154,7 @@ def round_policy(method: Method) -> Policy:
     """The policy of a method that goes round by round."""
     policy = method.policy()
     if not isinstance(policy, Policy):
-        raise SkitError(f"{method.called}: policy() must give a Policy where the method has no pipeline")
+        raise SkitError(f"{method.display_name}: policy() must give a Policy where the method has no pipeline")
     return policy
 
 
@@ -162,5 +162,5 @@ def level_policy(method: Method) -> LevelPolicy:
     """The policy of a method that fills a pipeline."""
     policy = method.policy()
     if not isinstance(policy, LevelPolicy):
-        raise SkitError(f"{method.called}: policy() must give a LevelPolicy where the method has a pipeline")
+        raise SkitError(f"{method.display_name}: policy() must give a LevelPolicy where the method has a pipeline")
     return policy

@@ -17,7 +17,7 @@ from specbench_kit.deployments.modelled import Timelines
 from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.predictors.points import HERE, Place
+from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.profilers.base import Role
 from specbench_kit.profilers.loading import find_measured
 
@@ -82,11 +82,11 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
     return Environment(pair, latencies, modelled=deployment is not None, place=place_of(deployment))
 
 
-def place_of(deployment: Deployment | None) -> Place:
+def place_of(deployment: Deployment | None) -> DeploymentKey:
     """What operating points are kept by; the machine that recorded a trace is as good as this one."""
     if deployment is None or deployment.name == RECORDED:
-        return HERE
-    return Place(deployment.name, digest(deployment))
+        return LOCAL_DEPLOYMENT
+    return DeploymentKey(deployment.name, digest(deployment))
 
 
 def _measured(model_hash: str, role: Role, device: str | torch.device) -> LatencyModel:

@@ -31,9 +31,13 @@ def remote_engine(
 ) -> Loop:
     """The method's loop over draft models that are here and a verifier that is not, on this machine's clock."""
     if method.pipeline is not None:
-        raise SkitError(f"{method.called}: a pipeline's stages cannot be behind a wire: name a method with rounds")
+        raise SkitError(
+            f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"
+        )
     if method.drafting.layers(models):
-        raise SkitError(f"{method.called} reads the target's hidden states, which stay on the server: name another one")
+        raise SkitError(
+            f"{method.display_name} reads the target's hidden states, which stay on the server: name another one"
+        )
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = MeasuringClock(device, started_s)
     drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
@@ -47,5 +51,5 @@ def remote_engine(
         eos_ids=eos_ids,
         batch_size=batch_size,
         capacity=capacity,
-        name=method.called,
+        name=method.display_name,
     )

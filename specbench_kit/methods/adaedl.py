@@ -33,7 +33,7 @@ class AdaEdl(Method):
     beta1: float = 0.5
     beta2: float = 0.9
     source = "AdaEDL, arXiv 2410.18351"
-    claim = "10 to 57% over a static length"
+    reported_result = "10 to 57% over a static length"
     group = "stop-rule"
     grid = MappingProxyType({"threshold": (0.2, 0.35, 0.5), "target": (0.7, 0.8, 0.9), "max_draft": (3, 5, 8)})
 

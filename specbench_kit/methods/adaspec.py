@@ -31,13 +31,13 @@ class AdaSpec(Method):
     initial_confidence: float = 0.6
     elimination: bool = True
     source = "AdaSpec, 2025"
-    claim = "1.23 to 1.79 times plain decoding, 7 to 18% over fixed lengths"
+    reported_result = "1.23 to 1.79 times plain decoding, 7 to 18% over fixed lengths"
     group = "latency-aware"
     grid = MappingProxyType(
         {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
     )
     needs = LATENCIES
-    asks = Capability.PROBABILITIES
+    required_capability = Capability.PROBABILITIES
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class AdaSpec(Method):
 class _PreparedAdaSpec(Method):
     options: AdaSpec
     latencies: Latencies
-    called = AdaSpec.called
+    display_name = AdaSpec.display_name
     proposal = AdaSpec.proposal
 
     def uses(self) -> Mapping[str, Any]:

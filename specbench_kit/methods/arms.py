@@ -36,7 +36,12 @@ def parse_arm(owner: str, spec: str) -> Method:
     """The chain rule that an arm names."""
     name, _, tail = spec.partition(".")
     rule = from_options(name, methods.get(name), tail, separator="+")
-    is_chain = rule.asks < Capability.TREES and rule.pipeline is None and not rule.overlaps and not rule.needs_reference
+    is_chain = (
+        rule.required_capability < Capability.TREES
+        and rule.pipeline is None
+        and not rule.overlaps
+        and not rule.needs_reference
+    )
     require(is_chain, f"{owner}: '{name}' cannot be an arm: arms are rules that draft chains by what the draft says")
     return rule
 
@@ -51,14 +56,16 @@ class Composed(Method):
     def take_arms(self, arms: str) -> None:
         """Read the arms, which have to draft in one way."""
         specs = arm_specs(arms)
-        require(len(specs) > 1, f"{self.called}: arms must be two or more, as in svip+fixed-k.k=4")
+        require(len(specs) > 1, f"{self.display_name}: arms must be two or more, as in svip+fixed-k.k=4")
         repeated = [spec for spec in specs if specs.count(spec) > 1]
-        require(not repeated, f"{self.called}: the arm {(repeated or specs)[0]} is named twice")
-        self._set_rules(tuple(parse_arm(self.called, spec) for spec in specs))
-        object.__setattr__(self, "asks", max(rule.asks for rule in self.rules))
+        require(not repeated, f"{self.display_name}: the arm {(repeated or specs)[0]} is named twice")
+        self._set_rules(tuple(parse_arm(self.display_name, spec) for spec in specs))
+        object.__setattr__(self, "required_capability", max(rule.required_capability for rule in self.rules))
         drawing = {rule.proposal for rule in self.rules if rule.uses_drafter}
         if len(drawing) > 1:
-            raise SkitError(f"{self.called}: of its arms some draw tokens and some take the likeliest: name one kind")
+            raise SkitError(
+                f"{self.display_name}: of its arms some draw tokens and some take the likeliest: name one kind"
+            )
         object.__setattr__(self, "proposal", next(iter(drawing), "sample"))
 
     def prepare(self, environment: Environment) -> Method:
@@ -71,8 +78,8 @@ class Composed(Method):
         return frozenset().union(*(rule.trained_on for rule in self.rules))
 
     @property
-    def trained_apart(self) -> bool:
-        return any(rule.trained_apart for rule in self.rules)
+    def trained_on_reserved(self) -> bool:
+        return any(rule.trained_on_reserved for rule in self.rules)
 
     @property
     def decision_s(self) -> float:
@@ -93,7 +100,7 @@ class Composed(Method):
 
 
 @dataclass
-class Part:
+class ArmDrafter:
     """Some of a drafter's requests, whose chains may have at most `longest` tokens."""
 
     whole: "Drafter"
@@ -130,7 +137,7 @@ class ArmsPolicy(Policy):
         arms = {scope: self.pick(scope) for scope in {self.scope(draft.request_id): None for draft in drafter.drafts}}
         self.played = {draft.request_id: arms[self.scope(draft.request_id)] for draft in drafter.drafts}
         for arm, drafts in self._by_arm(drafter.drafts):
-            self.policies[arm].draft(Part(drafter, drafts, self.longest))  # type: ignore[arg-type]
+            self.policies[arm].draft(ArmDrafter(drafter, drafts, self.longest))  # type: ignore[arg-type]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         chosen: dict[str, list[int]] = {}

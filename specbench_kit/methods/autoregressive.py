@@ -13,7 +13,7 @@ class Autoregressive(Method):
     drafter: str = field(default="none", init=False)
     source = "baseline"
     group = "bounds"
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
     uses_drafter = False
 
     def policy(self) -> Policy:

@@ -37,7 +37,7 @@ class BanditSpec(Composed):
     share: Literal["request", "run"] = "request"
     source = "BanditSpec, arXiv 2505.15141"
     group = "bandit"
-    asks = Capability.TOKENS  # of the arms as they come; others may ask more
+    required_capability = Capability.TOKENS  # of the arms as they come; others may ask more
     grid = MappingProxyType(
         {"algorithm": ("ucb", "exp3"), "share": ("request", "run"), "radius": (0.03, 0.1, 0.3, 1.0)}
     )

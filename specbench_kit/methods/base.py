@@ -13,7 +13,7 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.predictors.points import HERE, Place
+from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 
 __all__ = [
     "GROUPS",
@@ -91,7 +91,7 @@ class Environment:
     """Whether time is a deployment's."""
     temperature: float = 0.0
     """At which tokens are drawn; 0 is greedy."""
-    place: Place = HERE
+    place: DeploymentKey = LOCAL_DEPLOYMENT
     """Whose time counts."""
     round_s: float | None = None
     """How long a round may take, where somebody was promised a speed."""
@@ -107,11 +107,11 @@ class Method(ABC):
 
     drafter: str = field(default="model", kw_only=True)
     """Where its draft tokens come from, as in `suffix` or `suffix.factor=2+min_prob=0.2`."""
-    called: ClassVar[str] = ""
+    display_name: ClassVar[str] = ""
     """The name that errors give it: the registered one, or the class's."""
     source: ClassVar[str] = ""
     """Paper or system it comes from."""
-    claim: ClassVar[str] = ""
+    reported_result: ClassVar[str] = ""
     """What that reports for it, in its own setting."""
     group: ClassVar[Group] = "other"
     """Under which it is listed and reported."""
@@ -121,7 +121,7 @@ class Method(ABC):
     """What has to be there before it can run, besides what the other attributes say."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
     """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
-    asks: ClassVar[Capability] = Capability.STATISTICS
+    required_capability: ClassVar[Capability] = Capability.STATISTICS
     """What its policy reads of the drafter besides the tokens; one that has less is refused."""
     needs_reference: ClassVar[bool] = False
     """Whether the policy reads the target's answer, which only a benchmark can give it."""
@@ -134,13 +134,17 @@ class Method(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.called = vars(cls).get("called", cls.__name__)
+        cls.display_name = vars(cls).get("display_name", cls.__name__)
 
     @classmethod
-    def asked_for(cls) -> list[str]:
+    def requirements(cls) -> list[str]:
         """What it needs, in words."""
         chooses = any(one.name == "drafter" and one.init for one in fields(cls))
-        drafted = [f"a drafter that gives {cls.asks.words}"] if chooses and cls.asks > Capability.TOKENS else []
+        drafted = (
+            [f"a drafter that gives {cls.required_capability.words}"]
+            if chooses and cls.required_capability > Capability.TOKENS
+            else []
+        )
         reference = ["the target's answer"] if cls.needs_reference else []
         return [*drafted, *reference, *([cls.needs] if cls.needs else [])]
 
@@ -159,8 +163,8 @@ class Method(ABC):
             return
         found = self.drafting
         require(
-            found.capability >= self.asks,
-            f"{self.called} reads {self.asks.words}, and drafter '{found.called}' has no more than "
+            found.capability >= self.required_capability,
+            f"{self.display_name} reads {self.required_capability.words}, and drafter '{found.display_name}' has no more than "
             f"{found.capability.words}: choose another drafter or method",
         )
 
@@ -180,7 +184,7 @@ class Method(ABC):
         return frozenset()
 
     @property
-    def trained_apart(self) -> bool:
+    def trained_on_reserved(self) -> bool:
         """Whether these are a part set apart for it, which a benchmark leaves out unasked."""
         return False
 
@@ -221,7 +225,7 @@ class _Methods(Registry[type[Method]]):
 
         def add(method: type[Method]) -> type[Method]:
             method = file(method)
-            method.called = name
+            method.display_name = name
             return method
 
         return add

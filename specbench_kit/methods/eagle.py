@@ -17,7 +17,7 @@ class Eagle(FixedK):
     drafter: str = field(default="head", init=False)
     group: ClassVar[Group] = "learned"
     source = "EAGLE-3, Li et al. 2025"
-    claim = "up to 6.5 times plain decoding, 1.4 times EAGLE-2"
+    reported_result = "up to 6.5 times plain decoding, 1.4 times EAGLE-2"
 
     @property
     def drafting(self) -> Drafting:

@@ -25,9 +25,9 @@ class Eagle2Tree(Method):
     top_k: int = 10
     group: ClassVar[Group] = "tree"
     source = "EAGLE-2, Li et al. 2024"
-    claim = "3.05 to 4.26 times plain decoding, 20 to 40% over EAGLE"
+    reported_result = "3.05 to 4.26 times plain decoding, 20 to 40% over EAGLE"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
         for name, least in (("total", 2), ("depth", 0), ("top_k", 1)):

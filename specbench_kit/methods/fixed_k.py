@@ -16,14 +16,14 @@ class FixedK(Method):
     """Draft exactly k tokens, then verify them."""
 
     k: int = 4
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
     source = "Leviathan et al. 2023"
-    claim = "2 to 3 times plain decoding (T5-XXL)"
+    reported_result = "2 to 3 times plain decoding (T5-XXL)"
     group: ClassVar[Group] = "static"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"{self.called}: k must be at least 1, not {self.k}")
+        require(self.k >= 1, f"{self.display_name}: k must be at least 1, not {self.k}")
 
     @property
     def longest_draft(self) -> int:

@@ -32,11 +32,11 @@ class Goodput(LatencyAware):
     interval: int = 20
     bias: float = 1.1
     source = "SmartSpec and TurboSpec, arXiv 2406.14066"
-    claim = "request latency down by up to 3.2 times against no speculation"
+    reported_result = "request latency down by up to 3.2 times against no speculation"
     grid = MappingProxyType(
         {"max_draft": (4, 8), "initial_acceptance": (0.5, 0.7, 0.8), "interval": (5, 20), "bias": (1.0, 1.1)}
     )
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"goodput: max_draft must be at least 1, not {self.max_draft}")

@@ -33,7 +33,7 @@ class LatencyAware(Method):
 
     def policy(self) -> Policy:
         if self.latencies is None:
-            raise SkitError(f"{self.called} needs the latencies of the pair: call prepare first")
+            raise SkitError(f"{self.display_name} needs the latencies of the pair: call prepare first")
         return self.policy_with(self.latencies)
 
     @abstractmethod

@@ -27,10 +27,10 @@ class OptTree(Method):
     max_depth: int = 10
     late: bool = False
     source = "OPT-Tree, arXiv 2406.17276"
-    claim = "up to 3.2 times plain decoding"
+    reported_result = "up to 3.2 times plain decoding"
     group = "tree"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
         for name in ("nodes", "max_depth"):

@@ -21,7 +21,7 @@ class Oracle(Method):
     """
 
     max_draft: int = 8
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
     source = "upper bound"
     group = "bounds"
     proposal = "top"

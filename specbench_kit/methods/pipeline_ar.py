@@ -19,12 +19,14 @@ class PipelineAR(Method):
     chunk: int = 512
     source = "baseline of SpecPipe, Yin et al. 2025"
     group = "bounds"
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
     uses_drafter = False
 
     def __post_init__(self) -> None:
         for name in ("stages", "chunk"):
-            require(getattr(self, name) >= 1, f"{self.called}: {name} must be at least 1, not {getattr(self, name)}")
+            require(
+                getattr(self, name) >= 1, f"{self.display_name}: {name} must be at least 1, not {getattr(self, name)}"
+            )
 
     @property
     def groups(self) -> float:

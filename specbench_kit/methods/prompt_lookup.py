@@ -18,7 +18,7 @@ class PromptLookup(FixedK):
     max: int = 3
     drafter: str = field(default="prompt-lookup", init=False)
     source = "prompt lookup decoding, Saxena 2023"
-    claim = "2 to 4 times plain decoding where answers repeat their prompts"
+    reported_result = "2 to 4 times plain decoding where answers repeat their prompts"
     group = "draft-free"
     grid = MappingProxyType({"k": (2, 4, 10), "min": (1, 2), "max": (3, 4)})
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
 from specbench_kit.methods.latency_aware import LatencyAware, draft_s, verify_s
-from specbench_kit.methods.static_tree import SIZES, Shape, fastest
+from specbench_kit.methods.static_tree import SIZES, TreeShape, fastest
 from specbench_kit.predictors.ranks import RankTable, find, load
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class Sequoia(LatencyAware):
     ranks: str = "measured"
     table: RankTable | None = field(default=None, init=False, repr=False, kw_only=True)
     source = "Sequoia, arXiv 2402.12374"
-    claim = "up to 4.04 times plain decoding (Llama2-7B on an A100)"
+    reported_result = "up to 4.04 times plain decoding (Llama2-7B on an A100)"
     group = "tree"
     needs = f"rank-wise acceptance: skit measure-ranks; {LATENCIES}"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
         require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")
@@ -75,11 +75,11 @@ class _SequoiaPolicy(Policy):
     sizes: tuple[int, ...]
     levels: int
     latencies: Latencies
-    shape: Shape | None = None
+    shape: TreeShape | None = None
 
     def draft(self, drafter: "Drafter") -> None:
         self.shape = self.shape or self._choose_shape(drafter.drafts)
-        live: list[tuple[Draft, list[int], list[Shape]]] = [(draft, [0], [self.shape]) for draft in drafter.drafts]
+        live: list[tuple[Draft, list[int], list[TreeShape]]] = [(draft, [0], [self.shape]) for draft in drafter.drafts]
         while live := _inner(drafter, live):
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in live])
             most = max(len(shape.children) for _, _, shapes in live for shape in shapes)
@@ -87,7 +87,7 @@ class _SequoiaPolicy(Policy):
             grown = []
             for draft, nodes, shapes in live:
                 added: list[int] = []
-                below: list[Shape] = []
+                below: list[TreeShape] = []
                 for node, shape, (row, tokens) in zip(nodes, shapes, likeliest, strict=False):
                     added += [draft.tree.add(token, node, forward, row) for token in tokens[: len(shape.children)]]
                     below += shape.children
@@ -102,7 +102,7 @@ class _SequoiaPolicy(Policy):
             ranks[parent] += 1
         return sum(reached.values()) - 1
 
-    def _choose_shape(self, drafts: "Sequence[Draft]") -> Shape:
+    def _choose_shape(self, drafts: "Sequence[Draft]") -> TreeShape:
         def verifying_s(size: int) -> float:
             return verify_s(self.latencies, drafts, [size - 1] * len(drafts))
 
@@ -110,8 +110,8 @@ class _SequoiaPolicy(Policy):
 
 
 def _inner(
-    drafter: "Drafter", live: "list[tuple[Draft, list[int], list[Shape]]]"
-) -> "list[tuple[Draft, list[int], list[Shape]]]":
+    drafter: "Drafter", live: "list[tuple[Draft, list[int], list[TreeShape]]]"
+) -> "list[tuple[Draft, list[int], list[TreeShape]]]":
     """The nodes of a level that have children, of trees with room for all of these."""
     found = []
     for draft, nodes, shapes in live:

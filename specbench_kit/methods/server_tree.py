@@ -13,7 +13,7 @@ class ServerTree(SpecEdge):
 
     proactive: bool = False
     source = "server-only baseline of SpecEdge, Park et al. 2025"
-    claim = ""
+    reported_result = ""
     group = "tree"
     needs = "a deployment"
     overlaps = False

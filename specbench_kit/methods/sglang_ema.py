@@ -42,7 +42,7 @@ class SGLangEma(Method):
     grid = MappingProxyType(
         {"steps": (1, 3, 5), "alpha": (0.1, 0.2, 0.4), "down": (-0.25, 0.0, 0.25), "interval": (2, 5)}
     )
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("warmup", 0), ("interval", 1)):

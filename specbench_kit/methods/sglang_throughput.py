@@ -31,7 +31,7 @@ class SGLangThroughput(LatencyAware):
     interval: int = 10
     source = "SGLang pull request 28045"
     grid = MappingProxyType({"steps": (2, 3, 5), "window": (10, 20, 40), "interval": (5, 10)})
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         fits = 1 <= self.steps <= self.max_draft

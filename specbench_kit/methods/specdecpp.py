@@ -34,7 +34,7 @@ class SpecDecPp(Method):
     lag: int = 0
     force: bool = False
     source = "SpecDec++, arXiv 2405.19715"
-    claim = "2.04 to 2.26 times plain decoding, 7 to 11% over a static length"
+    reported_result = "2.04 to 2.26 times plain decoding, 7 to 11% over a static length"
     group = "learned"
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})
     needs = PREDICTOR
@@ -61,7 +61,7 @@ class SpecDecPp(Method):
 class _PreparedSpecDecPp(Method):
     options: SpecDecPp
     predictor: "Predictor"
-    called = SpecDecPp.called
+    display_name = SpecDecPp.display_name
     learned = True
 
     @property
@@ -69,8 +69,8 @@ class _PreparedSpecDecPp(Method):
         return self.predictor.prompts
 
     @property
-    def trained_apart(self) -> bool:
-        return self.predictor.was_trained_apart
+    def trained_on_reserved(self) -> bool:
+        return self.predictor.trained_on_reserved
 
     @property
     def decision_s(self) -> float:

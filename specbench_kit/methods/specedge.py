@@ -42,10 +42,10 @@ class SpecEdge(Method):
     proactive_depth: int = 3
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
-    claim = "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
+    reported_result = "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
     group: ClassVar[Group] = "overlapping"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
     overlaps = True
 
     def __post_init__(self) -> None:

@@ -28,10 +28,10 @@ class SpecInfer(Method):
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
     guesses: int = 0
     source = "SpecInfer, Miao et al. 2024"
-    claim = "1.5 to 2.8 times other engines, models on several GPUs"
+    reported_result = "1.5 to 2.8 times other engines, models on several GPUs"
     group = "tree"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
         shape = "-".join(map(str, self.branching))

@@ -32,10 +32,10 @@ class SpecPipe(Method):
     prefill: Literal["first", "mixed"] = "mixed"
     chunk: int = 512
     source = "SpecPipe, Yin et al. 2025"
-    claim = "4.19 to 5.53 times a pipeline without speculation"
+    reported_result = "4.19 to 5.53 times a pipeline without speculation"
     group = "overlapping"
     proposal = "top"
-    asks = Capability.LEVELS
+    required_capability = Capability.LEVELS
 
     def __post_init__(self) -> None:
         for name in ("stages", "width", "children", "rows", "chunk"):

@@ -33,10 +33,10 @@ class Ssd(Method):
     r: float = 1.0
     backup: Literal["jit", "none"] = "jit"
     source = "speculative speculative decoding, arXiv 2603.03251"
-    claim = "up to 5 times plain decoding"
+    reported_result = "up to 5 times plain decoding"
     group = "overlapping"
     proposal = "top"
-    asks = Capability.TREES
+    required_capability = Capability.TREES
     overlaps = True
 
     def __post_init__(self) -> None:

@@ -20,10 +20,10 @@ BRANCHES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TreeShape:
     """A node and its children, likeliest first."""
 
-    children: "tuple[Shape, ...]" = ()
+    children: "tuple[TreeShape, ...]" = ()
 
     @property
     def size(self) -> int:
@@ -41,7 +41,7 @@ class Shape:
         return 1 + sum(chance * child.expected(chances) for chance, child in pairs)
 
 
-class Shapes:
+class TreeShapes:
     """The best tree of every size and number of levels."""
 
     def __init__(self, chances: tuple[float, ...], size: int, levels: int) -> None:
@@ -59,15 +59,15 @@ class Shapes:
         """Tokens of a round with the best tree of exactly that size on at most so many levels; -inf without one."""
         return float(self._best[levels][:, size].max())
 
-    def shape(self, size: int, levels: int) -> Shape:
+    def shape(self, size: int, levels: int) -> TreeShape:
         """The best tree of exactly that size on at most so many levels."""
         branches = int(self._best[levels][:, size].argmax())
-        children: list[Shape] = []
+        children: list[TreeShape] = []
         for branch in range(branches, 0, -1):
             own = int(self._last[levels][branch, size])
             children.append(self.shape(own, levels - 1))
             size -= own
-        return Shape(tuple(children[::-1]))
+        return TreeShape(tuple(children[::-1]))
 
     def _level(self, size: int) -> "tuple[NDArray[Any], NDArray[Any]]":
         """One more level than what there is so far; without a level there is no tree."""
@@ -88,9 +88,9 @@ class Shapes:
 
 
 @lru_cache(maxsize=8)
-def shapes(chances: tuple[float, ...], size: int, levels: int) -> Shapes:
+def shapes(chances: tuple[float, ...], size: int, levels: int) -> TreeShapes:
     """Computed once for a table of chances."""
-    return Shapes(chances, size, levels)
+    return TreeShapes(chances, size, levels)
 
 
 def fastest(
@@ -99,7 +99,7 @@ def fastest(
     levels: int,
     draft_s: float,
     verify_s: Callable[[int], float],
-) -> Shape:
+) -> TreeShape:
     """The tree with the least seconds per token: a draft step per level, and a verification of its size."""
     found = shapes(chances, max(sizes), levels)
     rated = [

@@ -25,7 +25,7 @@ class Svip(Method):
     factor: float = 0.15
     max_draft: int = 40
     source = "SVIP, arXiv 2411.18462"
-    claim = "up to 17% over a static length at 8,000 tokens, 22% in long reasoning"
+    reported_result = "up to 17% over a static length at 8,000 tokens, 22% in long reasoning"
     group = "stop-rule"
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
 

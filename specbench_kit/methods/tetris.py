@@ -27,7 +27,7 @@ class Tetris(Method):
     source = "TETRIS, arXiv 2502.15197"
     group = "latency-aware"
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6), "extra": (1, 2, 3)})
-    asks = Capability.PROBABILITIES
+    required_capability = Capability.PROBABILITIES
     proposal = "top"  # which tokens are verified depends on the tokens themselves
 
     def __post_init__(self) -> None:

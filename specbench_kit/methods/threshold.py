@@ -32,7 +32,7 @@ class Threshold(Method):
     schedule: Schedule = "constant"
     adaptive: bool = False
     unit: Literal["request", "batch"] = "request"
-    asks = Capability.PROBABILITIES
+    required_capability = Capability.PROBABILITIES
     source = "Hugging Face assisted generation"
     group = "stop-rule"
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})

@@ -36,11 +36,11 @@ class UcbSpecStop(Method):
     scale: Literal["auto", "none"] = "auto"
     context: Literal["run", "link"] = "run"
     source = "UCB-SpecStop, arXiv 2606.20591"
-    claim = "up to 22.4% less time per token than SpecDec++ over a link"
+    reported_result = "up to 22.4% less time per token than SpecDec++ over a link"
     group = "bandit"
     grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
     needs = "a deployment"
-    asks = Capability.TOKENS
+    required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         require(self.k_max >= 1, f"ucb-specstop: k_max must be at least 1, not {self.k_max}")

@@ -12,7 +12,7 @@ from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
-from specbench_kit.predictors.points import Place, Point, Rule, Score
+from specbench_kit.predictors.thresholds import DeploymentKey, ScoreKind, ThresholdRule, TunedThreshold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +39,10 @@ class Wisp(Method):
     max_draft: int | None = None
     operating_point: float | None = None
     send_last: bool = False
-    score: Score = "token"
+    score: ScoreKind = "token"
     force: bool = False
     source = "WISP, Li et al. 2025"
-    claim = "serves 1.69 to 2.10 times as many devices as centralized decoding"
+    reported_result = "serves 1.69 to 2.10 times as many devices as centralized decoding"
     group = "learned"
     grid = MappingProxyType(
         {
@@ -66,15 +66,17 @@ class Wisp(Method):
 
         pair = environment.pair
         predictor = load(find_predictor("wisp", self.predictor, pair), pair=pair, force=self.force)
-        point = self._own(predictor.point(Rule(self.send_last, self.score), environment.place), environment.place)
+        point = self._own(
+            predictor.point(ThresholdRule(self.send_last, self.score), environment.place), environment.place
+        )
         made = _PreparedWisp if point.threshold else _UndecidedWisp
         return made(self, predictor, point, environment.place, drafter=self.drafter)
 
-    def _own(self, point: Point, place: Place) -> Point:
+    def _own(self, point: TunedThreshold, place: DeploymentKey) -> TunedThreshold:
         """The point with what the options say."""
         if self.operating_point is not None:
             longest = point.max_draft
-            point = Point(place.name, place.digest, self.send_last, self.score, self.operating_point, longest)
+            point = TunedThreshold(place.name, place.digest, self.send_last, self.score, self.operating_point, longest)
         return point if self.max_draft is None else replace(point, max_draft=self.max_draft)
 
     def policy(self) -> Policy:
@@ -85,9 +87,9 @@ class Wisp(Method):
 class _PreparedWisp(Method):
     options: Wisp
     predictor: "Predictor"
-    point: Point
-    place: Place
-    called = Wisp.called
+    point: TunedThreshold
+    place: DeploymentKey
+    display_name = Wisp.display_name
     learned = True
 
     @property
@@ -95,8 +97,8 @@ class _PreparedWisp(Method):
         return self.predictor.prompts
 
     @property
-    def trained_apart(self) -> bool:
-        return self.predictor.was_trained_apart
+    def trained_on_reserved(self) -> bool:
+        return self.predictor.trained_on_reserved
 
     @property
     def decision_s(self) -> float:
@@ -105,8 +107,12 @@ class _PreparedWisp(Method):
     def uses(self) -> Mapping[str, Any]:
         point, names = self.point, ("family", "created", "decision_s", "decision_origin")
         found = {name: getattr(self.predictor, name) for name in names}
-        found |= {"threshold": point.threshold, "max_draft": point.max_draft, "deployment": point.place_for(self.place)}
-        meant = point.rule == Rule(self.options.send_last, self.options.score)
+        found |= {
+            "threshold": point.threshold,
+            "max_draft": point.max_draft,
+            "deployment": point.deployment_label(self.place),
+        }
+        meant = point.rule == ThresholdRule(self.options.send_last, self.options.score)
         return {"predictor": found if meant else {**found, "rule": point.rule.options or "the rule as published"}}
 
     def policy(self) -> Policy:
@@ -124,7 +130,7 @@ class _UndecidedWisp(_PreparedWisp):
 
 
 class _WispPolicy(Policy):
-    def __init__(self, options: Wisp, predictor: "Predictor", point: Point) -> None:
+    def __init__(self, options: Wisp, predictor: "Predictor", point: TunedThreshold) -> None:
         self.predictor, self.threshold, self.max_draft = predictor, point.threshold, point.max_draft
         self.keeps_back, self.cumulative = not options.send_last, options.score == "cumulative"
         self.chances: defaultdict[str, list[float]] = defaultdict(list)

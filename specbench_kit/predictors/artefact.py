@@ -16,7 +16,15 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import RESERVED
 from specbench_kit.predictors.base import ALL_FEATURES, DRAFT_POSITION, FEATURES, Scorer, Tensors, families
 from specbench_kit.predictors.library import AGAIN, HEADER, SCHEMA, WEIGHTS, PairHashes, read_file, read_header
-from specbench_kit.predictors.points import NEVER, PUBLISHED, Place, Point, Rule, best_of, read_points
+from specbench_kit.predictors.thresholds import (
+    NEVER,
+    PUBLISHED_RULE,
+    DeploymentKey,
+    ThresholdRule,
+    TunedThreshold,
+    closest_threshold,
+    read_thresholds,
+)
 
 
 class Statistics(Protocol):
@@ -72,7 +80,7 @@ class Predictor:
     max_draft: int = 8
     decision_s: float = 0.0
     decision_origin: str = ""
-    points: tuple[Point, ...] = ()
+    points: tuple[TunedThreshold, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.features or self.features != tuple(name for name in ALL_FEATURES if name in self.features):
@@ -94,7 +102,7 @@ class Predictor:
         return frozenset(self.training.get("prompts") or ())
 
     @property
-    def was_trained_apart(self) -> bool:
+    def trained_on_reserved(self) -> bool:
         """Whether these are the part of a dataset that is reserved for training."""
         return (self.training.get("dataset") or {}).get("part") == RESERVED
 
@@ -103,10 +111,10 @@ class Predictor:
         """Whose time it was tuned for; `local` is the machine that recorded the trace."""
         return (self.training.get("config") or {}).get("deployment") or "local"
 
-    def point(self, rule: Rule, place: Place) -> Point:
+    def point(self, rule: ThresholdRule, place: DeploymentKey) -> TunedThreshold:
         """Where to stop by a rule at a place: what was chosen for both, or for what comes closest."""
-        own = Point(self.deployment, "", *PUBLISHED, threshold=self.threshold, max_draft=self.max_draft)
-        return best_of(self.points, rule, place, own)
+        own = TunedThreshold(self.deployment, "", *PUBLISHED_RULE, threshold=self.threshold, max_draft=self.max_draft)
+        return closest_threshold(self.points, rule, place, own)
 
     def score(self, stats: Statistics, place: int) -> float:
         """Probability that the target accepts the token at that place of its draft, 1 for the first."""
@@ -215,7 +223,7 @@ def _predictor(header: dict[str, Any], scorer: Scorer, pair: PairHashes) -> Pred
     fields = {name: header[name] for name in copied}
     # Those that older versions do not write.
     fields |= {name: header[name] for name in ("decision_s", "decision_origin") if name in header}
-    fields["points"] = read_points(header.get("points", ()))
+    fields["points"] = read_thresholds(header.get("points", ()))
     return Predictor(
         scorer=scorer, features=tuple(header["features"]), threshold=header["threshold"], pair=pair, **fields
     )

@@ -119,7 +119,7 @@ class Scaler:
         return (features - self.mean) / self.scale
 
 
-class Family(ABC):
+class PredictorFamily(ABC):
     """One kind of classifier: its hyper-parameters and how it is trained."""
 
     summary: ClassVar[str]
@@ -152,4 +152,4 @@ class Family(ABC):
         """What `train` returns and an artefact is loaded as."""
 
 
-families: Registry[type[Family]] = Registry("predictor family", "specbench_kit.predictors")
+families: Registry[type[PredictorFamily]] = Registry("predictor family", "specbench_kit.predictors")

@@ -11,7 +11,7 @@ WARM_UP = 100
 """Untimed scores before the first timed one."""
 
 
-def measure(scorer: Scorer, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
+def time_scores(scorer: Scorer, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
     """Seconds of single-sample scores over `trials`, which go round the samples [n, features]."""
     rows = [tuple(map(float, row)) for row in samples]
     for trial in range(WARM_UP):

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space, families
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
 from specbench_kit.predictors.trees import BoostedTrees, Nodes, Tree, at_most
 
 PATIENCE = 15
@@ -12,7 +12,7 @@ PATIENCE = 15
 
 
 @families.register("lightgbm")
-class LightGbm(Family):
+class LightGbm(PredictorFamily):
     """Trees of limited leaves, grown until the validation loss stops falling."""
 
     summary = "gradient-boosted trees, grown leaf by leaf"

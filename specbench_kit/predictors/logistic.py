@@ -4,12 +4,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Family, Params, Scaler, Scorer, Space, families
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scaler, Scorer, Space, families
 from specbench_kit.predictors.dense import Dense
 
 
 @families.register("logistic")
-class Logistic(Family):
+class Logistic(PredictorFamily):
     """L2-regularised; its training is convex and needs no early stopping."""
 
     summary = "logistic regression on standardised features"

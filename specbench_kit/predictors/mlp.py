@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Family, Params, Scaler, Scorer, Space, families
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scaler, Scorer, Space, families
 from specbench_kit.predictors.dense import Dense
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PATIENCE = 5
 
 
 @families.register("mlp")
-class Mlp(Family):
+class Mlp(PredictorFamily):
     """ReLU layers, batch-normalised or not, AdamW, the weights of the best epoch."""
 
     summary = "multi-layer perceptron"

@@ -4,12 +4,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space, families
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
 from specbench_kit.predictors.trees import MeanTrees, Nodes, Tree, at_most
 
 
 @families.register("random_forest")
-class RandomForest(Family):
+class RandomForest(PredictorFamily):
     """Bagged trees; of those grown, the first few that reach the least validation loss are kept."""
 
     summary = "bagged trees on random features"

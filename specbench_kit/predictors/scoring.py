@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.confusion import Confusion
-from specbench_kit.predictors.points import NEVER
+from specbench_kit.predictors.thresholds import NEVER
 
 Labels = NDArray[np.bool_]
 Scores = NDArray[np.float64]

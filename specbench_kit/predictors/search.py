@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space
 from specbench_kit.predictors.latency import stopwatch
 
 
@@ -24,7 +24,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SearchTrial:
     """One fit; `loss` is its log-loss on the validation examples, in nats."""
 
     params: Params
@@ -32,27 +32,27 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The scorer of the best trial, and every trial in the order tried."""
 
     scorer: Scorer
-    best: Trial
-    trials: tuple[Trial, ...]
+    best: SearchTrial
+    trials: tuple[SearchTrial, ...]
 
 
-Progress = Callable[[int, int, Trial], None]
+Progress = Callable[[int, int, SearchTrial], None]
 """Called after each trial with the trials done, the trials planned and the trial itself."""
 
 
 def search(
-    family: Family,
+    family: PredictorFamily,
     train: Examples,
     valid: Examples,
     budget: Budget | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     space: Space | None = None,
-) -> Found:
+) -> SearchResult:
     """Fit the family's defaults and random draws from its space, or another; keep the least validation log-loss.
 
     Log-loss, because operating points are set on probabilities: it rewards calibration as well as order.
@@ -62,7 +62,7 @@ def search(
     plan = list(_draws(family, space or family.space, budget.trials, seed))
     for params in plan:
         scorer = family.fit(train, valid, params, seed)
-        trials.append(Trial(params, log_loss(valid, scorer)))
+        trials.append(SearchTrial(params, log_loss(valid, scorer)))
         if kept is None or trials[-1].loss < kept[1].loss:
             kept = scorer, trials[-1]
         if progress:
@@ -70,7 +70,7 @@ def search(
         if budget.seconds is not None and elapsed_s() >= budget.seconds:
             break
     assert kept is not None
-    return Found(*kept, tuple(trials))
+    return SearchResult(*kept, tuple(trials))
 
 
 def log_loss(examples: Examples, scorer: Scorer) -> float:
@@ -81,7 +81,7 @@ def log_loss(examples: Examples, scorer: Scorer) -> float:
     return float(metrics.log_loss(examples.labels, scores, labels=[False, True]))
 
 
-def _draws(family: Family, space: Space, count: int, seed: int) -> Iterator[Params]:
+def _draws(family: PredictorFamily, space: Space, count: int, seed: int) -> Iterator[Params]:
     """The defaults, then distinct points of the family's grid in random order."""
     from sklearn.model_selection import ParameterGrid, ParameterSampler
 

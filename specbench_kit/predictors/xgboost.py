@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Family, Params, Scorer, Space, families
+from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
 from specbench_kit.predictors.trees import BoostedTrees, Nodes, Tree, below
 
 PATIENCE = 15
@@ -14,7 +14,7 @@ PATIENCE = 15
 
 
 @families.register("xgboost")
-class XgBoost(Family):
+class XgBoost(PredictorFamily):
     """Trees of limited depth, grown until the validation loss stops falling."""
 
     summary = "gradient-boosted trees, grown level by level"

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from specbench_kit.predictors import artefact, library
-from specbench_kit.predictors.latency import measure
+from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.steps import measure_statistics
 
@@ -19,5 +19,5 @@ def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> dic
         predictor = artefact.load(folders[0], pair=pair)
         random = Random(0)
         rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
-        found |= {"predictor": predictor.family, "predictor_s": measure(predictor.scorer, rows)["median"]}
+        found |= {"predictor": predictor.family, "predictor_s": time_scores(predictor.scorer, rows)["median"]}
     return {**found, "per_token_s": found["statistics_s"] + found.get("predictor_s", 0.0)}

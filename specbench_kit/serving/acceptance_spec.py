@@ -106,7 +106,7 @@ def require_traceable(method: Method) -> None:
         require_chains(method)
     except SkitError as error:
         raise SkitError(
-            f"{method.called}: {error}, with skit bench, and name the folder of that run as --acceptance"
+            f"{method.display_name}: {error}, with skit bench, and name the folder of that run as --acceptance"
         ) from error
 
 

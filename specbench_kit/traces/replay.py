@@ -156,10 +156,12 @@ def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
     """The method made ready for a replay; one that reads what is not on record is refused before."""
     drafting, header = method.drafting, trace.header
     require_chains(method)
-    if drafting.models and method.asks > Capability.TOKENS:
-        header.require(DRAFT_STATISTICS, f"{method.called} reads {method.asks.words} of drafted tokens")
+    if drafting.models and method.required_capability > Capability.TOKENS:
+        header.require(
+            DRAFT_STATISTICS, f"{method.display_name} reads {method.required_capability.words} of drafted tokens"
+        )
     if method.uses_drafter and not drafting.models:
-        header.require(TOKEN_IDS, f"{method.called} looks tokens up")
+        header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
     pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
     return method.prepare(environment(pair, deployment))
 
@@ -193,7 +195,7 @@ def replay(
         eos_ids=frozenset(),
         batch_size=batch_size,
         capacity=UNLIMITED,
-        name=method.called,
+        name=method.display_name,
     )
     clock.timeline = timeline
     return _replay_rounds(engine, active, traces, batch_size)
@@ -203,7 +205,7 @@ def require_chains(method: Method) -> None:
     """A method that a trace holds no rounds for is an error."""
     if method.pipeline is not None:
         raise SkitError(CHAINS.format("fills a pipeline"))
-    if method.asks >= Capability.TREES:
+    if method.required_capability >= Capability.TREES:
         raise SkitError(CHAINS.format("drafts trees"))
 
 
@@ -230,8 +232,8 @@ def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
     if not drafting.on_record:
-        reason = f"a trace holds drafts of the draft model, so drafter '{drafting.called}' cannot be replayed"
-        raise SkitError(f"{method.called}: {reason}: run it live")
+        reason = f"a trace holds drafts of the draft model, so drafter '{drafting.display_name}' cannot be replayed"
+        raise SkitError(f"{method.display_name}: {reason}: run it live")
     return ReplayDrafter(header, traces)
 
 

@@ -14,7 +14,7 @@ from trace_builders import made_requests, write_trace
 
 from specbench_kit.predictors.artefact import load
 from specbench_kit.predictors.library import PairHashes, find
-from specbench_kit.predictors.points import RULES
+from specbench_kit.predictors.thresholds import THRESHOLD_RULES
 from specbench_kit.studies.training.pair import identify
 
 PROMPTS, NEW_TOKENS = 12, 16
@@ -181,7 +181,9 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan", "--deployment", "specedge")
     assert deployed.returncode == 0, deployed.stderr
     saved = load(tmp_path / "wan")
-    assert {(point.deployment, point.rule) for point in saved.points} == {*product(("wan", "specedge"), RULES)}
+    assert {(point.deployment, point.rule) for point in saved.points} == {
+        *product(("wan", "specedge"), THRESHOLD_RULES)
+    }
     assert saved.decision_origin.startswith("measured in the decoding loop on ")
     assert 0 < saved.decision_s < 0.1
 

@@ -75,7 +75,7 @@ def draw_then_expand(drafter: Drafter) -> None:
 class Faulty(Method):
     """Drafts and chooses as it is told."""
 
-    called = "faulty"
+    display_name = "faulty"
     grows: Callable[[Drafter], None] = grow
     chosen: Sequence[Sequence[int]] | None = None
     kept: int | None = None

@@ -19,14 +19,14 @@ from specbench_kit.methods.base import Latencies
 from specbench_kit.methods.opt_tree import OptTree, _OptTreePolicy
 from specbench_kit.methods.sequoia import _SequoiaPolicy
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.methods.static_tree import Shape, Shapes, fastest
+from specbench_kit.methods.static_tree import TreeShape, TreeShapes, fastest
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.predictors.ranks import RankTable, count_ranks, find, load, save
 from specbench_kit.studies.recording.ranks import ranks_of
 
-LEAF = Shape()
-CHAIN = Shape((Shape((Shape((LEAF,)),)),))
-FORK = Shape((Shape((LEAF,)), LEAF))
+LEAF = TreeShape()
+CHAIN = TreeShape((TreeShape((TreeShape((LEAF,)),)),))
+FORK = TreeShape((TreeShape((LEAF,)), LEAF))
 CHANCES = (0.6, 0.2)
 
 
@@ -88,7 +88,7 @@ def test_what_a_shape_is_expected_to_give() -> None:
 
 
 def test_the_best_tree_of_every_size() -> None:
-    found = Shapes(CHANCES, 8, 5)
+    found = TreeShapes(CHANCES, 8, 5)
     assert found.shape(4, 4) == CHAIN
     assert found.shape(4, 3) == FORK
     assert found.expected(4, 4) == pytest.approx(2.176)
@@ -104,15 +104,15 @@ def test_the_best_tree_of_every_size() -> None:
                 assert found.expected(size, levels) == pytest.approx(best)
 
 
-def all_trees(size: int, levels: int) -> list[Shape]:
+def all_trees(size: int, levels: int) -> list[TreeShape]:
     """Every tree of so many nodes on at most so many levels, with at most two children per node."""
     if size == 1:
         return [LEAF]
     if levels == 1:
         return []
-    one = [Shape((only,)) for only in all_trees(size - 1, levels - 1)]
+    one = [TreeShape((only,)) for only in all_trees(size - 1, levels - 1)]
     pairs = [
-        Shape((first, second))
+        TreeShape((first, second))
         for own in range(1, size - 1)
         for first in all_trees(own, levels - 1)
         for second in all_trees(size - 1 - own, levels - 1)

@@ -27,7 +27,7 @@ from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load, save
 from specbench_kit.predictors.dense import Dense
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.predictors.points import PUBLISHED, Point
+from specbench_kit.predictors.thresholds import PUBLISHED_RULE, TunedThreshold
 from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
@@ -230,7 +230,7 @@ def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -
 
 def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(folder: Path) -> None:
     place = place_of(DEPLOYMENT)
-    near, far = Point(*place, *PUBLISHED, 0.9, 3), Point("far", "f00", True, "token", 0.1, 7)
+    near, far = TunedThreshold(*place, *PUBLISHED_RULE, 0.9, 3), TunedThreshold("far", "f00", True, "token", 0.1, 7)
     save(folder, replace(load(folder), points=(near, far), decision_s=7e-5, decision_origin="in the loop"))
     assert drafted_and_sent(f"wisp:predictor={folder}", 1.0, 0.7, 1.0) == (2, 1)  # 0.7 scores .83
     used = prepared(f"wisp:predictor={folder}").uses()["predictor"]

@@ -20,7 +20,13 @@ from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.predictors.artefact import Predictor, load, save
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, families
 from specbench_kit.predictors.library import HEADER, WEIGHTS, PairHashes
-from specbench_kit.predictors.points import HERE, PUBLISHED, Place, Point, Rule
+from specbench_kit.predictors.thresholds import (
+    LOCAL_DEPLOYMENT,
+    PUBLISHED_RULE,
+    DeploymentKey,
+    ThresholdRule,
+    TunedThreshold,
+)
 
 PAIR = PairHashes("a" * 64, "b" * 64)
 TRAIN, VALID = synthetic(800, seed=1), synthetic(300, seed=2)
@@ -257,9 +263,9 @@ def test_saving_where_nothing_can_be_written_gives_one_clear_line(
 
 
 POINTS = (
-    Point("wan", "d1", False, "token", 0.4, 7),
-    Point("wan", "d1", True, "cumulative", 0.2, 9),
-    Point("local", "", True, "cumulative", 0.6, 3),
+    TunedThreshold("wan", "d1", False, "token", 0.4, 7),
+    TunedThreshold("wan", "d1", True, "cumulative", 0.2, 9),
+    TunedThreshold("local", "", True, "cumulative", 0.6, 3),
 )
 
 
@@ -271,13 +277,15 @@ def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors:
 
 
 def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[str, Predictor]) -> None:
-    found, both = replace(predictors["logistic"], points=POINTS), Rule(send_last=True, score="cumulative")
-    assert found.point(both, Place("wan", "d1")) == POINTS[1]
-    changed = found.point(both, Place("wan", "d2"))
-    assert (changed, changed.place_for(Place("wan", "d2"))) == (POINTS[1], "wan with other values")
-    assert found.point(both, Place("elsewhere", "d3")) == POINTS[2]
-    assert found.point(PUBLISHED, Place("elsewhere", "d3")) == Point("local", "", False, "token", 0.5, 8)
-    assert found.point(Rule(send_last=True), HERE).rule == PUBLISHED
+    found, both = replace(predictors["logistic"], points=POINTS), ThresholdRule(send_last=True, score="cumulative")
+    assert found.point(both, DeploymentKey("wan", "d1")) == POINTS[1]
+    changed = found.point(both, DeploymentKey("wan", "d2"))
+    assert (changed, changed.deployment_label(DeploymentKey("wan", "d2"))) == (POINTS[1], "wan with other values")
+    assert found.point(both, DeploymentKey("elsewhere", "d3")) == POINTS[2]
+    assert found.point(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
+        "local", "", False, "token", 0.5, 8
+    )
+    assert found.point(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
 
 
 @pytest.mark.parametrize(

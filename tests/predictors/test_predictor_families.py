@@ -8,14 +8,14 @@ from command_line import PATIENCE_S
 from predictor_examples import synthetic
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.predictors.base import Family, families
+from specbench_kit.predictors.base import PredictorFamily, families
 from specbench_kit.predictors.search import log_loss
 
 NAMES = ("lightgbm", "logistic", "mlp", "random_forest", "xgboost")
 TRAIN, VALID = synthetic(1500, seed=1), synthetic(500, seed=2)
 
 
-def family(name: str) -> Family:
+def family(name: str) -> PredictorFamily:
     return families.get(name)()
 
 

@@ -3,14 +3,14 @@ from predictor_examples import synthetic
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import families
-from specbench_kit.predictors.latency import measure
-from specbench_kit.predictors.search import Budget, Found, Trial, log_loss, search
+from specbench_kit.predictors.latency import time_scores
+from specbench_kit.predictors.search import Budget, SearchResult, SearchTrial, log_loss, search
 from specbench_kit.predictors.spaces import changed_spaces
 
 TRAIN, VALID = synthetic(600, seed=1), synthetic(300, seed=2)
 
 
-def run(name: str, budget: Budget | None = None, seed: int = 0) -> Found:
+def run(name: str, budget: Budget | None = None, seed: int = 0) -> SearchResult:
     return search(families.get(name)(), TRAIN, VALID, budget, seed)
 
 
@@ -57,7 +57,7 @@ def test_used_up_seconds_end_the_search_after_the_trial_at_hand() -> None:
 
 
 def test_progress_is_told_of_each_trial() -> None:
-    told: list[tuple[int, int, Trial]] = []
+    told: list[tuple[int, int, SearchTrial]] = []
     found = search(families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: told.append(step))
     assert [(done, planned) for done, planned, _ in told] == [(1, 3), (2, 3), (3, 3)]
     assert tuple(trial for _, _, trial in told) == found.trials
@@ -70,7 +70,7 @@ def test_an_empty_budget_is_refused() -> None:
 
 
 def test_latency_is_summed_up_in_order() -> None:
-    seconds = measure(run("logistic", Budget(1)).scorer, VALID.features[:7].tolist(), trials=50)
+    seconds = time_scores(run("logistic", Budget(1)).scorer, VALID.features[:7].tolist(), trials=50)
     assert set(seconds) == {"mean", "median", "std", "min", "max", "p95", "p99"}
     order = [seconds[name] for name in ("min", "median", "p95", "p99", "max")]
     assert order == sorted(order)

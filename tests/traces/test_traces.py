@@ -59,7 +59,7 @@ def specs(*, chains: bool) -> list[str]:
 
 
 def _chains(kind: type[Method]) -> bool:
-    return kind.asks < Capability.TREES and kind.pipeline is Method.pipeline
+    return kind.required_capability < Capability.TREES and kind.pipeline is Method.pipeline
 
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:

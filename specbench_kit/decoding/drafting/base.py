@@ -60,7 +60,7 @@ class Drafting(ABC):
     Found in this package or through entry points of the group `specbench_kit.drafting`.
     """
 
-    called: ClassVar[str] = ""
+    display_name: ClassVar[str] = ""
     capability: ClassVar[Capability] = Capability.TREES
     on_record: ClassVar[bool] = False
     """Whether a trace holds its drafts: those of the draft model alone."""
@@ -78,7 +78,7 @@ class Drafting(ABC):
 
     def levels(self, parts: DrafterParts) -> "LevelSource":
         """What a pipeline asks for levels, where it offers any."""
-        raise SkitError(f"drafter '{self.called}' has no tree levels: choose another drafter")
+        raise SkitError(f"drafter '{self.display_name}' has no tree levels: choose another drafter")
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
         """Return the target layers whose hidden states it reads; `models` are those of `DrafterParts`."""
@@ -101,7 +101,7 @@ class _Drafters(Registry[type[Drafting]]):
 
         def add(drafter: type[Drafting]) -> type[Drafting]:
             drafter = file(drafter)
-            drafter.called = name
+            drafter.display_name = name
             return drafter
 
         return add

@@ -54,7 +54,7 @@ class LookUp(Drafting):
         """An empty one."""
 
     def source(self, parts: DrafterParts) -> "LookUpDrafter":
-        return LookUpDrafter(self.called, self.index(), parts.clock, parts.capacity)
+        return LookUpDrafter(self.display_name, self.index(), parts.clock, parts.capacity)
 
     def latency(self, draft: LatencyModel) -> LatencyModel:
         return TableModel((self.lookup_s,))
@@ -154,7 +154,7 @@ class LookedUp:
 class NoDrafting(LookUp):
     """Drafts nothing, for methods that do not draft."""
 
-    called = "none"
+    display_name = "none"
 
     def index(self) -> Index:
         return _Empty()

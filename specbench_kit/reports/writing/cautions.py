@@ -4,7 +4,7 @@ from typing import Any
 
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
-from specbench_kit.predictors.points import LOCAL
+from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption

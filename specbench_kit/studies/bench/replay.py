@@ -108,7 +108,7 @@ def _replay(
             timeline=timeline,
         )
     except SkitError as error:
-        raise SkitError(f"{method.called}: {error}") from error
+        raise SkitError(f"{method.display_name}: {error}") from error
 
 
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ def count_seen(dataset: LoadedDataset, method: Method, heads: Heads) -> int:
 
 def _learned(method: Method, heads: Heads) -> Iterator[tuple[frozenset[str], bool]]:
     """Fingerprints, and whether these prompts are a part set apart for training."""
-    yield method.trained_on, method.trained_apart
+    yield method.trained_on, method.trained_on_reserved
     for name in method.drafting.models:
         if name in heads:
             prompts, part = learned_from(heads[name])

@@ -34,7 +34,7 @@ def measure_decision(target: Runner, draft: Runner, prompt: Request, max_draft: 
     rounds: dict[Method, list[float]] = {plain: [], judging: []}
     for turn in range(TURNS):
         for method, seconds in rounds.items():
-            request = replace(prompt, id=f"{method.called}/{turn}", max_new_tokens=TOKENS)
+            request = replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=TOKENS)
             seconds += _policy_seconds(method, target, draft, request)
     if min(map(len, rounds.values())) < 2:
         return None
@@ -56,7 +56,7 @@ def _policy_seconds(method: Method, target: Runner, draft: Runner, request: Requ
 class _Judging(FixedK):
     """A fixed length that looks at each token as a stop rule does, and lets it pass."""
 
-    called = "judging"
+    display_name = "judging"
 
     def policy(self) -> Policy:
         return _JudgingPolicy(self.k)

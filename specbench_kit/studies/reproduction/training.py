@@ -11,7 +11,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.datasets.loading import load, sample_of
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
-from specbench_kit.predictors.latency import measure
+from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
@@ -94,7 +94,7 @@ class Learned:
         if threshold == BALANCED:
             threshold = scoring.by_balanced_accuracy(valid.labels, scorer.score_many(valid.features))
         judged = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
-        return {**judged, "latency": measure(scorer, test.features[:1000].tolist())}
+        return {**judged, "latency": time_scores(scorer, test.features[:1000].tolist())}
 
 
 def train(options: Mapping[str, Any], told: CountCallback) -> Rows:

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Rule
-from specbench_kit.predictors.search import Found
+from specbench_kit.predictors.search import SearchResult
+from specbench_kit.predictors.thresholds import NEVER, PUBLISHED_RULE, THRESHOLD_RULES, ThresholdRule
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
@@ -41,7 +41,7 @@ class ThresholdJudge:
     score: Callable[[Offsets], Scores]
     longest: int
     threshold: float = 0.0
-    rule: Rule = PUBLISHED
+    rule: ThresholdRule = PUBLISHED_RULE
 
     def decisive(self, offsets: Offsets) -> Scores:
         """What the threshold is for: each token's score, or the product of those up to it."""
@@ -84,7 +84,7 @@ class TrainedFamily:
     """A family after its search; `latency` is of single scores, in seconds."""
 
     family: str
-    found: Found
+    found: SearchResult
     names: tuple[str, ...]
     latency: Mapping[str, float]
 
@@ -145,11 +145,12 @@ class ContenderTuner:
         """A classifier under every rule, WISP's first."""
         policy_s = self.timing.decision_s(trained.latency["median"])
         tuned = [
-            self._tuned(ThresholdJudge(trained.score, self.validation.max_draft, rule=rule), policy_s) for rule in RULES
+            self._tuned(ThresholdJudge(trained.score, self.validation.max_draft, rule=rule), policy_s)
+            for rule in THRESHOLD_RULES
         ]
         return tuple(
             Contender.judging(trained.family, "classifier", policy_s, judge)
-            if judge.rule == PUBLISHED
+            if judge.rule == PUBLISHED_RULE
             else Contender.judging(f"{trained.family},{judge.rule.options}", "variant", policy_s, judge)
             for judge in tuned
         )
@@ -175,7 +176,7 @@ class ContenderTuner:
     def _confidence_thresholds(self) -> Iterator[Contender]:
         """The method `threshold`, which sends the token that it stops at: tuned, and at its default."""
         recorded, policy_s = self.validation.max_draft, self.timing.statistics_s
-        by_confidence = replace(_on_feature("confidence", recorded), rule=Rule(send_last=True))
+        by_confidence = replace(_on_feature("confidence", recorded), rule=ThresholdRule(send_last=True))
         tuned = self._tuned(by_confidence, policy_s)
         default = replace(by_confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, recorded))
         for judge in (replace(tuned, threshold=round(min(tuned.threshold, 1.0), 4)), default):

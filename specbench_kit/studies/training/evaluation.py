@@ -12,7 +12,7 @@ from specbench_kit.metrics.cost import per_makespan
 from specbench_kit.metrics.latency import PHASES, wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.predictors import scoring
-from specbench_kit.predictors.points import Rule
+from specbench_kit.predictors.thresholds import ThresholdRule
 from specbench_kit.reports.predictor.plots import Judged
 from specbench_kit.studies.training.contenders import Contender, Kind, family_of
 from specbench_kit.studies.training.offsets import Offsets
@@ -131,7 +131,7 @@ class Evaluation:
     def attribution(self) -> Fields:
         """Tokens per second of the recommended classifier without one of its shortcomings at a time."""
         leader = self.played[self.leaders.classifier].contender
-        sending = self.played[f"{self.leaders.classifier},{Rule(send_last=True).options}"]
+        sending = self.played[f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"]
         return {
             "never_wrong": self.timing.speed(self.offsets, until_rejection(self.offsets), leader.policy_s),
             "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),

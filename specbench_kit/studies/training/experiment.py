@@ -6,9 +6,9 @@ from functools import cached_property
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.predictors.base import families
-from specbench_kit.predictors.latency import measure
-from specbench_kit.predictors.points import HERE, Place
+from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, search
+from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.evaluation import Evaluation, Leaders
 from specbench_kit.studies.training.examples import Split, extract
@@ -30,8 +30,8 @@ class TrainingExperiment:
     split: Split
     timing: Timing
     trained: Mapping[str, TrainedFamily]
-    place: Place = HERE
-    elsewhere: Sequence[tuple[Place, Timing]] = ()
+    place: DeploymentKey = LOCAL_DEPLOYMENT
+    elsewhere: Sequence[tuple[DeploymentKey, Timing]] = ()
     """Further places to choose thresholds for, by speed: another rule knows nothing of a place."""
 
     @cached_property
@@ -80,8 +80,8 @@ def train(
     split: Split,
     timing: Timing,
     report: ProgressCallback,
-    place: Place = HERE,
-    elsewhere: Sequence[tuple[Place, Timing]] = (),
+    place: DeploymentKey = LOCAL_DEPLOYMENT,
+    elsewhere: Sequence[tuple[DeploymentKey, Timing]] = (),
 ) -> TrainingExperiment:
     """Search every family; thresholds are chosen and judged when the experiment is asked."""
     for name, part in split.parts.items():
@@ -103,4 +103,4 @@ def _train_family(
         settings.space_of(name),
     )
     samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
-    return TrainedFamily(name, found, settings.features, measure(found.scorer, samples, LATENCY_TRIALS))
+    return TrainedFamily(name, found, settings.features, time_scores(found.scorer, samples, LATENCY_TRIALS))

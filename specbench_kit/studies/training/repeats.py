@@ -7,7 +7,7 @@ from typing import Any
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.predictors.base import families
-from specbench_kit.predictors.search import Found, Trial
+from specbench_kit.predictors.search import SearchResult, SearchTrial
 from specbench_kit.studies.training.contenders import Contender, TrainedFamily
 from specbench_kit.studies.training.examples import SHARES, Split, extract, split_by_prompt
 from specbench_kit.studies.training.experiment import TrainingExperiment
@@ -59,7 +59,7 @@ def _refit(trained: TrainedFamily, split: Split, seed: int) -> TrainedFamily:
     train, valid = (extract(part, trained.names) for part in (split.training, split.validation))
     params = trained.found.best.params
     scorer = families.get(trained.family)().fit(train, valid, params, seed)
-    return replace(trained, found=Found(scorer, Trial(params, 0.0), ()))
+    return replace(trained, found=SearchResult(scorer, SearchTrial(params, 0.0), ()))
 
 
 def _ratios(experiment: TrainingExperiment) -> dict[str, float]:

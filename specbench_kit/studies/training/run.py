@@ -13,7 +13,7 @@ from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.placing import place_of
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.predictors.points import Place
+from specbench_kit.predictors.thresholds import DeploymentKey
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
@@ -64,7 +64,9 @@ def run_training(
     return _finish(folder, trace, pair, experiment, repeats, failed=asked - len(trace))
 
 
-def _places(settings: PredictorTrainingSettings, trace: TraceFile, offsets: Offsets) -> list[tuple[Place, Timing]]:
+def _places(
+    settings: PredictorTrainingSettings, trace: TraceFile, offsets: Offsets
+) -> list[tuple[DeploymentKey, Timing]]:
     """Whose time counts, that of the report first."""
     context = round(float(offsets.context.mean()))
     deployments = (settings.deployment, *settings.elsewhere)

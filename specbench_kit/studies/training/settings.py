@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.predictors.base import Space, families
-from specbench_kit.predictors.points import LOCAL
 from specbench_kit.predictors.search import Budget
 from specbench_kit.predictors.spaces import changed_spaces
+from specbench_kit.predictors.thresholds import LOCAL
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.studies.training.options import TrainingOptions

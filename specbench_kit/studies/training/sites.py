@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.predictors.points import Place, Point
+from specbench_kit.predictors.thresholds import DeploymentKey, TunedThreshold
 from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.pairing import PairedSums, Sums
@@ -21,7 +21,7 @@ Fields = dict[str, Any]
 class DeploymentTuning:
     """A place, and the classifiers with thresholds and lengths chosen for its time."""
 
-    place: Place
+    place: DeploymentKey
     chooser: ContenderTuner
     trained: Mapping[str, TrainedFamily]
 
@@ -34,11 +34,13 @@ class DeploymentTuning:
         """Of these families' rules, on the validation offsets."""
         return max((one for family in families for one in self.by_rules[family]), key=self.chooser.speed)
 
-    def points(self, family: str) -> Iterator[Point]:
+    def points(self, family: str) -> Iterator[TunedThreshold]:
         """What was chosen for a family."""
         for one in self.by_rules[family]:
             assert one.judge is not None
-            yield Point(*self.place, *one.judge.rule, threshold=one.judge.threshold, max_draft=one.judge.longest)
+            yield TunedThreshold(
+                *self.place, *one.judge.rule, threshold=one.judge.threshold, max_draft=one.judge.longest
+            )
 
     def worth(self, family: str, test: Offsets) -> Fields:
         """Speeds on prompts that nothing was chosen on, over the best fixed length, beside what they have to pay."""

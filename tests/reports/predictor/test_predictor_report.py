@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from trace_builders import DRAFT_S, VERIFY_S, made_requests, write_trace
 
-from specbench_kit.predictors.points import Place
+from specbench_kit.predictors.thresholds import DeploymentKey
 from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.advice import RATIOS, advice
 from specbench_kit.reports.predictor.plots import write_plots
@@ -38,7 +38,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
     timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
     far = replace(timing, link_s=(0.1,) * 7)
     split = split_by_prompt(offsets, 0)
-    return train(settings, split, timing, lambda *_: None, elsewhere=[(Place("far", "f00"), far)])
+    return train(settings, split, timing, lambda *_: None, elsewhere=[(DeploymentKey("far", "f00"), far)])
 
 
 @pytest.fixture(scope="module")

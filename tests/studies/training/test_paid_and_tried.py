@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from specbench_kit.predictors.points import NEVER
 from specbench_kit.predictors.scoring import candidate_thresholds
+from specbench_kit.predictors.thresholds import NEVER
 from specbench_kit.studies.training.evaluation import to_records
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint

@@ -7,8 +7,8 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.predictors.points import NEVER, PUBLISHED, RULES, Place
 from specbench_kit.predictors.scoring import confusion
+from specbench_kit.predictors.thresholds import NEVER, PUBLISHED_RULE, THRESHOLD_RULES, DeploymentKey
 from specbench_kit.studies.training.contenders import SCALES, Contender, ContenderTuner, ThresholdJudge, feature_score
 from specbench_kit.studies.training.evaluation import labels_and_scores
 from specbench_kit.studies.training.examples import Split, split_by_prompt
@@ -82,7 +82,7 @@ def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed
     experiment: TrainingExperiment,
 ) -> None:
     rules = experiment.site.by_rules["logistic"]
-    assert [one.judge.rule for one in rules if one.judge] == list(RULES)
+    assert [one.judge.rule for one in rules if one.judge] == list(THRESHOLD_RULES)
     assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
     speeds = {one.name: experiment.chooser.speed(one) for one in rules}
     assert speeds["logistic,send_last=true"] > speeds["logistic"]
@@ -102,12 +102,12 @@ def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
 def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> None:
     """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
     far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
-    there = replace(experiment, elsewhere=[(Place("far", "digest"), far)]).sites[1]
+    there = replace(experiment, elsewhere=[(DeploymentKey("far", "digest"), far)]).sites[1]
     points = {point.rule: point for point in there.points("logistic")}
-    assert set(points) == set(RULES)
+    assert set(points) == set(THRESHOLD_RULES)
     assert {(point.deployment, point.digest) for point in points.values()} == {("far", "digest")}
     near = {point.rule: point for point in experiment.site.points("logistic")}
-    assert points[PUBLISHED].max_draft > near[PUBLISHED].max_draft
+    assert points[PUBLISHED_RULE].max_draft > near[PUBLISHED_RULE].max_draft
     worth = there.worth("logistic", experiment.split.test)
     assert worth["best"]["value"] >= worth["published"]["value"] - 0.02
     assert worth["oracle"]["value"] > worth["best"]["value"] > 0.9

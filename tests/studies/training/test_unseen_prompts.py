@@ -35,7 +35,7 @@ class Trained(FixedK):
         return self.prompts
 
     @property
-    def trained_apart(self) -> bool:
+    def trained_on_reserved(self) -> bool:
         return self.apart
 
 

@@ -9,19 +9,19 @@ from specbench_kit.core.errors import SkitError
 
 NEVER = nextafter(1.0, 2.0)
 """A threshold that no probability reaches."""
-Score = Literal["token", "cumulative"]
+ScoreKind = Literal["token", "cumulative"]
 LOCAL = "local"
 """Time is that of the machine at hand, or of the one that recorded a trace."""
 
 
-class Rule(NamedTuple):
+class ThresholdRule(NamedTuple):
     """Whether the token that a draft stops at is sent, and what the threshold is for: its score, or the product of all.
 
     The default is WISP's.
     """
 
     send_last: bool = False
-    score: Score = "token"
+    score: ScoreKind = "token"
 
     @property
     def options(self) -> str:
@@ -30,37 +30,42 @@ class Rule(NamedTuple):
         return ",".join(text for text, differs in given.items() if differs)
 
 
-PUBLISHED = Rule()
-RULES = (PUBLISHED, Rule(score="cumulative"), Rule(send_last=True), Rule(send_last=True, score="cumulative"))
+PUBLISHED_RULE = ThresholdRule()
+THRESHOLD_RULES = (
+    PUBLISHED_RULE,
+    ThresholdRule(score="cumulative"),
+    ThresholdRule(send_last=True),
+    ThresholdRule(send_last=True, score="cumulative"),
+)
 
 
-class Place(NamedTuple):
+class DeploymentKey(NamedTuple):
     """Whose time counts: a deployment by name, and a digest of every number that its time depends on."""
 
     name: str = LOCAL
     digest: str = ""
 
 
-HERE = Place()
+LOCAL_DEPLOYMENT = DeploymentKey()
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class TunedThreshold:
     """What was chosen for a rule at a place; `digest` is the place's."""
 
     deployment: str
     digest: str
     send_last: bool
-    score: Score
+    score: ScoreKind
     threshold: float
     max_draft: int
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> ThresholdRule:
         """What it was chosen for."""
-        return Rule(self.send_last, self.score)
+        return ThresholdRule(self.send_last, self.score)
 
-    def place_for(self, here: Place) -> str:
+    def deployment_label(self, here: DeploymentKey) -> str:
         """The name of where it was chosen; as seen from a place of that name and other numbers, with a remark."""
         changed = self.deployment == here.name and self.digest not in ("", here.digest)
         return f"{self.deployment} with other values" if changed else self.deployment
@@ -74,7 +79,9 @@ class Point:
             raise SkitError(f"an operating point of a predictor makes no sense: {asdict(self)}")
 
 
-def best_of(points: Sequence[Point], rule: Rule, place: Place, otherwise: Point) -> Point:
+def closest_threshold(
+    points: Sequence[TunedThreshold], rule: ThresholdRule, place: DeploymentKey, otherwise: TunedThreshold
+) -> TunedThreshold:
     """The point of a rule at a place, or at one of that name, or where `otherwise` was chosen; else that itself."""
     fitting = [point for point in points if point.rule == rule]
     wanted = (
@@ -85,9 +92,9 @@ def best_of(points: Sequence[Point], rule: Rule, place: Place, otherwise: Point)
     return next((point for fits in wanted for point in fitting if fits(point)), otherwise)
 
 
-def read_points(found: Any) -> tuple[Point, ...]:
+def read_thresholds(found: Any) -> tuple[TunedThreshold, ...]:
     """From what `predictor.json` holds."""
-    points = tuple(Point(**fields) for fields in found)
+    points = tuple(TunedThreshold(**fields) for fields in found)
     for point in points:
         point.check()
     return points
