@@ -12,13 +12,15 @@ NaN and infinities are no JSON, and no `Number`. The caller adds which file and 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+JsonObject = Mapping[str, Any]
+"""A parsed JSON or TOML object whose fields are not described by a struct, such as a row of a summary."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 """A finite number. The bounds lie beyond every duration in seconds, so that sums and squares stay finite too."""

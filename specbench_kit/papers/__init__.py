@@ -1,1 +1,1 @@
-"""Published numbers of the papers that the kit follows, as data: experiments, and constants that reports quote."""
+"""Published numbers of the papers that the kit implements: experiments as TOML files, and constants for reports."""

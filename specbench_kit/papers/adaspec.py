@@ -1,13 +1,12 @@
-"""AdaSpec's Table 2 as reports quote it, from the experiment of that name."""
+"""AdaSpec's Table 2 (its ablation), read from the experiment `adaspec/table-2`."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from specbench_kit.papers.experiment import experiments
 
 
 class AblationRow(NamedTuple):
-    """Average tokens per request and round, and how many times faster than plain decoding."""
+    """Average drafted and accepted tokens per request and round, and the speedup over plain decoding."""
 
     drafted: float
     accepted: float
@@ -15,6 +14,7 @@ class AblationRow(NamedTuple):
 
     @property
     def acceptance_rate(self) -> float:
+        """The share of drafted tokens that is accepted."""
         return self.accepted / self.drafted
 
 
@@ -23,19 +23,18 @@ METHODS = {
     "AdaSpec-": "adaspec:elimination=false",
     "AdaSpec": "adaspec",
 }
-"""What the rows of Table 2 stand for. The threshold is not given."""
+"""Method specs by the row of Table 2 that they reproduce. The paper does not give the value of the threshold."""
 
 
 def ablation() -> dict[int, dict[str, AblationRow]]:
-    """Table 2 by arrival trace and method; the acceptance rates that the paper prints follow from these averages."""
-    return {trace: dict(_rows(trace)) for trace in (1, 2, 3)}
-
-
-def _rows(trace: int) -> Iterator[tuple[str, AblationRow]]:
-    found = experiments()["adaspec/table-2"]
-    speedups = {one.series: one.value for one in found.published}
-    for name, method in METHODS.items():
-        row = found.options["series"][f"{name}, trace {trace}"]
-        speedup = speedups[f"{name}, trace {trace}"]
-        assert speedup is not None
-        yield method, AblationRow(row["drafted"], row["accepted"], speedup)
+    """Return Table 2 by arrival trace and method spec."""
+    experiment = experiments()["adaspec/table-2"]
+    speedups = {number.series: number.value for number in experiment.published}
+    table: dict[int, dict[str, AblationRow]] = {1: {}, 2: {}, 3: {}}
+    for trace, rows in table.items():
+        for name, method in METHODS.items():
+            series = f"{name}, trace {trace}"
+            averages, speedup = experiment.options["series"][series], speedups[series]
+            assert speedup is not None
+            rows[method] = AblationRow(averages["drafted"], averages["accepted"], speedup)
+    return table

@@ -1,4 +1,4 @@
-"""Published experiments as data: what to run, what the paper found and where, and what it leaves open."""
+"""Published experiments as data: what to run, which numbers the paper prints, and which inputs it leaves open."""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,132 +6,144 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.renamed import current_name
+from specbench_kit.core.typed_json import JsonObject
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
-"""Keys of a published table, with `_`, that state one."""
-Fields = Mapping[str, Any]
+"""Bounds that a paper may state in place of a number; a TOML file writes them as `at_least` and `at_most`."""
 GRID = frozenset({"over", "ratios", "means", "picks"})
-"""Options of an experiment beside those of its command: axes of a grid, and what is derived from the rows."""
+"""Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
 
 
 class Assumed(NamedTuple):
-    """An input that the paper does not give: what is taken for it, and where another value would lead.
+    """An input that the paper does not give: the assumed value, and how the result depends on it.
 
-    `key` is the option or field of the deployment that it is, `values` are further plausible ones.
+    `key` names the option or the field of the deployment, and `values` are further plausible values of it.
     """
 
     name: str
     value: str
     effect: str
     key: str = ""
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
 
 
 class Published(NamedTuple):
-    """A number of the paper: whose it is, at which place of the grid, and which figure of a row it stands beside.
+    """A published number: its series, its point of the grid (`where`), and the figure of a row that it is compared to.
 
-    A value of None is one that the kit's authors do not have at hand. Where the paper states a bound in place of a
-    number, `bound` says which, and the value is what it bounds.
+    `value` is None if the kit's authors do not have the number. Where the paper states a bound instead of a number,
+    `bound` is one of `BOUNDS` and `value` is the limit.
     """
 
     series: str
     metric: str
     value: float | None
-    where: Mapping[str, Any] = {}
+    where: Mapping[str, object] = {}
     note: str = ""
     bound: str = ""
 
-    def holds(self, ours: float | None) -> bool | None:
-        """Whether ours keeps the bound; None where there is none, or nothing to hold against it."""
-        if ours is None or self.value is None or not self.bound:
+    def holds(self, simulated: float | None) -> bool | None:
+        """Return whether a simulated number keeps the bound, or None without a bound or a number."""
+        if simulated is None or self.value is None or not self.bound:
             return None
-        return ours >= self.value if self.bound == BOUNDS[0] else ours <= self.value
+        return simulated >= self.value if self.bound == BOUNDS[0] else simulated <= self.value
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`options` are those of the command; `against` is the series of all ratios.
+    """A published experiment: the options of its command, the published numbers and the assumed inputs.
 
-    It counts as reproduced where no number is off by more than the share `goal`; `prevented` says what is in the way.
-    Inputs are moved with the `sensitivity` options, which may make a run shorter.
+    It counts as reproduced if no number is off by more than the share `goal`; `prevented` says what prevents that.
+    `against` is the series that all ratios are taken to. Inputs are varied with the `sensitivity` options on top, which
+    may make a run shorter.
     """
 
     name: str
     command: str
     summary: str
     source: str
-    options: Fields
+    options: JsonObject
     published: tuple[Published, ...]
     assumed: tuple[Assumed, ...] = ()
     against: str = ""
     reading: str = ""
     goal: float = 0.1
     prevented: str = ""
-    sensitivity: Fields = field(default_factory=dict)
+    sensitivity: JsonObject = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
-        """The folder that it lies in."""
+        """The paper's name, which is the folder of the experiment's file."""
         return self.name.partition("/")[0]
 
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """Every experiment by `paper/name`."""
-    files = sorted(LIBRARY.glob("*/*.toml"))
-    names = {f"{path.parent.name}/{path.stem}": path for path in files}
-    return {name: _made(name, _content(path)) for name, path in names.items()}
+    """Return every experiment of the library by `paper/name`."""
+    files = {f"{path.parent.name}/{path.stem}": path for path in sorted(LIBRARY.glob("*/*.toml"))}
+    return {name: build_experiment(name, _read(path)) for name, path in files.items()}
 
 
-def find(name: str) -> list[Experiment]:
-    """The experiment of that name, all of a paper, or `all`; an unknown name lists the known ones."""
-    known = experiments()
-    found = [one for one in known.values() if name in ("all", one.name, one.paper)]
-    if not found:
-        hint = did_you_mean(name, [*known, *dict.fromkeys(one.paper for one in known.values())])
-        raise SkitError(f"unknown experiment '{name}'{hint}; known: all, {', '.join(known)}")
-    return found
+def find_experiments(name: str) -> list[Experiment]:
+    """Return the experiment of that name, all experiments of a paper, or `all`; raise SkitError if there is none."""
+    library = experiments()
+    matches = [experiment for experiment in library.values() if name in ("all", experiment.name, experiment.paper)]
+    if not matches:
+        hint = did_you_mean(name, [*library, *dict.fromkeys(experiment.paper for experiment in library.values())])
+        raise SkitError(f"unknown experiment '{name}'{hint}; known: all, {', '.join(library)}")
+    return matches
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """What the file says, with the assumptions of the one that it is `like`, `less` some of them, moved there alone."""
+def build_experiment(name: str, content: JsonObject) -> Experiment:
+    """Return the experiment of a parsed TOML file; raise SkitError where a key is wrong."""
+    fields = dict(content)
+    try:
+        published = [number for table in fields.pop("published", []) for number in _published_numbers(table)]
+        assumed = [
+            Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in fields.pop("assumed", [])
+        ]
+        return Experiment(name, published=tuple(published), assumed=tuple(assumed), **fields)
+    except (KeyError, TypeError, SkitError) as error:
+        raise SkitError(f"the experiment {name}: {error}") from error
+
+
+def _read(path: Path) -> JsonObject:
+    """Return the content of a file, with the assumptions of the experiment that it is `like` added to its own.
+
+    `less` names assumptions that are not taken over. Inherited ones are varied only in the experiment that states them,
+    so that they come without `key` and `values`.
+    """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     like, less = content.pop("like", None), content.pop("less", [])
     if like is None:
         return content
     own = content.get("assumed", [])
-    named = {*less, *(one["name"] for one in own)}
-    shared = [one for one in _content(LIBRARY / f"{like}.toml")["assumed"] if one["name"] not in named]
-    told = [{name: one[name] for name in ("name", "value", "effect")} for one in shared]
-    return {**content, "assumed": [*own, *told]}
+    excluded = {*less, *(assumed["name"] for assumed in own)}
+    inherited = [
+        {key: assumed[key] for key in ("name", "value", "effect")}
+        for assumed in _read(LIBRARY / f"{like}.toml")["assumed"]
+        if assumed["name"] not in excluded
+    ]
+    return {**content, "assumed": [*own, *inherited]}
 
 
-def _made(name: str, content: dict[str, Any]) -> Experiment:
-    try:
-        published = [one for table in content.pop("published", []) for one in _published(table)]
-        tables = content.pop("assumed", [])
-        assumed = [Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in tables]
-        return Experiment(name, published=tuple(published), assumed=tuple(assumed), **content)
-    except (KeyError, TypeError, SkitError) as error:
-        raise SkitError(f"the experiment {name}: {error}") from error
-
-
-def _published(table: Fields) -> Iterator[Published]:
-    """One number, or one for every combination of the lists in `where`; false stands for one that is not at hand."""
-    where: Fields = table.get("where", {})
-    several = [name for name, value in where.items() if isinstance(value, list)]
-    places = [dict(zip(several, at, strict=True)) for at in product(*(where[name] for name in several))]
-    bound = next((one for one in BOUNDS if one.replace(" ", "_") in table), "")
-    single = table[bound.replace(" ", "_")] if bound else table.get("value", False)
-    values: Sequence[Any] = table.get("values", [single] * len(places))
-    if len(values) != len(places):
-        raise SkitError(f"{table['series']}, {table['metric']}: {len(values)} values for {len(places)} places")
+def _published_numbers(table: JsonObject) -> Iterator[Published]:
+    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number."""
     metric = current_name(table["metric"], f"published figures of {table['series']}")
-    for place, value in zip(places, values, strict=True):
+    where: JsonObject = table.get("where", {})
+    axes = [axis for axis, value in where.items() if isinstance(value, list)]
+    points = [dict(zip(axes, values, strict=True)) for values in product(*(where[axis] for axis in axes))]
+    bound = next((bound for bound in BOUNDS if bound.replace(" ", "_") in table), "")
+    single = table[bound.replace(" ", "_")] if bound else table.get("value", False)
+    values: Sequence[float | bool] = table.get("values", [single] * len(points))
+    require(
+        len(values) == len(points),
+        f"{table['series']}, {table['metric']}: {len(values)} values for {len(points)} places",
+    )
+    for point, value in zip(points, values, strict=True):
         number = None if value is False else float(value)
-        yield Published(table["series"], metric, number, {**where, **place}, table.get("note", ""), bound)
+        yield Published(table["series"], metric, number, {**where, **point}, table.get("note", ""), bound)

@@ -9,11 +9,11 @@ from specbench_kit.core.renamed import RENAMED, with_current_names
 from specbench_kit.metrics.condition import Condition
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.vocabulary import METRICS
-from specbench_kit.papers.experiment import _published
+from specbench_kit.papers.experiment import _published_numbers
 from specbench_kit.reports.comparison.look import parse_columns
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.interchange.numbers import numbers_of
-from specbench_kit.studies.reproduction.derived import Derived
+from specbench_kit.studies.reproduction.derived import GridRows
 
 RENAMING = "tokens_per_verify is now called acceptance_length"
 
@@ -71,10 +71,10 @@ def test_names_are_replaced_wherever_they_are_keys_and_reported_once(capsys):
 
 
 def test_an_experiment_with_an_earlier_name_is_read(capsys):
-    (number,) = _published({"series": "a", "metric": "tokens_per_verify", "value": 2.0})
+    (number,) = _published_numbers({"series": "a", "metric": "tokens_per_verify", "value": 2.0})
     assert number.metric == "acceptance_length"
     rows = [{"series": "a", "acceptance_length": {"mean": 4.0}}, {"series": "b", "acceptance_length": {"mean": 2.0}}]
-    (ratio,) = Derived(rows).ratios({"r": {"of": "a/tokens_per_verify", "over": "b/tokens_per_verify"}})
+    (ratio,) = GridRows(rows).ratios({"r": {"of": "a/tokens_per_verify", "over": "b/tokens_per_verify"}})
     assert ratio["ratio"] == {"mean": 2.0}
     assert all(RENAMING in line for line in capsys.readouterr().err.splitlines())
 

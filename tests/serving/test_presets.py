@@ -4,7 +4,7 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.papers.beside import beside
+from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.presets.base import presets
@@ -65,7 +65,7 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
         {"series": series, "slo": "1", "capacity": {"mean": mean, "low": None, "high": None}}
         for series, mean in (("wisp", 300.0), ("sled", 100.0))
     ]
-    pairs = {(one["series"], one["where"]["slo"]): one for one in beside(preset, rows)}
+    pairs = {(one["series"], one["where"]["slo"]): one for one in compare_published(preset, rows)}
     ratios = pairs["sled", "1"]["ratio_of_ratios"]
     assert ratios["published"] == 164 / 83
     assert ratios["simulated"] == 3
@@ -79,7 +79,7 @@ def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
     preset = presets.get("wisp-figure-8")
     assert preset.published[-1] == Published("wisp", "figures.violations.queue_dominant", None, {"devices": 120})
     row = {"series": "wisp", "devices": 120, "figures": {"violations": {"queue_dominant": {"mean": 2.0}}}}
-    pair = beside(preset, [row])[-1]
+    pair = compare_published(preset, [row])[-1]
     assert pair["simulated"] == {"mean": 2.0}
     assert pair["simulated_over_published"] is None
 

@@ -1,1 +1,1 @@
-"""Published experiments, run: one file each in `papers/library`."""
+"""Published experiments, run again: options and published numbers come from `papers/library`."""

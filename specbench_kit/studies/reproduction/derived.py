@@ -1,85 +1,81 @@
-"""What follows from the rows of an experiment: ratios of figures, the least or most of some, means over a time."""
+"""Figures derived from the rows of an experiment: ratios, minima or maxima, and means over a time span."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.renamed import current_name
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.studies.reproduction.serving import Rows
 
-Row = dict[str, Any]
-Asked = Mapping[str, Mapping[str, Any]]
-Place = Mapping[str, Any]
+Specs = Mapping[str, JsonObject]
+"""The arguments of each derived figure, by the label that its row gets."""
+Point = Mapping[str, object]
+"""Values of a grid's axes."""
 
 
 @dataclass
-class Derived:
-    """Of rows at the places of a grid. A figure is named "series/metric", and what is asked for has labels."""
+class GridRows:
+    """Rows at the points of a grid. A figure of them is named `series/metric`."""
 
-    rows: list[Row]
+    rows: Rows
 
-    def ratios(self, asked: Asked) -> list[Row]:
-        """`of`, or the least of several, over `over`, times a `factor`: at every place, or between two named ones."""
-        return [{"series": label, **row} for label, one in asked.items() for row in self._ratio(**one)]
+    def ratios(self, specs: Specs) -> Rows:
+        """Return the ratio min(`of`) / `over` * `factor` at every point, or between the two points `at` and `to`."""
+        return [{"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)]
 
-    def picks(self, asked: Asked) -> list[Row]:
-        """The `least` or `most` of one or several figures; with an `axis`, where on it that is."""
-        return [{"series": label, "value": {"mean": self._pick(**one)}} for label, one in asked.items()]
+    def picks(self, specs: Specs) -> Rows:
+        """Return the `least` or `most` of one or several figures, or where on `axis` that value lies."""
+        return [{"series": label, "value": {"mean": self._pick(**spec)}} for label, spec in specs.items()]
 
-    def means(self, asked: Asked) -> list[Row]:
-        """Of a figure over time, from where another one lies `between` two numbers."""
-        return [{"series": label, "value": {"mean": self._mean(**one)}} for label, one in asked.items()]
+    def means(self, specs: Specs) -> Rows:
+        """Return the mean of a figure over the times at which the figure `by` lies `between` two numbers."""
+        return [{"series": label, "value": {"mean": self._mean(**spec)}} for label, spec in specs.items()]
 
     def _ratio(
-        self, of: str | Sequence[str], over: str, factor: float = 1.0, at: Place | None = None, to: Place | None = None
-    ) -> Iterator[Row]:
-        """`at` is the place of the upper figure, `to` what is another at that of the lower."""
-        first, *others = _several(of)
+        self, of: str | Sequence[str], over: str, factor: float = 1.0, at: Point | None = None, to: Point | None = None
+    ) -> Iterator[JsonObject]:
+        """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's different axes."""
+        first, *alternatives = [of] if isinstance(of, str) else of
         for row, value in self._figures(first, at or {}):
-            place = _place(row)
-            above = min([value, *(one for name in others for _, one in self._figures(name, place))])
-            (below,) = [one for _, one in self._figures(over, {**place, **(to or {})})]
-            yield {**({} if at else place), "ratio": {"mean": factor * above / below}}
+            point = {name: entry for name, entry in row.items() if name != "series" and not isinstance(entry, Mapping)}
+            numerator = min([value, *(figure for name in alternatives for _, figure in self._figures(name, point))])
+            ((_, denominator),) = self._figures(over, {**point, **(to or {})})
+            yield {**({} if at else point), "ratio": {"mean": factor * numerator / denominator}}
 
-    def _pick(self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Place | None = None) -> float:
-        found = [one for name in _several(of) for one in self._figures(name, at or {})]
-        row, value = (min if pick == "least" else max)(found, key=lambda one: one[1])
+    def _pick(self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None) -> float:
+        names = [of] if isinstance(of, str) else of
+        figures = [figure for name in names for figure in self._figures(name, at or {})]
+        row, value = (min if pick == "least" else max)(figures, key=lambda figure: figure[1])
         return float(row[axis] if axis else value)
 
-    def _mean(self, of: str, by: str, between: Sequence[float], at: Place | None = None) -> float:
+    def _mean(self, of: str, by: str, between: Sequence[float], at: Point | None = None) -> float:
         series, _, metric = of.rpartition("/")
         low, high = between
-        pairs = [
+        values = [
             value
-            for row in self._there(series, metric, at or {})
-            for value, other in zip(look_up(row, metric), look_up(row, by), strict=True)
-            if value is not None and other is not None and low <= other < high
+            for row in self._rows_with(series, metric, at or {})
+            for value, level in zip(look_up(row, metric), look_up(row, by), strict=True)
+            if value is not None and level is not None and low <= level < high
         ]
-        if not pairs:
-            raise SkitError(f"{of}: {by} never lies between {low} and {high}")
-        return fmean(pairs)
+        require(bool(values), f"{of}: {by} never lies between {low} and {high}")
+        return fmean(values)
 
-    def _figures(self, name: str, at: Place) -> list[tuple[Row, float]]:
+    def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
+        """Return the rows that have the figure at that point, each with its value."""
         series, _, metric = name.rpartition("/")
         metric = current_name(metric, f"the figure {name}")
-        return [(row, float(look_up(row, metric)["mean"])) for row in self._there(series, metric, at)]
+        return [(row, float(look_up(row, metric)["mean"])) for row in self._rows_with(series, metric, at)]
 
-    def _there(self, series: str, metric: str, at: Place) -> list[Row]:
-        found = [
+    def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:
+        rows = [
             row
             for row in self.rows
-            if row["series"] == series and look_up(row, metric) and all(row.get(a) == v for a, v in at.items())
+            if row["series"] == series
+            and look_up(row, metric)
+            and all(row.get(axis) == value for axis, value in at.items())
         ]
-        if not found:
-            raise SkitError(f"no figure {series}/{metric} at {dict(at)}")
-        return found
-
-
-def _several(names: str | Sequence[str]) -> Sequence[str]:
-    return [names] if isinstance(names, str) else names
-
-
-def _place(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "series" and not isinstance(value, Mapping)}
+        require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
+        return rows

@@ -1,50 +1,48 @@
-"""Experiments of any command over grids of moved inputs, with what is derived from their rows."""
+"""Experiments of any command over a grid of inputs, with the figures derived from their rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
-from typing import Any
 
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import GRID
-from specbench_kit.studies.reproduction.derived import Derived
-from specbench_kit.studies.reproduction.moving import moved
+from specbench_kit.studies.reproduction.derived import GridRows
+from specbench_kit.studies.reproduction.inputs import replace_input
 from specbench_kit.studies.reproduction.serving import Rows
 
-Options = Mapping[str, Any]
-Command = Callable[[Options, CountCallback], Rows]
+ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
 
 
-def rows_of(command: Command, options: Options, told: CountCallback) -> Rows:
-    """The rows of every place, and what follows from them.
+def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback) -> Rows:
+    """Return the rows of every point of the grid and the figures derived from them.
 
-    An axis has the `key` that it moves, and `values`, or a table of them by the names that places have in the rows.
+    Each axis of `options["over"]` has the `key` of the input that it sets and its `values`: a list, or a table of
+    values by the names that they get in the rows.
     """
-    own = {name: value for name, value in options.items() if name not in GRID}
-    places = list(_places(options.get("over", {}), own))
+    command_options = {name: value for name, value in options.items() if name not in GRID}
+    points = list(_points(options.get("over", {}), command_options))
     rows: Rows = []
-    for done, (place, at) in enumerate(places):
-        rows += [{**place, **row} for row in command(at, told if len(places) == 1 else _nothing)]
-        if len(places) > 1:
-            told(done + 1, len(places))
-    derived = Derived(rows)
-    for kind, make in (("means", derived.means), ("ratios", derived.ratios), ("picks", derived.picks)):
-        derived.rows = [*derived.rows, *make(options.get(kind, {}))]
+    for done, (names, point_options) in enumerate(points):
+        # A single run reports its own progress; a grid reports how many of its runs are done.
+        progress = report if len(points) == 1 else lambda _done, _planned: None
+        rows += [{**names, **row} for row in command(point_options, progress)]
+        if len(points) > 1:
+            report(done + 1, len(points))
+    # Each kind sees the rows of the kinds before it, so that a ratio may use a mean and a pick may use a ratio.
+    derived = GridRows(rows)
+    for kind, derive in (("means", derived.means), ("ratios", derived.ratios), ("picks", derived.picks)):
+        derived.rows = [*derived.rows, *derive(options.get(kind, {}))]
     return derived.rows
 
 
-def _places(axes: Mapping[str, Mapping[str, Any]], own: Options) -> Iterator[tuple[dict[str, Any], Options]]:
-    """Names of values by axis, and the options there."""
-    named = [_named(axis["values"]) for axis in axes.values()]
-    for names in product(*named):
-        at = own
-        for axis, values, name in zip(axes.values(), named, names, strict=True):
-            at = moved(at, axis["key"], values[name])
-        yield dict(zip(axes, names, strict=True)), at
-
-
-def _named(values: Any) -> Mapping[Any, Any]:
-    return values if isinstance(values, Mapping) else {value: value for value in values}
-
-
-def _nothing(_done: int, _planned: int) -> None:
-    return None
+def _points(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tuple[dict[str, object], JsonObject]]:
+    """Yield every point of the grid: its value names by axis, and its options."""
+    values_by_name = [
+        axis["values"] if isinstance(axis["values"], Mapping) else {value: value for value in axis["values"]}
+        for axis in axes.values()
+    ]
+    for names in product(*values_by_name):
+        point_options = options
+        for axis, values, name in zip(axes.values(), values_by_name, names, strict=True):
+            point_options = replace_input(point_options, axis["key"], values[name])
+        yield dict(zip(axes, names, strict=True)), point_options

@@ -1,20 +1,19 @@
-"""An experiment run: published numbers beside ours, a verdict, and what each assumed input does to them."""
+"""Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import exp, log
-from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.papers.beside import beside
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.reports.experiments.wording import verdict
 from specbench_kit.studies.reproduction import decoding, grid, laws, profiling, serving, training
-from specbench_kit.studies.reproduction.moving import moved
+from specbench_kit.studies.reproduction.inputs import replace_input
 
-Fields = dict[str, Any]
-COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
+COMMANDS: Mapping[str, Callable[[JsonObject, CountCallback], serving.Rows]] = {
     "simulate": serving.simulate,
     "capacity": serving.capacity,
     "bench": decoding.bench,
@@ -25,20 +24,23 @@ COMMANDS: Mapping[str, Callable[..., list[Fields]]] = {
 OPTIONS = {
     "simulate": serving.OPTIONS,
     "capacity": serving.OPTIONS | serving.RULE,
-    "bench": {one.name for one in fields(decoding.Decoded)},
-    "train": {one.name for one in fields(training.Learned)},
+    "bench": {field.name for field in fields(decoding.DecodingExperiment)},
+    "train": {field.name for field in fields(training.TrainingExperiment)},
     "profile": {"series", "seeds"},
     "law": {"series"},
 }
+"""The option names of each command."""
 
 
-def reproduce(experiment: Experiment, report: ProgressCallback, changes: Fields, *, sensitivity: bool) -> Fields:
-    """Everything that a report shows; `changes` are options over those of the experiment."""
+def reproduce(
+    experiment: Experiment, report: ProgressCallback, changes: JsonObject, *, sensitivity: bool
+) -> dict[str, object]:
+    """Return everything that a report shows; `changes` replace options of the experiment."""
     options = _changed(experiment, experiment.options, changes)
-    pairs = _run(experiment, options, lambda *done: report(experiment.name, *done))
-    compared = [one["simulated_over_published"] for one in pairs if one["simulated_over_published"]]
-    stated = [one["holds"] for one in pairs if one["holds"] is not None]
-    found = {
+    pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
+    ratios = [pair["simulated_over_published"] for pair in pairs if pair["simulated_over_published"]]
+    bounds = [pair["holds"] for pair in pairs if pair["holds"] is not None]
+    outcome = {
         "name": experiment.name,
         "command": experiment.command,
         "summary": experiment.summary,
@@ -49,65 +51,68 @@ def reproduce(experiment: Experiment, report: ProgressCallback, changes: Fields,
         "prevented": experiment.prevented,
         "options": options,
         "published": pairs,
-        "assumed": [one._asdict() for one in experiment.assumed],
-        "within": sum(abs(one - 1) <= experiment.goal for one in compared) + sum(stated),
-        "compared": len(compared) + len(stated),
+        "assumed": [assumed._asdict() for assumed in experiment.assumed],
+        "within": sum(abs(ratio - 1) <= experiment.goal for ratio in ratios) + sum(bounds),
+        "compared": len(ratios) + len(bounds),
     }
-    found["sensitivity"] = _sensitivity(experiment, changes, _ratios(pairs), report) if sensitivity else []
-    return {**found, "verdict": verdict(found)}
+    moves = _sensitivity(experiment, changes, _ratios_by_number(pairs), report) if sensitivity else []
+    return {**outcome, "sensitivity": moves, "verdict": verdict(outcome)}
 
 
-def _changed(experiment: Experiment, options: Mapping[str, Any], changes: Fields) -> Fields:
-    known = OPTIONS[experiment.command]
+def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
+    valid_names = OPTIONS[experiment.command]
     for key, value in changes.items():
-        if "." not in key and key not in known:
-            raise SkitError(f"--set {key}: {experiment.name} knows {', '.join(sorted(known))}, and fields with a dot")
-        options = moved(options, key, value)
-    return dict(options)
+        require(
+            "." in key or key in valid_names,
+            f"--set {key}: {experiment.name} knows {', '.join(sorted(valid_names))}, and fields with a dot",
+        )
+        options = replace_input(options, key, value)
+    return options
 
 
-def _run(experiment: Experiment, options: Fields, told: CountCallback) -> list[Fields]:
-    return beside(experiment, grid.rows_of(COMMANDS[experiment.command], options, told))
+def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[JsonObject]:
+    return compare_published(experiment, grid.rows_of(COMMANDS[experiment.command], options, report))
 
 
 def _sensitivity(
-    experiment: Experiment, changes: Fields, reached: Mapping[str, float], report: ProgressCallback
-) -> list[Fields]:
-    """Of each assumed input with other values: ours over the published numbers, as `reached` and as it is moved.
+    experiment: Experiment, changes: JsonObject, ratios: Mapping[str, float], report: ProgressCallback
+) -> list[JsonObject]:
+    """Return the effect of every further value of every assumed input on `ratios`, simulated over published.
 
-    What a move changes is taken from two runs with the `sensitivity` options, which may be shorter than the other.
+    The effect of a value is measured between two runs with the `sensitivity` options, since these may be shorter than
+    the run that gave `ratios`; each ratio is then multiplied by it.
     """
-    inputs = [(one, value) for one in experiment.assumed if one.key for value in one.values]
+    inputs = [(assumed, value) for assumed in experiment.assumed if assumed.key for value in assumed.values]
     if not inputs:
         return []
+
+    def run_silently(run_options: JsonObject) -> dict[str, float]:
+        return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
+
     options = _changed(experiment, {**experiment.options, **experiment.sensitivity}, changes)
-    planned = len(inputs) + 1
-    report(f"{experiment.name}, inputs", 0, planned)
-    stands = _ratios(_run(experiment, options, _silent))
-    found = []
-    for done, (one, value) in enumerate(inputs, 1):
-        report(f"{experiment.name}, inputs", done, planned)
-        ratios = _ratios(_run(experiment, moved(options, one.key, value), _silent))
-        both = {
-            name: (reached[name], reached[name] * ratios[name] / before)
-            for name, before in stands.items()
-            if name in ratios and name in reached
+    step, planned = f"{experiment.name}, inputs", len(inputs) + 1
+    report(step, 0, planned)
+    before = run_silently(options)
+    moves: list[JsonObject] = []
+    for done, (assumed, value) in enumerate(inputs, 1):
+        report(step, done, planned)
+        after = run_silently(replace_input(options, assumed.key, value))
+        moved_ratios = {
+            name: (ratios[name], ratios[name] * after[name] / ratio)
+            for name, ratio in before.items()
+            if name in after and name in ratios
         }
-        effect = exp(sum(log(b / a) for a, b in both.values()) / len(both)) if both else None
-        found.append({"name": one.name, "value": str(value), "ratios": both, "effect": effect})
-    report(f"{experiment.name}, inputs", planned, planned)
-    return found
+        logs = [log(moved / ratio) for ratio, moved in moved_ratios.values()]
+        effect = exp(sum(logs) / len(logs)) if logs else None
+        moves.append({"name": assumed.name, "value": str(value), "ratios": moved_ratios, "effect": effect})
+    report(step, planned, planned)
+    return moves
 
 
-def _ratios(pairs: Sequence[Fields]) -> dict[str, float]:
-    """Ours over the published number, by whose it is and where."""
-    named = {_named(one): one for one in pairs}
-    return {name: one["simulated_over_published"] for name, one in named.items() if one["simulated_over_published"]}
-
-
-def _named(one: Fields) -> str:
-    return " ".join([one["series"], *map(str, one["where"].values()), one["metric"]])
-
-
-def _silent(_done: int, _planned: int) -> None:
-    return None
+def _ratios_by_number(pairs: Sequence[JsonObject]) -> dict[str, float]:
+    """Return the simulated over the published numbers by series, point of the grid and metric."""
+    return {
+        " ".join([pair["series"], *map(str, pair["where"].values()), pair["metric"]]): pair["simulated_over_published"]
+        for pair in pairs
+        if pair["simulated_over_published"]
+    }

@@ -1,15 +1,15 @@
-"""One call of `skit reproduce`: from names to a folder of pages."""
+"""One call of `skit reproduce`: from the names of experiments to a folder of pages."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.renamed import with_current_names
-from specbench_kit.papers.experiment import experiments, find
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.papers.experiment import experiments, find_experiments
 from specbench_kit.reports.experiments import pages
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
@@ -19,47 +19,46 @@ SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What it leaves: its folder, and its numbers."""
+class ReproductionOutcome:
+    """The folder of a reproduction and its numbers."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: JsonObject
 
 
 def run(
     names: Sequence[str],
-    changes: Mapping[str, Any],
+    changes: JsonObject,
     sensitivity: bool,
     out: Path,
     to: Path | None,
     report: ProgressCallback,
     argv: Sequence[str],
-) -> Outcome:
-    """Reproduce every named experiment; the pages go with run.json into a new folder of `out`.
+) -> ReproductionOutcome:
+    """Reproduce every named experiment and write its pages and run.json.
 
-    Or into `to`, where others' results stay as they are. Numbers are written as they come.
+    They go into a new folder of `out`, or into the folder `to`, where the results of other experiments stay as they
+    are. Numbers are written after each experiment.
     """
-    chosen = list(dict.fromkeys(one.name for name in names for one in find(name)))
+    chosen = list(dict.fromkeys(experiment.name for name in names for experiment in find_experiments(name)))
     folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
-    together = _before(folder)
+    results = _earlier_results(folder)
     for name in chosen:
-        together[name] = reproduce(find(name)[0], report, dict(changes), sensitivity=sensitivity)
-        # what an interruption leaves can be gone on from, by the names that are missing
-        write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(together.items()))}))
-    pages.write(folder, [together[name] for name in sorted(together)])
+        results[name] = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
+        # After an interruption, the user can name the experiments that are missing and keep these results.
+        write_text(folder / SUMMARY, to_json({"experiments": dict(sorted(results.items()))}))
+    pages.write(folder, [results[name] for name in sorted(results)])
     write_text(folder / "run.json", to_json({"command": "reproduce", **provenance.collect(tuple(argv))}))
-    return Outcome(folder, {"experiments": [together[name] for name in chosen]})
+    return ReproductionOutcome(folder, {"experiments": [results[name] for name in chosen]})
 
 
-def _before(folder: Path) -> dict[str, Any]:
-    """What an earlier call left in a folder, by experiment."""
+def _earlier_results(folder: Path) -> dict[str, JsonObject]:
+    """Return the results that an earlier call left in a folder, by experiment."""
     file = folder / SUMMARY
     if not file.exists():
         return {}
     try:
-        found: dict[str, Any] = with_current_names(json.loads(file.read_text(encoding="utf-8")), str(file))[
-            "experiments"
-        ]
-        return {name: one for name, one in found.items() if name in experiments()}
+        content: JsonObject = with_current_names(json.loads(file.read_text(encoding="utf-8")), str(file))
+        return {name: result for name, result in content["experiments"].items() if name in experiments()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SkitError(f"{file} is of no skit reproduce: choose another --to") from error
+        raise SkitError(f"{file} was not written by skit reproduce: choose another --to") from error

@@ -1,13 +1,13 @@
-"""Experiments on predictors: families that learn from what a pair was recorded to do."""
+"""Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load, sample_of
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
@@ -18,7 +18,7 @@ from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import averaged
 from specbench_kit.studies.reproduction.serving import Rows
 from specbench_kit.studies.training.description import correlations
-from specbench_kit.studies.training.examples import Split, extract, split_by_prompt
+from specbench_kit.studies.training.examples import extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.trace import TraceFile
 
@@ -26,16 +26,16 @@ BALANCED = "balanced"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
-    """A pair's drafts on some prompts of a dataset's bundled sample, and families that learn from them by label.
+class TrainingExperiment:
+    """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by label.
 
-    A series has a `family`, and a `threshold` that is a number or `balanced`: the highest balanced accuracy on the
-    validation prompts.
+    Each series has a `family` and a `threshold`: a number, or `balanced` for the threshold with the highest balanced
+    accuracy on the validation prompts.
     """
 
     target: str
     draft: str
-    series: Mapping[str, Mapping[str, Any]]
+    series: Mapping[str, JsonObject]
     dataset: str = "gsm8k"
     limit: int = 40
     output_tokens: int = 64
@@ -43,24 +43,21 @@ class Learned:
     trials: int = 1
     seed: int = 0
 
-    def rows(self, told: CountCallback) -> Rows:
-        """Of the examples, and of every series; latencies are measured on this machine."""
-        found: Rows = [{"series": "examples", **averaged([self._examples()])}]
-        for label, one in self.series.items():
-            told(len(found) - 1, len(self.series))
-            found.append({"series": label, **averaged([self._judged(**one)])})
-        for row in found[1:]:
-            seconds, first = (one["latency"]["median"]["mean"] for one in (row, found[1]))
-            row["latency"]["over_first"] = {"mean": seconds / first}
-        told(len(self.series), len(self.series))
-        return found
+    def rows(self, report: CountCallback) -> Rows:
+        """Return a row about the examples and one per series; latencies are measured on this machine."""
+        rows: Rows = [{"series": "examples", **averaged([self._describe_examples()])}]
+        for done, (label, entry) in enumerate(self.series.items()):
+            report(done, len(self.series))
+            rows.append({"series": label, **averaged([self._evaluate(**entry)])})
+        first_s = rows[1]["latency"]["median"]["mean"]
+        for row in rows[1:]:
+            row["latency"]["over_first"] = {"mean": row["latency"]["median"]["mean"] / first_s}
+        report(len(self.series), len(self.series))
+        return rows
 
     @cached_property
     def parts(self) -> Mapping[str, Examples]:
-        """Of different prompts, to train on, to choose by and to judge on."""
-        return {name: extract(part) for name, part in self._split().parts.items()}
-
-    def _split(self) -> Split:
+        """The examples for training, validation and test, which come from different prompts."""
         settings = BenchSettings(
             methods=("autoregressive",),
             target=self.target,
@@ -74,29 +71,31 @@ class Learned:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "trace.parquet"
             record(settings, prompts, path, self.max_draft, lambda *_: None)
-            return split_by_prompt(read_offsets(TraceFile(path)), self.seed)
+            split = split_by_prompt(read_offsets(TraceFile(path)), self.seed)
+        return {name: extract(part) for name, part in split.parts.items()}
 
-    def _examples(self) -> dict[str, Any]:
-        """How many there are, how many were accepted, and how each feature goes with that."""
+    def _describe_examples(self) -> dict[str, object]:
+        """Return the number of tokens, how many were accepted, and each feature's correlation with acceptance."""
         parts = self.parts.values()
         tokens, accepted = sum(map(len, parts)), sum(int(part.labels.sum()) for part in parts)
-        found = correlations(self.parts["training"])
+        table = correlations(self.parts["training"])
         return {
             "tokens": tokens,
             "accepted": accepted,
             "accepted_share": accepted / tokens,
-            "correlation": dict(zip(found["names"], found["matrix"][-1], strict=True)),
+            "correlation": dict(zip(table["names"], table["matrix"][-1], strict=True)),
         }
 
-    def _judged(self, family: str, threshold: float | str = 0.5) -> dict[str, Any]:
+    def _evaluate(self, family: str, threshold: float | str = 0.5) -> dict[str, object]:
+        """Return the test metrics and the latency of a family that was trained at its best hyper-parameters."""
         train, valid, test = (self.parts[name] for name in ("training", "validation", "test"))
         scorer = search(families.get(family)(), train, valid, Budget(self.trials), self.seed).scorer
         if threshold == BALANCED:
             threshold = scoring.by_balanced_accuracy(valid.labels, scorer.score_many(valid.features))
-        judged = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
-        return {**judged, "latency": time_scores(scorer, test.features[:1000].tolist())}
+        metrics = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
+        return {**metrics, "latency": time_scores(scorer, test.features[:1000].tolist())}
 
 
-def train(options: Mapping[str, Any], told: CountCallback) -> Rows:
-    """What `options` say of `Learned`."""
-    return Learned(**options).rows(told)
+def train(options: JsonObject, report: CountCallback) -> Rows:
+    """Return the rows of a training experiment with these options."""
+    return TrainingExperiment(**options).rows(report)

@@ -8,7 +8,7 @@ from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.papers.beside import beside
+from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
@@ -113,7 +113,7 @@ class ServingRun:
         if self.chosen:
             rows = summary["rows"]
             compared = [*rows, *summary.get("against_first", ()), *derived(rows)]
-            summary["published"] = beside(self.chosen.preset, compared)
+            summary["published"] = compare_published(self.chosen.preset, compared)
         run = self._describe(command, builder)
         if command == "simulate":
             write_text(folder / "simulate.csv", simulation_grid.to_csv(summary["rows"]))

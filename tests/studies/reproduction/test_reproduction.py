@@ -1,4 +1,4 @@
-"""Experiments of the papers: what they state, how inputs are moved, and what is said of the outcome."""
+"""Experiments of the papers: what they state, how inputs are replace_input, and what is said of the outcome."""
 
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,28 @@ from command_line import error_line, read_object, skit_here
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.agreement import Agreement
-from specbench_kit.papers.beside import beside
-from specbench_kit.papers.experiment import BOUNDS, GRID, Published, _made, experiments, find
+from specbench_kit.papers.comparison import compare_published
+from specbench_kit.papers.experiment import BOUNDS, GRID, Published, build_experiment, experiments, find_experiments
 from specbench_kit.reports.experiments.wording import verdict
 from specbench_kit.studies.reproduction import profiling, run, training
-from specbench_kit.studies.reproduction.decoding import Decoded, Series, bench
-from specbench_kit.studies.reproduction.derived import Derived
+from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
+from specbench_kit.studies.reproduction.derived import GridRows
 from specbench_kit.studies.reproduction.grid import rows_of
+from specbench_kit.studies.reproduction.inputs import replace_input
 from specbench_kit.studies.reproduction.laws import (
-    beside_data_sheet,
-    beside_profile,
-    drawn_first,
-    drawn_longer,
-    filtered,
+    acceptance_after_filter,
+    acceptance_length_at,
+    acceptance_length_sd_at,
+    joint_prefill_by_data_sheet,
+    joint_prefill_by_profile,
     law,
     pipeline_s,
     round_rate,
+    sampling_slowdown_percent,
     speedup,
     stage_gib,
-    tokens_at,
-    tokens_sd_at,
+    top_token_frequency,
 )
-from specbench_kit.studies.reproduction.moving import moved
 from specbench_kit.studies.reproduction.reproduction import COMMANDS, OPTIONS
 from specbench_kit.studies.serving.derived_rows import compute_shares, fewer_violations
 
@@ -73,11 +73,11 @@ def test_pinned_numbers_of_the_papers() -> None:
 
 
 def test_experiments_are_found_by_name_paper_and_all() -> None:
-    assert [one.name for one in find("wisp/table-2")] == ["wisp/table-2"]
-    assert {one.paper for one in find("specedge")} == {"specedge"}
-    assert len(find("all")) == len(ALL)
+    assert [one.name for one in find_experiments("wisp/table-2")] == ["wisp/table-2"]
+    assert {one.paper for one in find_experiments("specedge")} == {"specedge"}
+    assert len(find_experiments("all")) == len(ALL)
     with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'\?\)"):
-        find("wisp/tabel-2")
+        find_experiments("wisp/tabel-2")
 
 
 def test_an_input_is_moved_wherever_it_stands() -> None:
@@ -87,17 +87,17 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
         "kv_tokens": "22000",
         "series": {"a": {"method": "server-tree:depth=7", "drafted": 3}, "b": {"method": "x", "drafted": 4}},
     }
-    assert moved(options, "acceptance.length", 6)["acceptance"] == ["iid:alpha=0.7,length=6"] * 2
-    assert moved(options, "slo", 3)["slo"] == ["3"]
-    assert moved(options, "kv_tokens", 15)["kv_tokens"] == "15"
-    assert moved(options, "link.rtt_s", 0.05)["replaced"] == ["link.rtt_s=0.05"]
-    assert moved(options, "series.a.method.depth", 5)["series"]["a"]["method"] == "server-tree:depth=5"
-    assert [one["drafted"] for one in moved(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
+    assert replace_input(options, "acceptance.length", 6)["acceptance"] == ["iid:alpha=0.7,length=6"] * 2
+    assert replace_input(options, "slo", 3)["slo"] == ["3"]
+    assert replace_input(options, "kv_tokens", 15)["kv_tokens"] == "15"
+    assert replace_input(options, "link.rtt_s", 0.05)["replaced"] == ["link.rtt_s=0.05"]
+    assert replace_input(options, "series.a.method.depth", 5)["series"]["a"]["method"] == "server-tree:depth=5"
+    assert [one["drafted"] for one in replace_input(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
     named = {"series": {"14B/0.6B": {"levels": 4}}}
-    assert moved(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
+    assert replace_input(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
     with pytest.raises(SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"):
-        moved(options, "series.c.drafted", 5)
-    assert moved(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == ["link.rtt_s=1"]
+        replace_input(options, "series.c.drafted", 5)
+    assert replace_input(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == ["link.rtt_s=1"]
     assert options["slo"] == ["1", "2"]
 
 
@@ -122,10 +122,10 @@ def test_a_stated_bound_holds_or_does_not() -> None:
     told = {"series": "a", "metric": "value"}
     least, most = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
     assert (least.holds(0.5), least.holds(0.4), most.holds(0.4), most.holds(None)) == (True, False, True, None)
-    read = _made(
+    read = build_experiment(
         "x/y", {"command": "law", "summary": "", "source": "", "options": {}, "published": [told | {"at_most": 2}]}
     )
-    (pair,) = beside(read, [{"series": "a", "value": {"mean": 3.0}}])
+    (pair,) = compare_published(read, [{"series": "a", "value": {"mean": 3.0}}])
     assert (pair["holds"], pair["simulated_over_published"]) == (False, None)
     found = outcome(1.02)
     found["published"].append({**pair, "series": "above", "holds": False})
@@ -139,9 +139,9 @@ def test_laws() -> None:
     assert speedup(0, 0, 0.3) == 1
     assert speedup(4, 2, 0.25) == 1.5
     assert round_rate(4.0, 0.3, steps=5, step_s=0.02) == 10
-    assert filtered(0.5, 1.0, 0.5) == pytest.approx(2 / 3)
-    assert drawn_longer(8, 0.9, 0.9, 0.7, 0.6, 0.9, 80) == pytest.approx(0)
-    assert drawn_longer(8, 0.9, 0.4, 1.0, 0.6, 0.9, 80) == pytest.approx(0)
+    assert acceptance_after_filter(0.5, 1.0, 0.5) == pytest.approx(2 / 3)
+    assert sampling_slowdown_percent(8, 0.9, 0.9, 0.7, 0.6, 0.9, 80) == pytest.approx(0)
+    assert sampling_slowdown_percent(8, 0.9, 0.4, 1.0, 0.6, 0.9, 80) == pytest.approx(0)
     weights = 8192 * 128 * 144 + 3 * 8192 * 28672  # of a layer: 64 heads, 8 of keys and values, three matrices
     kv = 2 * 8 * 128 * 1024
     assert stage_gib("llama3.1-70b", 2, 0, 1024, 0.0) == pytest.approx(4 * (weights + kv) / 2**30)
@@ -151,8 +151,8 @@ def test_a_request_beside_a_prompt_takes_what_its_own_tokens_take() -> None:
     """By Table 12: 5 new tokens after 500, over a prompt of 1,000 by itself; by a data sheet it is never for free."""
     alone_s = 1000 * 33.14e-6 + 1000**2 * 34.5e-9 + 14.86e-3
     more_s = 5 * 33.14e-6 + 5 * 505 * 34.5e-9 + 500 * 4.62e-6
-    assert beside_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(1 + more_s / alone_s)
-    assert 1 < beside_data_sheet("llama2-70b", "a100-80", 2, "float16", 1000, 5, 500) < 1.05
+    assert joint_prefill_by_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(1 + more_s / alone_s)
+    assert 1 < joint_prefill_by_data_sheet("llama2-70b", "a100-80", 2, "float16", 1000, 5, 500) < 1.05
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 80), (0.95, 3), (1.0, 2)])
@@ -161,15 +161,15 @@ def test_the_likeliest_token_is_drawn_as_often_as_a_sampler_draws_it(top_p: floa
     sure = torch.tensor([Agreement((0.7,), spread=1.0).chance((place + 0.5) / 1000) for place in range(1000)])
     logits = torch.arange(300) * (1 - sure).clamp(1e-7, 1 - 1e-7).log()[:, None]
     drawn = Sampler(0.6, top_p, top_k).probabilities(logits)[:, 0].mean().item()
-    assert drawn_first(0.7, 0.6, top_p, top_k) == pytest.approx(drawn, abs=2e-3)
+    assert top_token_frequency(0.7, 0.6, top_p, top_k) == pytest.approx(drawn, abs=2e-3)
 
 
 def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
     """Levels that are right half the time: 1 + 1/2 + 1/4 + 1/8 tokens; with one level it is a coin on top of one."""
-    assert tokens_at(3, 1.5, 1) == pytest.approx(1.875)
-    assert tokens_sd_at(1, 1.75, 2) == pytest.approx(0.5)
+    assert acceptance_length_at(3, 1.5, 1) == pytest.approx(1.875)
+    assert acceptance_length_sd_at(1, 1.75, 2) == pytest.approx(0.5)
     with pytest.raises(SkitError, match="1 levels bring 1 to 2 tokens a round, not 3"):
-        tokens_at(2, 3, 1)
+        acceptance_length_at(2, 3, 1)
 
 
 def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
@@ -211,8 +211,8 @@ def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch
 
 def test_a_decoded_series_takes_the_time_of_its_deployment() -> None:
     """Every token drafted is right, so a round of four brings five and lasts as long as its parts."""
-    series = {"all right": Series("fixed-k:k=4", "specedge", "ranks=1.0")}
-    (row,) = Decoded(series=series, requests=1, prompt_tokens=8, output_tokens=51).rows()
+    series = {"all right": DecodedSeries("fixed-k:k=4", "specedge", "ranks=1.0")}
+    (row,) = DecodingExperiment(series=series, requests=1, prompt_tokens=8, output_tokens=51).rows()
     assert row["acceptance_length"]["mean"] == pytest.approx(51 / 11)
     assert row["server_tokens_per_busy_second"]["mean"] == pytest.approx(51 / 11 / 0.0942)
 
@@ -243,13 +243,13 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         {"series": "least", "value": {"mean": pytest.approx(31 / 11)}},
     ]
     with pytest.raises(SkitError, match=r"no figure left/ratio at \{'k': 2\}"):
-        Derived([{"series": "right", "k": 2}]).picks({"x": {"of": "left/ratio", "at": {"k": 2}}})
+        GridRows([{"series": "right", "k": 2}]).picks({"x": {"of": "left/ratio", "at": {"k": 2}}})
 
 
 def test_means_over_the_spans_of_a_time_in_which_another_figure_lies() -> None:
     over_time = {"size": [1.0, 12.0, None, 19.0, 20.0], "length": [6.0, 2.0, 9.0, 4.0, 1.0]}
     mean = {"of": "a/t.length", "by": "t.size", "between": [10, 20]}
-    found = Derived([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
+    found = GridRows([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
     assert found == [{"series": "busy", "value": {"mean": 3.0}}]
 
 
@@ -258,7 +258,7 @@ def test_the_least_of_several_figures_over_another_at_each_place() -> None:
     rows = [
         {"series": name, "n": n, "s": {"mean": time}} for name, both in times.items() for n, time in enumerate(both)
     ]
-    found = Derived(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
+    found = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
     assert found == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
 
 
