@@ -8,9 +8,9 @@ from specbench_kit.serving.options import CapacityRule
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
-from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.derived_rows import derived
 from specbench_kit.studies.serving.presets.base import as_tuples
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 
 Rows = list[JsonObject]
