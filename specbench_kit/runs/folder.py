@@ -1,45 +1,60 @@
-"""Folders of runs other than benchmarks: their names, and files that are written whole."""
+"""Folders of runs: their names, and files that are written whole or not at all."""
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 
 KEY_DIGITS = 8
+"""Digits of a run's hash that its folder's name holds."""
 
 
-def run_key(defining: Mapping[str, Any]) -> str:
-    """Hash of what defines a run."""
-    return hashlib.sha256(json.dumps(defining, sort_keys=True).encode()).hexdigest()[:KEY_DIGITS]
+def content_hash(content: Mapping[str, object]) -> str:
+    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def unused_folder(out: Path, command: str, subject: str, defining: Mapping[str, Any]) -> Path:
-    """`<out>/<utc-time>-<command>-<subject>-<hash of what defines the run>`, which does not exist yet."""
-    time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = f"{time}-{command}-{slug(subject)}-{run_key(defining)}"
-    candidates = (out / (name if number == 1 else f"{name}-{number}") for number in count(1))
+def run_key(defining: Mapping[str, object]) -> str:
+    """Return the start of the hash of what defines a run, as its folder's name holds it."""
+    return content_hash(defining)[:KEY_DIGITS]
+
+
+def unused_folder(out: Path, command: str, subject: str, defining: Mapping[str, object]) -> Path:
+    """Return the path of a new folder below `out`, `<utc-time>-<command>-<subject>-<hash>`; it is not made yet."""
+    candidates = folder_candidates(out, command, slug(subject), run_key(defining))
     return next(path for path in candidates if not path.exists())
 
 
+def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:
+    """Yield paths below `out` whose names begin with the time of day; later ones are numbered from 2 on."""
+    name = "-".join((datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *name_parts))
+    yield out / name
+    yield from (out / f"{name}-{number}" for number in count(2))
+
+
 def slug(text: str) -> str:
-    """The text as part of a file's name."""
+    """Return the text in lower case with everything but letters, digits and dots replaced by hyphens."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def to_json(content: Mapping[str, Any]) -> str:
-    """JSON as run folders hold it; a number that is not finite is a ValueError."""
+def to_json(content: Mapping[str, object]) -> str:
+    """Return indented JSON; a number that is not finite raises ValueError."""
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def encode(text: str) -> bytes:
+    """Return the text in UTF-8; half of a surrogate pair, which a prompt file may hold, becomes its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the file and rename, so that no reader ever meets half of it; its folder is made where missing."""
+    """Write a temporary file beside `path` and rename it, so that no reader sees half of it; make the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -50,8 +65,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, in a folder that is made where it is missing."""
+    """Write a file whole or not at all, in a folder that is made if it is missing; raise SkitError if it cannot be."""
     try:
         replace_file(path, text.encode("utf-8"))
     except OSError as error:
-        raise SkitError(f"cannot write {path}: {error.strerror or error}; make room or choose another place") from error
+        raise SkitError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
+        ) from error

@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: versions, command, commit, hardware, and the content of the models."""
+"""The origin of a run's numbers: versions, command, commit, hardware, and the content of the models."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
@@ -24,15 +25,15 @@ _TOKENIZER = (
     *("*.spm", "*.tiktoken", "tekken.json", "bpe.codes", "dict.txt", "normalizer.json", "emoji.json", "byte_maps.json"),
     *("word_*.json", "chat_template*", "additional_chat_templates/*"),
 )
-"""Every file that a tokenizer of transformers is made of."""
+"""Every file that a tokenizer of transformers may consist of."""
 _MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
 _VALUE_START = r"(?<![^=:,])"
 _FOLDERS = re.compile(_VALUE_START + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])")
-"""The folders of a path that leads out of the working directory."""
+"""Matches the folders of a path that leads out of the working directory."""
 
 
 def collect(argv: Sequence[str]) -> dict[str, Any]:
-    """The provenance keys of `run.json`; nothing in them names a user, a secret or a folder of this machine."""
+    """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder of this machine."""
     commit, dirty = git_state(_PACKAGE)
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -46,38 +47,33 @@ def collect(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, of the kit, of the packages that it needs, and of those that add to it."""
+    """Return the versions of Python, of the kit, of the packages that it requires, and of its plug-ins."""
     needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in requires(_KIT) or () if "extra ==" not in line]
     added = [point.dist.name for group in _PLUGINS for point in entry_points(group=group) if point.dist is not None]
-    found = {name.replace("-", "_"): _version(name) for name in sorted({_KIT, *_INDIRECT, *needed, *added})}
-    return {"python": platform.python_version(), **{name: number for name, number in found.items() if number}}
-
-
-def _version(name: str) -> str | None:
-    """Of an installed package; a requirement of another platform is not there."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    found_versions = {"python": platform.python_version()}
+    for name in sorted({_KIT, *_INDIRECT, *needed, *added}):
+        with suppress(PackageNotFoundError):  # a requirement of another platform is not installed
+            found_versions[name.replace("-", "_")] = version(name)
+    return found_versions
 
 
 def without_folders(argument: str) -> str:
-    """A command-line argument with each path outside the working directory reduced to its last component."""
+    """Return a command-line argument with each path outside the working directory reduced to its last component."""
     home = re.escape(os.path.expanduser("~"))
     named_home = rf"{_VALUE_START}(?:{home}|/(?:home|Users)/[^/,=]+)(?=[/\\,]|$)"
     return _FOLDERS.sub("", re.sub(named_home, "~", argument))
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """The commit of the checkout that tracks `folder`, and whether files in `folder` differ from it."""
+    """Return the commit of the checkout that tracks `folder`, and True if files in `folder` differ from it."""
     if not _git(folder, "ls-files", "."):
         return None, None
     return _git(folder, "rev-parse", "--verify", "HEAD"), bool(_git(folder, "status", "--porcelain", "."))
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints in `folder`, or None where it fails or is not installed."""
-    # A hook exports GIT_DIR and the like, which would lead git to the hook's repository.
+    """Return what git prints in `folder`; None if it fails or is not installed."""
+    # A git hook exports GIT_DIR and similar variables, which would make git look into the hook's repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *arguments]
     try:
@@ -87,13 +83,15 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def hardware() -> dict[str, Any]:
-    """Processor, physical cores, CPUs that this process may use, torch threads, memory in GB (1e9 bytes), and GPUs."""
+def hardware() -> dict[str, object]:
+    """Return processor, physical cores, usable CPUs, torch threads, memory in GB (1e9 bytes), and GPUs."""
     import psutil
     import torch
 
+    cpuinfo = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return {
-        "cpu": _cpu_model(),
+        "cpu": model[1] if model else platform.processor() or platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
@@ -104,14 +102,8 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    described = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return described[1] if described else platform.processor() or platform.machine()
-
-
 def hash_model(folder: Path) -> str:
-    """SHA-256 over a model folder's configuration, tokenizer and weights, by name and content."""
+    """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and content."""
     files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
     if not files:
         raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")
@@ -120,7 +112,7 @@ def hash_model(folder: Path) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file, remembered by this process for as long as the file's size and time stay the same."""
+    """Return the SHA-256 of a file; it is remembered as long as the file's size and modification time stay the same."""
     try:
         status = path.stat()
         return _hash_file(path.resolve(), status.st_size, status.st_mtime_ns)

@@ -13,7 +13,7 @@ from specbench_kit.runs import lock as run_lock
 HOLDER = (
     "import sys; from pathlib import Path\n"
     "from specbench_kit.runs import lock as run_lock\n"
-    "run_lock.hold(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
+    "run_lock.acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
 )
 
 
@@ -23,10 +23,10 @@ def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) ->
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(SkitError, match="is being written by another skit: wait until it has ended"):
-            run_lock.hold(tmp_path)
+            run_lock.acquire(tmp_path)
         holder.send_signal(signal.SIGKILL)
-    run_lock.hold(tmp_path)
-    run_lock.hold(tmp_path)
+    run_lock.acquire(tmp_path)
+    run_lock.acquire(tmp_path)
     done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
     assert "SkitError" in done.stderr
     run_lock.release(tmp_path)

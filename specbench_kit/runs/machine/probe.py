@@ -1,18 +1,17 @@
-"""What the operating system says of the machine; tests put a file of readings in its place."""
+"""Readings of the operating system about the machine; tests replace them by a file of readings."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-
-Fields = dict[str, Any]
+from specbench_kit.core.typed_json import JsonObject, Number, decode
 
 VARIABLE = "SKIT_MACHINE_READINGS"
-"""Names the file of readings that stand in for the machine's; every report of such a run says so."""
-LANE_READINGS, OTHER_READINGS = ("cpu_share", "spread"), ("steal", "load")
+"""The environment variable that names a file of readings; every report of such a run says so."""
 
 
 class SystemCounters(NamedTuple):
@@ -21,24 +20,24 @@ class SystemCounters(NamedTuple):
     load: float
     stolen_s: float
     wanted_s: float
-    """Those that were used, and those that the host withheld."""
+    """Seconds that were used, plus those that the host withheld."""
 
 
 class Probe(Protocol):
-    """Where readings come from."""
+    """A source of readings about the machine."""
 
     def system(self) -> SystemCounters:
-        """The whole machine's counters."""
+        """Return the counters of the whole machine."""
 
-    def others_s(self) -> float:
-        """Processor seconds of the processes that this one has started and that still run."""
+    def children_s(self) -> float:
+        """Return the processor seconds of the child processes that still run."""
 
-    def believed(self, block: Fields) -> Fields:
-        """A finished block of readings as it is to be judged."""
+    def adjusted(self, block: JsonObject) -> JsonObject:
+        """Return a finished block of readings as it is to be judged."""
 
 
 class LiveProbe:
-    """This machine."""
+    """Reads this machine."""
 
     def system(self) -> SystemCounters:
         import psutil
@@ -48,47 +47,52 @@ class LiveProbe:
         guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time too
         return SystemCounters(psutil.getloadavg()[0], getattr(times, "steal", 0.0), sum(times) - idle_s - guest_s)
 
-    def others_s(self) -> float:
+    def children_s(self) -> float:
         import psutil
 
-        times = [one.cpu_times() for one in psutil.Process().children(recursive=True)]
-        return float(sum(one.user + one.system for one in times))
+        times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+        return float(sum(child.user + child.system for child in times))
 
-    def believed(self, block: Fields) -> Fields:
+    def adjusted(self, block: JsonObject) -> JsonObject:
         return block
+
+
+class InjectedReadings(Struct, forbid_unknown_fields=True, frozen=True):
+    """The readings of a file, each a number or null: `cpu_share` and `spread` are of all lanes."""
+
+    cpu_share: Number | None
+    spread: Number | None
+    steal: Number | None
+    load: Number | None
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedProbe(LiveProbe):
-    """This machine, but with the readings of a file: `cpu_share` and `spread` of all lanes, `steal` and `load`."""
+    """Reads this machine, and puts the readings of a file in place of the results."""
 
     name: str
-    readings: Fields
+    readings: InjectedReadings
 
     @classmethod
     def read(cls, path: Path) -> "InjectedProbe":
-        """The readings in a JSON file, each a number or null."""
+        """Return the probe with the readings of a JSON file."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return cls(path.name, decode(InjectedReadings, path.read_bytes()))
+        except OSError as error:
             raise SkitError(f"{VARIABLE} names no readable JSON file: {path} ({error})") from error
-        names = (*LANE_READINGS, *OTHER_READINGS)
-        if not isinstance(found, dict) or sorted(found) != sorted(names) or not all(map(_is_reading, found.values())):
-            raise SkitError(f"{VARIABLE}: {path} must hold {', '.join(names)}, each a number or null")
-        return cls(path.name, found)
+        except ValueError as error:
+            names = ", ".join(InjectedReadings.__struct_fields__)
+            raise SkitError(f"{VARIABLE}: {path} must hold {names}, each a number or null: {error}") from error
 
-    def believed(self, block: Fields) -> Fields:
-        lane = {name: self.readings[name] for name in LANE_READINGS}
-        lanes = {label: {**found, **lane} for label, found in block["lanes"].items()}
-        load = [self.readings["load"]] * 2
-        return {**block, "lanes": lanes, "steal": self.readings["steal"], "load": load, "injected": self.name}
+    def adjusted(self, block: JsonObject) -> JsonObject:
+        readings = self.readings
+        injected = {"cpu_share": readings.cpu_share, "spread": readings.spread}
+        lanes = {label: {**lane, **injected} for label, lane in block["lanes"].items()}
+        load = [readings.load] * 2
+        return {**block, "lanes": lanes, "steal": readings.steal, "load": load, "injected": self.name}
 
 
 def probe_here() -> Probe:
-    """This machine, unless the environment names a file of readings."""
+    """Return the probe of this machine, or the file of readings that the environment names."""
     path = os.environ.get(VARIABLE)
     return InjectedProbe.read(Path(path)) if path else LiveProbe()
-
-
-def _is_reading(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -1,19 +1,19 @@
-"""The steps of a run that are one and the same: as many new tokens, after about as many cached ones."""
+"""Identical steps of a run: the same number of new tokens after about the same number of cached tokens."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
 from specbench_kit.decoding.records import RequestRecord
 
 CONTEXT = 32
-"""Cached tokens per request within which steps count as the same."""
+"""Width in cached tokens per request of the classes within which steps count as identical."""
 DIGITS = 7
-"""Of a moment in seconds: the requests of one batch commit at the same."""
+"""Decimals of a moment in seconds: requests of one batch commit at the same moment, up to rounding."""
 
 
-class _Row(NamedTuple):
+class _StepShare(NamedTuple):
     """One request's part in a step."""
 
     is_prompt: bool
@@ -23,23 +23,19 @@ class _Row(NamedTuple):
 
 
 def same_steps(records: Iterable[RequestRecord]) -> list[list[float]]:
-    """Verification seconds by kind of step; steps that brought a prompt along are left out."""
-    steps: dict[float, list[_Row]] = defaultdict(list)
+    """Return verification seconds, one list for each kind of step; steps that include a prompt are left out."""
+    steps: dict[float, list[_StepShare]] = defaultdict(list)
     for record in records:
-        for moment_s, row in _rows(record):
-            steps[round(moment_s, DIGITS)].append(row)
+        arrived_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
+        cached_tokens = accumulate((step.committed for step in record.rounds), initial=len(record.prompt_ids))
+        for number, (step, cached) in enumerate(zip(record.rounds, cached_tokens, strict=False)):
+            # Requests that were verified in one batch end their rounds at the same moment of the run's clock.
+            moment_s = round(arrived_s + step.end_s, DIGITS)
+            steps[moment_s].append(_StepShare(number == 0, step.submitted, cached, step.verify_s))
     kinds: dict[tuple[int, int, int], list[float]] = defaultdict(list)
-    for rows in steps.values():
-        if not any(row.is_prompt for row in rows):
-            context = sum(row.cached for row in rows) // (CONTEXT * len(rows))
-            kind = len(rows), sum(row.submitted for row in rows), context
-            kinds[kind].append(sum(row.verify_s for row in rows))
+    for shares in steps.values():
+        if not any(share.is_prompt for share in shares):
+            context = sum(share.cached for share in shares) // (CONTEXT * len(shares))
+            kind = len(shares), sum(share.submitted for share in shares), context
+            kinds[kind].append(sum(share.verify_s for share in shares))
     return list(kinds.values())
-
-
-def _rows(record: RequestRecord) -> Iterator[tuple[float, _Row]]:
-    """Each round, and when it ended on the run's clock."""
-    arrived_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
-    committed = accumulate((one.committed for one in record.rounds), initial=len(record.prompt_ids))
-    for number, (one, cached) in enumerate(zip(record.rounds, committed, strict=False)):
-        yield arrived_s + one.end_s, _Row(number == 0, one.submitted, cached, one.verify_s)

@@ -11,68 +11,61 @@ import torch
 from specbench_kit.decoding.clock import ProcessorTime
 from specbench_kit.runs.machine.probe import Probe, SystemCounters
 
-Fields = dict[str, Any]
-
 FEWEST = 5
-"""Times that a step must have been repeated to be looked at."""
+"""Least number of repetitions of a step whose spread is looked at."""
 ENOUGH_S = 1.0
-"""Processor seconds below which steal, counted in hundredths of a second, says nothing."""
+"""Processor seconds below which steal, counted in hundredths of a second, is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTimes:
-    """What one lane took: the time, and the seconds of its steps, one list for each that was repeated.
+    """The times of one lane: of all its work, and of each kind of repeated step.
 
-    `others_s` are the processor seconds of the processes that worked for it; None where these are not ours to see.
+    `children_s` are the processor seconds of the processes that worked for it; None if they run on another machine.
     """
 
     effort: ProcessorTime
     steps: Sequence[Sequence[float]] = field(default=())
-    others_s: float | None = 0.0
+    children_s: float | None = 0.0
 
-    def describe(self, device: torch.device) -> Fields:
-        """Ready for JSON; `cpu_share` is only known of a CPU, whose thread has nothing to wait for."""
+    def describe(self, device: torch.device) -> dict[str, object]:
+        """Return the readings for JSON. On a GPU `cpu_share` is null: its thread may wait for the device."""
         spread, count = spread_of(self.steps)
-        return {
-            **self.effort._asdict(),
-            "others_s": self.others_s,
-            "cpu_share": self._share() if device.type == "cpu" else None,
-            "spread": spread,
-            "steps": count,
-        }
-
-    def _share(self) -> float | None:
-        if self.others_s is None or not self.effort.wall_s:
-            return None
-        return (self.effort.thread_s + self.others_s) / self.effort.wall_s
+        share = None
+        if device.type == "cpu" and self.children_s is not None and self.effort.wall_s:
+            share = (self.effort.thread_s + self.children_s) / self.effort.wall_s
+        readings = {"others_s": self.children_s, "cpu_share": share, "spread": spread, "steps": count}
+        return {**self.effort._asdict(), **readings}
 
 
 class Watch:
-    """Looks at the machine from now until `end`."""
+    """Observes the machine from its creation until `end`."""
 
     def __init__(self, probe: Probe, device: torch.device) -> None:
         self._probe, self._device = probe, device
         self._before = probe.system()
 
-    def end(self, lanes: Mapping[str, LaneTimes]) -> Fields:
-        """The readings since the start, ready for JSON: those of each lane, load average, and steal as a share."""
+    def end(self, lanes: Mapping[str, LaneTimes]) -> dict[str, Any]:
+        """Return the readings since the start for JSON: those of each lane, the load average, and steal as a share."""
         after = self._probe.system()
-        return self._probe.believed(
-            {
-                "device": str(self._device),
-                "threads": torch.get_num_threads(),
-                "cpus": os.cpu_count(),
-                "load": [self._before.load, after.load],
-                "steal": _steal(self._before, after),
-                "lanes": {name: timed.describe(self._device) for name, timed in lanes.items()},
-            }
-        )
+        readings = {
+            "device": str(self._device),
+            "threads": torch.get_num_threads(),
+            "cpus": os.cpu_count(),
+            "load": [self._before.load, after.load],
+            "steal": _steal(self._before, after),
+            "lanes": {name: times.describe(self._device) for name, times in lanes.items()},
+        }
+        return dict(self._probe.adjusted(readings))
 
 
 def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
-    """90th / 10th percentile of all repeated steps, each over the median of its kind, and how many these are."""
+    """Return the ratio of the 90th to the 10th percentile of all repeated steps, and their number.
+
+    Each step is divided by the median of its kind, so that steps of different kinds can be pooled.
+    """
     repeated = [seconds for seconds in steps if len(seconds) >= FEWEST]
-    relative = [one / typical for seconds in repeated if (typical := median(seconds)) for one in seconds]
+    relative = [step_s / typical_s for seconds in repeated if (typical_s := median(seconds)) for step_s in seconds]
     if not relative:
         return None, 0
     tenths = quantiles(relative, n=10, method="inclusive")

@@ -114,7 +114,7 @@ def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: boo
     try:
         for run in runs:
             held.append(run)
-            lock.hold(run.path)
+            lock.acquire(run.path)
             if run.is_partial and not force:
                 require_same_environment(run.path.name, run.run, here)
     except SkitError:

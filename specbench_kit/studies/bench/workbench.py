@@ -117,7 +117,7 @@ class Workbench:
             return None
         if self.stages is None:
             return lambda: 0.0
-        return self.probe.others_s if self.stages.are_children else None
+        return self.probe.children_s if self.stages.are_children else None
 
     def close(self) -> None:
         """End the processes of a pipeline, and the way to a server."""

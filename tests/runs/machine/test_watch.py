@@ -43,7 +43,7 @@ def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() ->
     found = watch.end(
         {
             "wisp": LaneTimes(ProcessorTime(20.0, 5.0, 9.0)),
-            "pipe": LaneTimes(ProcessorTime(20.0, 5.0, 9.0), others_s=14.0),
+            "pipe": LaneTimes(ProcessorTime(20.0, 5.0, 9.0), children_s=14.0),
         }
     )
     assert (found["load"], found["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
