@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench_kit.api.result import Result
 from specbench_kit.api.study import Study
-from specbench_kit.core.option import declared_in, from_keywords, part
+from specbench_kit.core.option import from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load as load_dataset
@@ -106,7 +106,7 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
     Without `acceptance`, a trace is recorded first, as the fields of `serving.options.RecordingOptions` say. `events`
     and `timeline` are those of `serving.options.OutputOptions`.
     """
-    of_trace = {field.name for field, _, _ in declared_in(RecordingOptions)}
+    of_trace = {field.name for field, _, _ in options_in(RecordingOptions)}
     recorded = from_keywords(RecordingOptions, {name: options.pop(name) for name in of_trace & options.keys()})
     kept = from_keywords(OutputOptions, {name: options.pop(name) for name in ("events", "timeline") if name in options})
     window = parse_window(kept.timeline) if kept.timeline else None
@@ -114,7 +114,7 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
         seed=options.get("seed", 0),
-        **part(BenchSettings, asdict(recorded)),
+        **select_fields(BenchSettings, asdict(recorded)),
     )
     settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
     settings.points()

@@ -1,17 +1,15 @@
 """`skit batch-sizes`: throughput against the time per token over batch sizes, one line per method."""
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, say, tell_report
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts, Timed
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import RUN, Option
+from specbench_kit.core.option import RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -43,18 +41,15 @@ class Sizes:
     out: common.Out = Path("results")
 
 
-@options_of(Sizes, Prompts, Timed)
-def batch_sizes(given: Given, as_json: options.JsonOption = False) -> None:
+def batch_sizes(asked: Sizes, prompts: Prompts, timed: Timed, as_json: options.JsonOption = False) -> None:
     """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
 
-    asked, timed = Sizes(**part(Sizes, given)), Timed(**part(Timed, given))
-    shared = {**part(BenchSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
-    settings = BenchSettings(**shared, argv=("skit", *sys.argv[1:]))
+    shared = {**select_fields(BenchSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
+    settings = BenchSettings(**shared, argv=command_line())
     console = Console(stderr=as_json)
-    prompts = Prompts(**part(Prompts, given))
     source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.sweep.batch_sizes import run_curves

@@ -1,17 +1,16 @@
 """`skit bench`: decode datasets with methods and report."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, require_all, say
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, require_all, say
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import Given
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.processes.rank import by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 Report = Callable[["Progress"], None]
 
 
-@options_of(BenchSettings, Sources)
-def bench(given: Given, as_json: options.JsonOption = False) -> None:
+def bench(options_given: Given[BenchSettings], sources: Sources, as_json: options.JsonOption = False) -> None:
     """Decode a dataset with one or more methods, check losslessness, and write a report."""
     from rich.console import Console
 
@@ -37,13 +35,11 @@ def bench(given: Given, as_json: options.JsonOption = False) -> None:
     if place is not None and place.rank:
         from specbench_kit.decoding.processes.worker import serve
 
-        serve(place, given.get("device", "auto"))
+        serve(place, options_given.values.get("device", "auto"))
         return
     launch = {} if place is None else {"launch": "processes"}
-    sources = Sources(**part(Sources, given))
     placed = load(sources.deployment, sources.replaced)
-    asked = {**part(BenchSettings, given), **launch, "deployment": placed}
-    settings = BenchSettings(**asked, argv=("skit", *sys.argv[1:]))
+    settings = options_given.make(**launch, deployment=placed, argv=command_line())
     console = Console(stderr=as_json)
     _doubt_tuning(settings, console)
     problem = None

@@ -1,113 +1,141 @@
-"""Where each command is: its module is loaded when it is asked for, and until then its source tells its help."""
+"""The table of commands. Only the module of the command that runs is imported, so that `skit --help` is quick."""
 
-import inspect
-import re
-from collections.abc import Callable
-from functools import partial
-from importlib.resources import files
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NamedTuple
 
-import typer
 from typer.core import TyperCommand, TyperGroup
 
+
+class Entry(NamedTuple):
+    """A command: where its function is, the sentence that both helps show, and more for its own help."""
+
+    function: str
+    summary: str
+    details: str = ""
+
+
 COMMANDS = {
-    "bench": "bench:bench",
-    "rerun": "rerun:rerun",
-    "serve": "serve:serve",
-    "load": "load:load",
-    "validate": "load:validate",
-    "report": "report:report",
-    "compare": "compare:compare",
-    "import": "interchange:import_run",
-    "export": "interchange:export_run",
-    "record": "record:record",
-    "train-predictor": "train_predictor:train_predictor",
-    "train-head": "train_head:train_head",
-    "profile-verifier": "profile_verifier:profile_verifier",
-    "profile-drafter": "profile_drafter:profile_drafter",
-    "profile-server": "profile_server:profile_server",
-    "measure-ranks": "measure_ranks:measure_ranks",
-    "sweep": "sweep:sweep",
-    "tune": "tune:tune",
-    "batch-sizes": "batch_sizes:batch_sizes",
-    "simulate": "simulate:simulate",
-    "capacity": "capacity:capacity",
-    "reproduce": "reproduce:reproduce",
-    "list": "listing:list_entries",
-    "new": "new:new",
-    "doctor": "doctor:doctor",
+    "bench": Entry("bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."),
+    "rerun": Entry(
+        "rerun:rerun",
+        "Run a run again from its run.json, and say what differs: environment, outputs, rounds and time.",
+    ),
+    "serve": Entry(
+        "serve:serve", "Verify the drafts of many devices, each of which runs `skit bench --server` or `skit load`."
+    ),
+    "load": Entry(
+        "load:load",
+        "Let many devices draft for a server of `skit serve`: their drafts are recorded, what the server does is real.",
+    ),
+    "validate": Entry("load:validate", "Simulate what `skit load` measured, and set both side by side."),
+    "report": Entry("report:report", "Report on one run, or put several in one report."),
+    "compare": Entry("compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."),
+    "import": Entry(
+        "interchange:import_run",
+        "Make a run directory of another tool's file, so that its numbers stand in the same reports.",
+        "A file that tells what was accepted in each step makes a trace, to be replayed with --deployment.",
+    ),
+    "export": Entry("interchange:export_run", "Write a run's requests as a file that another tool reads."),
+    "record": Entry(
+        "record:record",
+        "Record a trace: the target's greedy answers and, at every offset, what the draft model would propose.",
+    ),
+    "train-predictor": Entry(
+        "train_predictor:train_predictor",
+        "Train rejection predictors for `--method wisp` and report whether they are worth it.",
+        "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a\n"
+        "benchmark with a predictor trained on these leaves them out.",
+    ),
+    "train-head": Entry(
+        "train_head:train_head",
+        "Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.",
+        "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.",
+    ),
+    "profile-verifier": Entry(
+        "profile_verifier:profile_verifier",
+        "Profile a verifier: time WISP's 173 configurations, fit what they take, check it against physics.",
+    ),
+    "profile-drafter": Entry(
+        "profile_drafter:profile_drafter",
+        "Profile a pair: draft steps and verifications against context and batch, AdaSpec's latency model of both.",
+    ),
+    "profile-server": Entry(
+        "profile_server:profile_server",
+        "Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them.",
+    ),
+    "measure-ranks": Entry(
+        "measure_ranks:measure_ranks",
+        "Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair.",
+    ),
+    "sweep": Entry(
+        "sweep:sweep",
+        "Compare methods over a range of deployments or options, and find where they stop paying for themselves.",
+    ),
+    "tune": Entry(
+        "tune:tune",
+        "Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains.",
+    ),
+    "batch-sizes": Entry(
+        "batch_sizes:batch_sizes",
+        "Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed.",
+    ),
+    "simulate": Entry(
+        "simulate:simulate",
+        "Simulate many devices that draft for one server: who keeps which token speed, and what keeps the others.",
+    ),
+    "capacity": Entry("capacity:capacity", "Search for the most devices that one server can promise a token speed to."),
+    "reproduce": Entry(
+        "reproduce:reproduce",
+        "Run experiments of the papers and hold what comes out against the published numbers.",
+    ),
+    "list": Entry(
+        "listing:list_entries",
+        "List methods, datasets, models, executors, predictors, profiles, deployments or formats.",
+    ),
+    "new": Entry(
+        "new:new", "Write a package with a method of your own, and its test: install it, and every command knows it."
+    ),
+    "doctor": Entry(
+        "doctor:doctor",
+        "Look at the installation and the machine: what is there, what is missing, and what that would bring.",
+        "Ends with exit code 1 where something is broken that every command needs.",
+    ),
 }
-"""Modules beside this one and functions in them."""
-WRONG_TYPE = "Input should be"
-"""How messages begin that do not tell the input."""
 
 
-class Quick:
-    """No option that is left out is checked: the library that Typer does it with takes long to load."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Typer's own options too."""
-        found = super().get_params(ctx)  # type: ignore[misc]
-        for one in found:
-            if not isinstance(one.process_value, partial):
-                optional = not (one.required or one.nargs != 1 or getattr(one, "multiple", False))
-                one.process_value = partial(_checked, one.process_value, optional)
-        return found
-
-
-def _checked(check: Callable[[Any, Any], Any], optional: bool, context: Any, value: Any) -> Any:
-    if value is None and optional:
-        return None
-    try:
-        return check(context, value)
-    except typer.BadParameter as error:
-        if error.message.startswith(WRONG_TYPE):
-            error.message = f"{error.message.partition(',')[0]}, not '{value}'"
-        raise
-
-
-class Command(Quick, TyperCommand):
-    """One command."""
-
-
-class Commands(Quick, TyperGroup):
-    """All commands by name; only the one that is run has its options."""
+class Commands(TyperGroup):
+    """All commands by name; the options of a command are built when it is resolved to be run."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: TyperCommand(name) for name in COMMANDS}
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """What help and completion show of it."""
-        known = super().get_command(ctx, cmd_name)
-        if known is not None and known.help is None:
-            known.help = _help(cmd_name)
-        return known
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options of `skit` itself, with False for a flag that is left out.
+
+        Typer's completion flags default to None, which Typer imports pydantic to convert.
+        """
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if parameter.default is None and getattr(parameter, "is_flag", False):
+                parameter.default = False
+        return parameters
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """All that is said of each, which else would be cut at the line's end."""
+        """Write each summary whole, where Typer cuts it at the end of the line."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, self.get_command(ctx, name).help) for name in self.commands])
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is run."""
-        name, known, rest = super().resolve_command(ctx, args)
-        return name, known and load_command(known.name or ""), rest
+        """Return the command that is run, with its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(command.name or ""), rest
 
 
-def load_command(name: str) -> Any:
-    """A command with its options, as Typer makes it of the function."""
-    from specbench_kit.cli.config_file import configurable
+def load_command(name: str) -> TyperCommand:
+    """Return a command with its options, which imports its module."""
+    from specbench_kit.cli.command import Command
 
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=Command)(configurable(resolve_name(f"{__package__}.{COMMANDS[name]}")))
-    return typer.main.get_command(alone)
-
-
-def _help(name: str) -> str:
-    """The first paragraph of the docstring, read without loading the module and all that its options need."""
-    module, _, function = COMMANDS[name].partition(":")
-    source = (files(__package__) / f"{module}.py").read_text(encoding="utf-8")
-    found = re.search(rf'^def {function}\(.*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
-    return inspect.cleandoc(found[1]).partition("\n\n")[0] if found else ""
+    entry = COMMANDS[name]
+    help_text = "\n\n".join(filter(None, (entry.summary, entry.details)))
+    return Command(name, resolve_name(f"{__package__}.{entry.function}"), help_text)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from specbench_kit.datasets.base import LoadedDataset
 
 
+def command_line() -> tuple[str, ...]:
+    """Return the command as it was typed, for run.json."""
+    return ("skit", *sys.argv[1:])
+
+
 def say(console: "Console", line: str, style: str = "") -> None:
     """Print one line as it is: no markup, no wrapping."""
     from rich.text import Text

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.report import Comparing
 from specbench_kit.core.option import Option
 
@@ -35,8 +34,7 @@ class Judging(Comparing):
     out: Annotated[Path | None, Option("Folder to write a report into; none is written without.")] = None
 
 
-@options_of(Judging)
-def compare(given: Given, as_json: options.JsonOption = False) -> None:
+def compare(asked: Judging, as_json: options.JsonOption = False) -> None:
     """Compare runs of the same prompts, models, lengths, sampling and clock."""
     from rich.console import Console
 
@@ -45,7 +43,6 @@ def compare(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.metrics.condition import Condition, disturbed_runs, require_readable, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    asked = Judging(**given)
     conditions = [Condition.parse(text) for text in asked.fail_if]
     wanted, look = asked.wanted(), asked.look()
     console = Console(stderr=as_json)

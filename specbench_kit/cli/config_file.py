@@ -1,117 +1,107 @@
-"""`--config options.toml`: options of a command from a file, which `--save-config` writes."""
+"""`--config options.toml`: options of a command from a file, and `--save-config`, which writes such a file."""
 
 import tomllib
 from collections.abc import Mapping
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tomli_w
 import typer
 
-from specbench_kit.cli.declared import Command, with_signature
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.runs.folder import write_text
 
-GIVEN = ("COMMANDLINE", "DEFAULT_MAP")
-"""Where the value of an option comes from that a user gave."""
+USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
+"""Names of Typer's parameter sources for values that the user gave."""
 PRESETS = Path(__file__).with_name("presets")
-"""Files that ship with the kit and go by their names: how papers sample."""
-NEVER = ("config", "save_config", "help")
+"""Option files that ship with the kit and are given by name: the sampling settings of papers."""
+NOT_IN_FILES = ("config", "save_config", "help")
 
 
-def configurable(command: Command) -> Command:
-    """The command with options --config and --save-config."""
-
-    @wraps(command)
-    def run(
-        *, command_line: typer.Context, config: Path | None = None, save_config: Path | None = None, **values: Any
-    ) -> None:
-        del config  # read when it was met, before all other options
-        if save_config is not None:
-            _save(save_config, command_line)
-        command(**values)
-
-    read = typer.Option(
-        help="A TOML file of options by their names, as in batch_size = 8; the command line goes before it. Or what a "
-        "paper samples with: specpipe-sampling, specedge-sampling.",
-        callback=_take,
-        is_eager=True,
-    )
-    written = typer.Option(help="Write the options that were given as a file for --config, then go on.")
-    more = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, asked])
-        for name, asked in (("config", read), ("save_config", written))
-    ]
-    told = Parameter("command_line", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    with_signature(run, [told, *signature(command).parameters.values(), *more])
-    return run
-
-
-def _save(path: Path, context: typer.Context) -> None:
-    """What the command line or a file gave, by the options' names."""
-    names = {str(one.name): _name(one) for one in context.command.params}
-    given = {
-        names[name]: value
-        for name, value in context.params.items()
-        if (source := context.get_parameter_source(name)) and source.name in GIVEN and names[name] not in NEVER
-    }
-    write_text(path, tomli_w.dumps({name: _plain(value) for name, value in given.items()}))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _take(context: typer.Context, path: Path | None) -> Path | None:
+def apply_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the values of an option file the defaults of the command: Typer calls this when it meets --config."""
     if path is not None and not context.resilient_parsing:
-        context.default_map = read_options(path, {_name(one): one for one in context.command.params})
+        parameters = {_option_name(parameter): parameter for parameter in context.command.params}
+        context.default_map = read_options(path, parameters)
     return path
 
 
-def read_options(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a file by the parameters that they are for; `known` are those of the command by option."""
+CONFIG_FIELDS = [
+    (
+        "config",
+        Path,
+        typer.Option(
+            None,
+            help="A TOML file of options by their names, such as batch_size = 8; options on the command line take "
+            "precedence. Or the sampling settings of a paper: specpipe-sampling, specedge-sampling.",
+            callback=apply_config,
+            is_eager=True,
+        ),
+    ),
+    ("save_config", Path, typer.Option(None, help="Write the given options to a file for --config, then run.")),
+]
+"""Names, types and declarations of the two options that every command takes."""
+
+
+def save_config(path: Path, context: typer.Context) -> None:
+    """Write the options that the command line or a file gave, by their names."""
+    names = {str(parameter.name): _option_name(parameter) for parameter in context.command.params}
+    options = {
+        names[name]: _toml_value(value)
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name))
+        and source.name in USER_SOURCES
+        and names[name] not in NOT_IN_FILES
+    }
+    write_text(path, tomli_w.dumps(options))
+
+
+def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an option file by the names of Typer's parameters; `parameters` maps option names to them.
+
+    Raise SkitError for a file that is not TOML, for unknown options and for values of another kind.
+    """
     bundled = PRESETS / f"{path}.toml"
     path = bundled if path.parent == Path() and bundled.is_file() else path
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SkitError(f"{path}: not a TOML file: {error}") from None
     except OSError as error:
         raise SkitError(f"cannot read {path}: {error.strerror}; --config takes a TOML file of options") from None
-    options = {name: one for name, one in known.items() if name not in NEVER}
+    options = {name: parameter for name, parameter in parameters.items() if name not in NOT_IN_FILES}
     values: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in content.items():
         name = key.replace("-", "_")
         if name not in options:
-            raise SkitError(f"{path}: unknown option '{key}'{_hint(name, options)}")
-        values[options[name].name] = _checked(f"{path}: {key}", value, options[name])
+            hint = did_you_mean(name, options) or f"; known: {', '.join(sorted(options))}"
+            raise SkitError(f"{path}: unknown option '{key}'{hint}")
+        values[options[name].name] = _checked_value(f"{path}: {key}", value, options[name])
     return values
 
 
-def _name(parameter: Any) -> str:
-    """An option's long name, or an argument's own."""
+def _option_name(parameter: Any) -> str:
+    """Return the long name of an option, or the name of an argument, as keys of files spell it."""
     flags = [flag for flag in parameter.opts if flag.startswith("--")]
     return (max(flags, key=len)[2:] if flags else str(parameter.name)).replace("-", "_")
 
 
-def _hint(name: str, options: Mapping[str, Any]) -> str:
-    return did_you_mean(name, options) or f"; known: {', '.join(sorted(options))}"
+def _toml_value(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_toml_value(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
-def _checked(where: str, value: Any, parameter: Any) -> Any:
-    """A list for an option that takes several, else one value; yes and no for a switch alone."""
+def _checked_value(where: str, value: Any, parameter: Any) -> Any:
+    """Return a list for an option of several values, else one value; true and false are for switches alone."""
     several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) and not several:
         raise SkitError(f"{where} takes one value, not a list")
     switch = getattr(parameter, "is_flag", False)
-    for one in values:
-        if isinstance(one, dict | list):
+    for item in values:
+        if isinstance(item, dict | list):
             raise SkitError(f"{where} must be a text, a number, true or false")
-        if isinstance(one, bool) is not switch:
-            raise SkitError(f"{where} must be {'true or false' if switch else 'a text or a number'}, not {one!r}")
+        if isinstance(item, bool) is not switch:
+            raise SkitError(f"{where} must be {'true or false' if switch else 'a text or a number'}, not {item!r}")
     return values if several else value

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.version import __version__
@@ -46,15 +45,7 @@ class Finding:
 Look = Callable[[], Iterator[Finding]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looking:
-    """Where to look."""
-
-    data_dir: DataDir = None
-
-
-@options_of(Looking)
-def doctor(given: Given, as_json: options.JsonOption = False) -> None:
+def doctor(data_dir: DataDir = None, as_json: options.JsonOption = False) -> None:
     """Look at the installation and the machine: what is there, what is missing, and what that would bring.
 
     Ends with exit code 1 where something is broken that every command needs.
@@ -62,7 +53,7 @@ def doctor(given: Given, as_json: options.JsonOption = False) -> None:
     from rich.console import Console
 
     with Console(stderr=True).status("looking around"):
-        findings = list(examine(Looking(**given).data_dir))
+        findings = list(examine(data_dir))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

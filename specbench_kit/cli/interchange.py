@@ -1,13 +1,12 @@
 """`skit import` and `skit export`: files of other tools."""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -46,8 +45,7 @@ class Exporting:
     out: Annotated[Path, Option("The file to write.", OUTPUT)]
 
 
-@options_of(Importing, ImportNames)
-def import_run(given: Given, as_json: options.JsonOption = False) -> None:
+def import_run(asked: Importing, names: ImportNames, as_json: options.JsonOption = False) -> None:
     """Make a run directory of another tool's file, so that its numbers stand in the same reports.
 
     A file that tells what was accepted in each step makes a trace, to be replayed with --deployment.
@@ -56,11 +54,7 @@ def import_run(given: Given, as_json: options.JsonOption = False) -> None:
 
     from specbench_kit.studies.interchange.base import formats
 
-    asked, names, console = (
-        Importing(**part(Importing, given)),
-        ImportNames(**part(ImportNames, given)),
-        Console(stderr=as_json),
-    )
+    console = Console(stderr=as_json)
     if formats.get(asked.name).gives_traces:
         if asked.baseline is not None:
             raise SkitError("--baseline: a replay of the trace has its own baseline, leave it out")
@@ -73,7 +67,7 @@ def _import_trace(console: "Console", asked: Importing, names: ImportNames, as_j
     from specbench_kit.cli.common import say
     from specbench_kit.studies.interchange.importing import import_trace
 
-    done = import_trace(asked.file, asked.name, names, asked.out or TRACE, ("skit", *sys.argv[1:]))
+    done = import_trace(asked.file, asked.name, names, asked.out or TRACE, command_line())
     for note in done.notes:
         say(console, f"note: {note}")
     say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets)")
@@ -86,7 +80,7 @@ def _import_run(console: "Console", asked: Importing, names: ImportNames, as_jso
     from specbench_kit.reports.run.terminal import print_summary
     from specbench_kit.studies.interchange.importing import import_file
 
-    argv = ("skit", *sys.argv[1:])
+    argv = command_line()
     done = import_file(asked.file, asked.name, asked.baseline, names, asked.out or RESULTS, argv)
     print_summary(console, done.directory.run, [done.summary])
     for note in done.directory.run["imported"]["notes"]:
@@ -97,14 +91,12 @@ def _import_run(console: "Console", asked: Importing, names: ImportNames, as_jso
         print(json.dumps(run, allow_nan=False))
 
 
-@options_of(Exporting)
-def export_run(given: Given) -> None:
+def export_run(asked: Exporting) -> None:
     """Write a run's requests as a file that another tool reads."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
     from specbench_kit.studies.interchange.importing import export_run as write
 
-    asked = Exporting(**given)
     write(asked.run, asked.name, asked.out)
     say(Console(), f"{asked.name}: {asked.out}")

@@ -2,12 +2,8 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
-import typer
-
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.listed import print_list
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
@@ -16,10 +12,7 @@ from specbench_kit.core.specs import given_fields
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """What is listed."""
-
+def list_entries(
     kind: Annotated[
         str | None,
         Option(
@@ -27,16 +20,10 @@ class Listing:
             "presets, experiments, engines or formats; all that list fast if left out",
             argument=True,
         ),
-    ] = None
-
-
-@options_of(Listing)
-def list_entries(
-    given: Given,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+    ] = None,
+    as_json: Annotated[bool, Option("Print a JSON list of objects.", flag="json")] = False,
 ) -> None:
     """List methods, datasets, models, executors, predictors, profiles, deployments or formats."""
-    kind = Listing(**given).kind
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")

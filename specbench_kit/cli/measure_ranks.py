@@ -1,17 +1,15 @@
 """`skit measure-ranks`: how often the target's token is the draft model's b-th likeliest, for the method sequoia."""
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, say
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, say
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts
-from specbench_kit.core.option import DECODING, OUTPUT, Option
+from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -31,16 +29,14 @@ class Ranking:
     save_to: Annotated[Path | None, Option("Folder for the table, instead of your own.", OUTPUT)] = None
 
 
-@options_of(Ranking, Prompts)
-def measure_ranks(given: Given, as_json: options.JsonOption = False) -> None:
+def measure_ranks(asked: Ranking, prompts: Prompts, as_json: options.JsonOption = False) -> None:
     """Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair."""
     from rich.console import Console
 
-    asked = Ranking(**part(Ranking, given))
-    shared = part(BenchSettings, asdict(asked))
-    settings = BenchSettings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+    shared = select_fields(BenchSettings, asdict(asked))
+    settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
     console = Console(stderr=as_json)
-    loaded = load_dataset(Prompts(**part(Prompts, given)), asked.limit, asked.seed, console)
+    loaded = load_dataset(prompts, asked.limit, asked.seed, console)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks
     from specbench_kit.studies.recording.ranks import measure

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.core.option import Option
 
 
@@ -17,15 +16,14 @@ class New:
     out: Annotated[Path, Option("Folder that its own folder is made in.")] = Path(".")
 
 
-@options_of(New)
-def new(given: Given) -> None:
+def new(asked: New) -> None:
     """Write a package with a method of your own, and its test: install it, and every command knows it."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.scaffold import new_method
 
-    asked, console = New(**given), Console()
+    console = Console()
     folder = new_method(asked.name, asked.out)
     for file in sorted(folder.iterdir()):
         say(console, f"written: {file}")

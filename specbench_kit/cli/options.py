@@ -1,11 +1,7 @@
-"""The option that belongs to the command line alone."""
+"""The option that only the command line has."""
 
 from typing import Annotated
 
-import typer
+from specbench_kit.core.option import OUTPUT, Option
 
-from specbench_kit.core.option import OUTPUT
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="End stdout with one line of JSON; tables go to stderr.", rich_help_panel=OUTPUT)
-]
+JsonOption = Annotated[bool, Option("End stdout with one line of JSON; tables go to stderr.", OUTPUT, flag="json")]

@@ -1,11 +1,9 @@
 """`skit profile-server`: what a server's verifications and messages take."""
 
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.studies.server_profile.settings import Settings
 
 
-@options_of(Settings)
-def profile_server(given: Given) -> None:
+def profile_server(settings: Settings) -> None:
     """Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them."""
     from rich.console import Console
 
@@ -13,7 +11,6 @@ def profile_server(given: Given) -> None:
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.server_profile.run import profile_server as run
 
-    settings = Settings(**given)
     with stepping_bar() as report:
         outcome = run(settings, report)
     console = Console()

@@ -1,16 +1,14 @@
 """`skit record`: write a trace that chain methods can be replayed on."""
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import load_dataset, require_all, require_file, say
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import Prompts
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -50,19 +48,16 @@ class Recording:
 
     def decoding(self) -> BenchSettings:
         """Of what is recorded."""
-        shared = {name: value for name, value in part(BenchSettings, asdict(self)).items() if name != "out"}
-        return BenchSettings(methods=("autoregressive",), argv=("skit", *sys.argv[1:]), **shared)
+        shared = {name: value for name, value in select_fields(BenchSettings, asdict(self)).items() if name != "out"}
+        return BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
 
 
-@options_of(Recording, Prompts)
-def record(given: Given) -> None:
+def record(asked: Recording, prompts: Prompts) -> None:
     """Record a trace: the target's greedy answers and, at every offset, what the draft model would propose."""
     from rich.console import Console
 
-    asked = Recording(**part(Recording, given))
     require_file(asked.out)
     settings, console = asked.decoding(), Console()
-    prompts = Prompts(**part(Prompts, given))
     loaded = load_dataset(prompts, asked.limit, asked.seed, console, to_train=asked.train_split)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.recording.trace import record as record_trace

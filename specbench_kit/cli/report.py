@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
@@ -85,14 +84,12 @@ class Reporting(Comparing):
     ] = None
 
 
-@options_of(Reporting)
-def report(given: Given, as_json: options.JsonOption = False) -> None:
+def report(asked: Reporting, as_json: options.JsonOption = False) -> None:
     """Report on one run, or put several in one report."""
     from rich.console import Console
 
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    asked = Reporting(**given)
     if asked.index is not None or not asked.run:
         _index(asked, as_json)
         return

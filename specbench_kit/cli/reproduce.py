@@ -1,15 +1,13 @@
 """`skit reproduce`: experiments of the papers, published numbers beside ours."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from specbench_kit.cli import options
-from specbench_kit.cli.common import say
-from specbench_kit.core.option import OUTPUT, RUN
+from specbench_kit.cli.common import command_line, say
+from specbench_kit.core import common_options as common
+from specbench_kit.core.option import OUTPUT, RUN, Option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,21 +15,13 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str], typer.Argument(help="Experiments of `skit list experiments`, a paper such as wisp, or all.")
+        tuple[str, ...],
+        Option("Experiments of `skit list experiments`, a paper such as wisp, or all.", argument=True),
     ],
-    changed: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="OPTION=VALUE replaces an input, as in seeds=5.", rich_help_panel=RUN),
-    ] = None,
-    sensitivity: Annotated[
-        bool, typer.Option(help="Move each assumed input over its range too.", rich_help_panel=RUN)
-    ] = True,
-    out: Annotated[Path, typer.Option(help="Folder that run directories are made in.", rich_help_panel=OUTPUT)] = Path(
-        "results"
-    ),
-    to: Annotated[
-        Path | None, typer.Option(help="Write the pages into this folder itself.", rich_help_panel=OUTPUT)
-    ] = None,
+    changed: Annotated[tuple[str, ...], Option("OPTION=VALUE replaces an input, as in seeds=5.", RUN, flag="set")] = (),
+    sensitivity: Annotated[bool, Option("Move each assumed input over its range too.", RUN)] = True,
+    out: common.Out = Path("results"),
+    to: Annotated[Path | None, Option("Write the pages into this folder itself.", OUTPUT)] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run experiments of the papers and hold what comes out against the published numbers."""
@@ -43,9 +33,7 @@ def reproduce(
 
     console = Console(stderr=as_json)
     with stepping_bar() as report:
-        outcome = run(
-            names, dict(map(parse_field, changed or ())), sensitivity, out, to, report, ("skit", *sys.argv[1:])
-        )
+        outcome = run(names, dict(map(parse_field, changed)), sensitivity, out, to, report, command_line())
     for found in outcome.summary["experiments"]:
         _print(console, found)
     say(console, f"report: {outcome.folder / 'README.md'}")

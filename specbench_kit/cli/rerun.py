@@ -1,13 +1,12 @@
 """`skit rerun`: run a run again, and say what differs."""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli import options
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line
 from specbench_kit.core import common_options as common
 from specbench_kit.studies.rerun.options import RerunOptions
 
@@ -25,20 +24,17 @@ class Again:
     out: common.Out = Path("results")
 
 
-@options_of(Again, RerunOptions)
-def rerun(given: Given, as_json: options.JsonOption = False) -> None:
+def rerun(asked: Again, options_given: RerunOptions, as_json: options.JsonOption = False) -> None:
     """Run a run again from its run.json, and say what differs: environment, outputs, rounds and time."""
     from rich.console import Console
 
-    asked, console = Again(**part(Again, given)), Console(stderr=as_json)
+    console = Console(stderr=as_json)
     with console.status("loading models"):
         from specbench_kit.studies.rerun.run import rerun as run_again
     from specbench_kit.cli.progress import decoding_bar
 
     with decoding_bar() as report:
-        done = run_again(
-            asked.run, RerunOptions(**part(RerunOptions, given)), asked.out, ("skit", *sys.argv[1:]), report
-        )
+        done = run_again(asked.run, options_given, asked.out, command_line(), report)
     _print_differences(console, done)
     if as_json:
         print(json.dumps(_document(done), allow_nan=False))

@@ -1,16 +1,13 @@
 """`skit serve`: verify the drafts of devices elsewhere."""
 
 from specbench_kit.cli.common import say
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.live.server.settings import Settings, host_and_port
 
 
-@options_of(Settings)
-def serve(given: Given) -> None:
+def serve(settings: Settings) -> None:
     """Verify the drafts of many devices, each of which runs `skit bench --server` or `skit load`."""
     from rich.console import Console
 
-    settings = Settings(**given)
     console = Console(stderr=True)
     with console.status("loading the target"):
         from specbench_kit.live.server.run import make

@@ -1,11 +1,11 @@
 """What `skit simulate` and `skit capacity` share: settings and presets, and how a run is told."""
 
-import sys
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specbench_kit.cli.common import load_dataset, say, tell_report
-from specbench_kit.cli.declared import Given, part
+from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
+from specbench_kit.core.option import select_fields
 from specbench_kit.serving.options import CapacityRule, OutputOptions, PresetOption, RecordingOptions
 
 if TYPE_CHECKING:
@@ -27,36 +27,38 @@ def find_preset(name: str | None) -> "NamedPreset | None":
     return NamedPreset(name, presets.get(name))
 
 
-def make_settings(given: Given, preset: "Experiment | None" = None) -> "ServingSettings":
+def make_settings(
+    given: Mapping[str, Any], recorded: RecordingOptions, preset: "Experiment | None" = None
+) -> "ServingSettings":
     """Options that were given, over those of the preset, over the defaults."""
     from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
     from specbench_kit.studies.serving.settings import ServingSettings
 
-    chosen = part(ServingSettings, {**(preset.options if preset else {}), **given})
-    recorded = RecordingOptions(**part(RecordingOptions, given))
-    argv = ("skit", *sys.argv[1:])
+    chosen = select_fields(ServingSettings, {**(preset.options if preset else {}), **given})
+    argv = command_line()
     recording = BenchSettings(
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
         seed=chosen.get("seed", 0),
         argv=argv,
-        **part(BenchSettings, asdict(recorded)),
+        **select_fields(BenchSettings, asdict(recorded)),
     )
     return ServingSettings(**chosen, recording=recording, argv=argv)
 
 
-def run_command(command: str, given: Given, as_json: bool) -> None:
+def run_command(
+    command: str, given: Mapping[str, Any], recorded: RecordingOptions, published: PresetOption, as_json: bool
+) -> None:
     """Run a command with its options, or the command of a preset."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.serving.serving_run import ServingRun
 
-    chosen = find_preset(PresetOption(**part(PresetOption, given)).preset)
-    settings = make_settings(given, chosen.preset if chosen else None)
+    chosen = find_preset(published.preset)
+    settings = make_settings(given, recorded, chosen.preset if chosen else None)
     settings.points()
     console = Console(stderr=as_json)
-    recorded = RecordingOptions(**part(RecordingOptions, given))
     if settings.records:
         say(console, _announcement(recorded))
     dataset = _load(settings, recorded, console) if settings.records else None
@@ -77,12 +79,14 @@ def _announcement(asked: RecordingOptions) -> str:
     )
 
 
-def _start(command: str, run: "ServingRun", options: Given) -> "ServingOutcome":
+def _start(command: str, run: "ServingRun", options: Mapping[str, Any]) -> "ServingOutcome":
     from specbench_kit.serving.events import parse_window
 
     if command == "capacity":
-        return run.capacity(CapacityRule(**{**part(CapacityRule, options), "objective": run.settings.objective}))
-    kept = OutputOptions(**part(OutputOptions, options))
+        return run.capacity(
+            CapacityRule(**{**select_fields(CapacityRule, options), "objective": run.settings.objective})
+        )
+    kept = OutputOptions(**select_fields(OutputOptions, options))
     return run.simulate(kept.events, parse_window(kept.timeline) if kept.timeline else None)
 
 

@@ -1,12 +1,11 @@
 """`skit sweep`: replay a trace over a grid of deployments and options."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, tell_report
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, tell_report
 from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
 
 if TYPE_CHECKING:
@@ -17,24 +16,19 @@ if TYPE_CHECKING:
     from specbench_kit.studies.sweep.settings import SweepSettings
 
 
-@options_of(SweepOptions, Prompts)
-def sweep(given: Given, as_json: options.JsonOption = False) -> None:
+def sweep(options_given: Given[SweepOptions], prompts: Prompts, as_json: options.JsonOption = False) -> None:
     """Compare methods over a range of deployments or options, and find where they stop paying for themselves."""
     from rich.console import Console
 
     from specbench_kit.studies.sweep.settings import SweepSettings
 
-    settings = SweepSettings(**part(SweepOptions, given), argv=("skit", *sys.argv[1:]))
+    settings = SweepSettings(**options_given.values, argv=command_line())
     settings.points()
     console = Console(stderr=as_json)
     recorded = settings.trace is None and not settings.synthetic
-    outcome = _run(settings, _load(settings, given, console) if recorded else None)
+    outcome = _run(settings, load_dataset(prompts, settings.limit, settings.seed, console) if recorded else None)
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
-
-
-def _load(settings: "SweepSettings", given: Given, console: "Console") -> "LoadedDataset":
-    return load_dataset(Prompts(**part(Prompts, given)), settings.limit, settings.seed, console)
 
 
 def _run(settings: "SweepSettings", dataset: "LoadedDataset | None") -> "SweepOutcome":

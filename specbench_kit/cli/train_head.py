@@ -1,17 +1,17 @@
 """`skit train-head`: a feature head for a target."""
 
 import json
-import sys
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, say
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, say
 from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.option import Given
 from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
 
 
-@options_of(HeadTrainingSettings, Recipe, Prompts)
-def train_head(given: Given, as_json: options.JsonOption = False) -> None:
+def train_head(
+    options_given: Given[HeadTrainingSettings], recipe: Recipe, prompts: Prompts, as_json: options.JsonOption = False
+) -> None:
     """Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.
 
     Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.
@@ -21,11 +21,11 @@ def train_head(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.training.heads import run
 
-    recipe, console = Recipe(**part(Recipe, given)), Console(stderr=as_json)
-    settings = HeadTrainingSettings(**part(HeadTrainingSettings, given), recipe=recipe, argv=("skit", *sys.argv[1:]))
+    console = Console(stderr=as_json)
+    settings = options_given.make(recipe=recipe, argv=command_line())
     dataset = None
     if settings.trace is None:
-        dataset = load_dataset(Prompts(**part(Prompts, given)), settings.limit, recipe.seed, console, to_train=True)
+        dataset = load_dataset(prompts, settings.limit, recipe.seed, console, to_train=True)
     with stepping_bar() as report:
         trained = run.train_head(settings, dataset, report)
     agreement = ", ".join(f"{100 * share:.1f}" for share in trained.summary["agreement"])

@@ -1,12 +1,11 @@
 """`skit train-predictor`: rejection predictors for a pair of models, and what they are worth."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import load_dataset, not_saved, say, tell_report
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, load_dataset, not_saved, say, tell_report
 from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.option import Given
 from specbench_kit.studies.training.options import Clocks, TrainingOptions
 
 if TYPE_CHECKING:
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
 
-@options_of(TrainingOptions, Prompts, Clocks)
-def train_predictor(given: Given, as_json: options.JsonOption = False) -> None:
+def train_predictor(
+    options_given: Given[TrainingOptions], prompts: Prompts, clocks: Clocks, as_json: options.JsonOption = False
+) -> None:
     """Train rejection predictors for `--method wisp` and report whether they are worth it.
 
     Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
@@ -26,25 +26,22 @@ def train_predictor(given: Given, as_json: options.JsonOption = False) -> None:
     """
     from rich.console import Console
 
-    settings, console = _settings(given), Console(stderr=as_json)
-    outcome = _train(settings, None if settings.trace else _load(settings, given, console))
+    from specbench_kit.deployments.loading import load
+    from specbench_kit.studies.training.settings import PredictorTrainingSettings
+
+    console = Console(stderr=as_json)
+    first, *others = map(load, dict.fromkeys(clocks.deployments))
+    settings = PredictorTrainingSettings(
+        **options_given.values, deployment=first, elsewhere=tuple(others), argv=command_line()
+    )
+    dataset = None
+    if settings.trace is None:
+        dataset = load_dataset(prompts, settings.limit, settings.seed, console, to_train=True)
+    outcome = _train(settings, dataset)
     _print_outcome(console, outcome)
     tell_report(console, outcome.folder, outcome.summary, as_json)
     if outcome.doubts:
         raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
-
-
-def _settings(given: Given) -> "PredictorTrainingSettings":
-    from specbench_kit.deployments.loading import load
-    from specbench_kit.studies.training.settings import PredictorTrainingSettings
-
-    first, *others = map(load, dict.fromkeys(Clocks(**part(Clocks, given)).deployments))
-    asked = part(TrainingOptions, given)
-    return PredictorTrainingSettings(**asked, deployment=first, elsewhere=tuple(others), argv=("skit", *sys.argv[1:]))
-
-
-def _load(settings: "PredictorTrainingSettings", given: Given, console: "Console") -> "LoadedDataset":
-    return load_dataset(Prompts(**part(Prompts, given)), settings.limit, settings.seed, console, to_train=True)
 
 
 def _train(settings: "PredictorTrainingSettings", dataset: "LoadedDataset | None") -> "PredictorTrainingOutcome":

@@ -1,16 +1,14 @@
 """`skit tune`: pick each method's options by replaying a trace."""
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.cli import options
-from specbench_kit.cli.common import require_file, say
-from specbench_kit.cli.declared import Given, options_of, part
+from specbench_kit.cli.common import command_line, require_file, say
 from specbench_kit.core.common_options import Timed
-from specbench_kit.core.option import OUTPUT, Option
+from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
@@ -26,8 +24,7 @@ class Tuning(TuningOptions):
     out: Annotated[Path, Option("The file for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
 
 
-@options_of(Tuning, Timed)
-def tune(given: Given, as_json: options.JsonOption = False) -> None:
+def tune(asked: Tuning, timed: Timed, as_json: options.JsonOption = False) -> None:
     """Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains."""
     from rich.console import Console
 
@@ -36,10 +33,12 @@ def tune(given: Given, as_json: options.JsonOption = False) -> None:
     from specbench_kit.studies.bench import tuned_options as tuned
     from specbench_kit.studies.tuning import run as tuning
 
-    asked, timed = Tuning(**part(Tuning, given)), Timed(**part(Timed, given))
     require_file(asked.out)
-    chosen = {**part(tuning.TuningSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
-    settings = tuning.TuningSettings(**chosen, argv=("skit", *sys.argv[1:]))
+    chosen = {
+        **select_fields(tuning.TuningSettings, asdict(asked)),
+        "deployment": load(timed.deployment, timed.replaced),
+    }
+    settings = tuning.TuningSettings(**chosen, argv=command_line())
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         found, left_out = tuning.tune(settings, report)

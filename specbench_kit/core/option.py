@@ -1,16 +1,14 @@
-"""How a field of settings is given from outside; whoever reads command lines makes options of them."""
+"""Options: annotated fields of dataclasses, which the command line, option files and the Python interface all read."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from specbench_kit.core.errors import SkitError
 
 T = TypeVar("T")
-Given = Mapping[str, Any]
-"""Options that were given, by the names of their fields."""
 
 RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
     "What to run",
@@ -20,56 +18,78 @@ RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
     "Server",
     "Output",
 )
-"""Panels that several commands have."""
+"""Headings under which the help of several commands groups its options."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Metadata of an annotated field: `Annotated[int, Option("Requests in a batch.")] = 64`.
+    """Metadata that makes an annotated field an option: `Annotated[int, Option("Requests in a batch.")] = 64`.
 
-    `flag` is what it is called outside where that is not the field's name, `panel` the group that its help stands in.
-    `parse` makes the field's value of a text; a field without it holds what is given. An `argument` stands on the
-    command line by its place, without a flag.
+    `help` is the help text and `panel` the heading that it stands under. `flag` is the name on the command line where
+    it differs from the name of the field. `parse` turns the text of the command line into the field's value; without
+    it the field holds the text converted to its type. An `argument` is given by position, without a flag.
     """
 
     help: str
     panel: str = ""
     flag: str = ""
-    parse: Callable[[str], Any] | None = None
+    parse: Callable[[str], object] | None = None
     argument: bool = False
 
-
-def part(settings: type, given: Given) -> dict[str, Any]:
-    """Those of the options that are fields of a dataclass."""
-    known = {field.name for field in fields(settings)}
-    return {name: value for name, value in given.items() if name in known}
+    def shown_name(self, name: str) -> str:
+        """Return what the command line calls the field `name`: `--batch-size`, or the bare name of an argument."""
+        return name if self.argument else f"--{(self.flag or name).replace('_', '-')}"
 
 
-def declared_in(settings: type) -> Iterator[tuple[Field[Any], Any, Option]]:
-    """The fields of a dataclass that can be given from outside, with their types."""
-    hints = get_type_hints(settings, include_extras=True)
-    for field in fields(settings):
+@dataclass(frozen=True, slots=True)
+class Given(Generic[T]):
+    """The options that a user gave for `kind`, a dataclass that takes more than options to construct."""
+
+    kind: Callable[..., T]
+    values: Mapping[str, Any]
+
+    def make(self, **others: object) -> T:
+        """Construct the dataclass from the given options and the `others`, which win over options of the same name."""
+        return self.kind(**{**self.values, **others})
+
+
+def select_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of `values` whose names are fields of the dataclass `kind`."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def options_in(kind: type) -> Iterator[tuple[Field[Any], Any, Option]]:
+    """Yield each field of a dataclass that is an option, with its type and its metadata."""
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
         if get_origin(hints[field.name]) is Annotated:
-            kind, *more = get_args(hints[field.name])
-            yield from ((field, kind, one) for one in more if isinstance(one, Option))
+            field_type, *metadata = get_args(hints[field.name])
+            yield from ((field, field_type, option) for option in metadata if isinstance(option, Option))
 
 
-def from_keywords(settings: type[T], given: Given, **more: Any) -> T:
-    """Settings from keywords in Python, which may be as short as on the command line.
+def inner_type(field_type: Any) -> Any:
+    """Return `T` for a field of type `T | None`, and every other type as it is."""
+    arguments = get_args(field_type)
+    return next(kind for kind in arguments if kind is not NoneType) if NoneType in arguments else field_type
 
-    One value may stand for a field of several, and a text for a path or for what its option parses. `more` are fields
-    that are no options. An unknown keyword is an error that lists the known ones.
+
+def from_keywords(kind: type[T], keywords: Mapping[str, Any], **others: object) -> T:
+    """Construct the dataclass `kind` from keyword arguments, which may be as short as on the command line.
+
+    A field of several values takes one alone, and a path or a field with its own `parse` takes text. `others` are
+    fields that are not options. Raise SkitError, with the valid names, for an unknown keyword.
     """
-    known = {field.name: (kind, option) for field, kind, option in declared_in(settings)}
-    if unknown := sorted(given.keys() - known.keys()):
-        raise SkitError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(known))}")
-    return settings(**{name: _value(*known[name], value) for name, value in given.items()}, **more)
+    options = {field.name: (field_type, option) for field, field_type, option in options_in(kind)}
+    if unknown := sorted(keywords.keys() - options.keys()):
+        raise SkitError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(options))}")
+    return kind(**{name: _value(*options[name], value) for name, value in keywords.items()}, **others)
 
 
-def _value(kind: Any, option: Option, value: Any) -> Any:
-    (inner,) = (one for one in get_args(kind) if one is not NoneType) if NoneType in get_args(kind) else (kind,)
+def _value(field_type: Any, option: Option, value: Any) -> Any:
+    single = inner_type(field_type)
     if isinstance(value, str) and option.parse is not None:
         return option.parse(value)
-    if get_origin(inner) is tuple:
+    if get_origin(single) is tuple:
         return tuple(value) if isinstance(value, list | tuple) else (value,)
-    return Path(value) if inner is Path and isinstance(value, str) else value
+    return Path(value) if single is Path and isinstance(value, str) else value

@@ -1,22 +1,22 @@
 """Options declared once: as fields of settings they are options of a command, keys of a file, and keywords."""
 
 import json
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-import typer
 from run_builders import write_methods
 from typer.testing import CliRunner
 
+from specbench_kit.cli.command import Command
 from specbench_kit.cli.commands import COMMANDS
-from specbench_kit.cli.config_file import configurable
-from specbench_kit.cli.declared import Given, options_of
 from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import RUN, Option
+from specbench_kit.core.option import RUN, Given, Option
 from specbench_kit.serving.options import ServingOptions, SimulationOptions, parse_devices
 
 RUNNER = CliRunner()
@@ -36,21 +36,23 @@ class Walk:
     inner: int = 0
 
 
+Loud = Annotated[bool, Option("Whether to sing.", RUN)]
+
+
+def go(walk: Given[Walk], loud: Loud = False) -> None:
+    print(walk.make(), loud)
+
+
 @pytest.fixture
-def walk() -> typer.Typer:
-    made = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-    @options_of(Walk)
-    def go(given: Given, loud: bool = False) -> None:
-        """Go for a walk."""
-        print(Walk(**given), loud)
-
-    made.command()(configurable(go))
-    return made
+def walk() -> Command:
+    return Command("go", go, "Go for a walk.")
 
 
-def told(walk: typer.Typer, *arguments: str) -> str:
-    return RUNNER.invoke(walk, list(arguments), catch_exceptions=False).output.strip()
+def told(command: Command, *arguments: str) -> str:
+    """Return what a command prints."""
+    with redirect_stdout(StringIO()) as output, suppress(SystemExit):
+        command.main(list(arguments), prog_name="go")
+    return output.getvalue().strip()
 
 
 def write(folder: Path, text: str) -> str:
@@ -59,11 +61,11 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_what_is_left_out_has_the_fields_default(walk: typer.Typer) -> None:
+def test_what_is_left_out_has_the_fields_default(walk: Command) -> None:
     assert told(walk, "--where", "home") == f"{Walk('home')} False"
 
 
-def test_command_line_and_file_say_the_same_as_keywords(walk: typer.Typer, tmp_path: Path) -> None:
+def test_command_line_and_file_say_the_same_as_keywords(walk: Command, tmp_path: Path) -> None:
     asked = Walk("hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5)
     line = "--where hill --steps 3 --pace fast --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
     file = write(
@@ -74,7 +76,7 @@ def test_command_line_and_file_say_the_same_as_keywords(walk: typer.Typer, tmp_p
     assert told(walk, *line.split()) == told(walk, "--config", file) == f"{asked} True"
 
 
-def test_the_command_line_goes_before_the_file(walk: typer.Typer, tmp_path: Path) -> None:
+def test_the_command_line_goes_before_the_file(walk: Command, tmp_path: Path) -> None:
     file = write(tmp_path, 'where = "hill"\nsteps = 3\ndog = ["a", "b"]\nback = false')
     for arguments in (
         ["--config", file, "--steps", "5", "--dog", "c"],
@@ -83,7 +85,7 @@ def test_the_command_line_goes_before_the_file(walk: typer.Typer, tmp_path: Path
         assert told(walk, *arguments) == f"{Walk('hill', 5, back=False, dogs=('c',))} False"
 
 
-def test_help_tells_defaults_and_every_choice(walk: typer.Typer) -> None:
+def test_help_tells_defaults_and_every_choice(walk: Command) -> None:
     found = told(walk, "--help")
     assert all(text in found for text in ("--no-back", "--dog", "--rain", "(7)", "(slow)", "(1,3)", "--config"))
     assert "inner" not in found
@@ -103,7 +105,7 @@ def test_help_tells_defaults_and_every_choice(walk: typer.Typer) -> None:
         ('where = "x"\npace = "idle"', "--pace must be slow or fast, not 'idle'"),
     ],
 )
-def test_a_bad_file_is_one_line(walk: typer.Typer, tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_file_is_one_line(walk: Command, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SkitError) as refused:
         told(walk, "--config", write(tmp_path, text))
     assert message in str(refused.value)
@@ -134,7 +136,7 @@ def test_a_simulation_from_a_file_is_that_of_the_command_line(tmp_path: Path) ->
     assert [(row["series"], row["devices"]) for row in rows[0]] == [(n, d) for n in ("sled", "wisp") for d in (4, 8)]
 
 
-def test_what_is_saved_gives_the_same_again(walk: typer.Typer, tmp_path: Path) -> None:
+def test_what_is_saved_gives_the_same_again(walk: Command, tmp_path: Path) -> None:
     saved, line = tmp_path / "kept" / "walk.toml", "--steps 3 --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
     file = write(tmp_path, 'where = "hill"\nsteps = 9')
     told(walk, "--config", file, *line.split(), "--save-config", str(saved))
@@ -168,15 +170,12 @@ class Sampled:
     max_new_tokens: Annotated[int, Option("Longest answer.", RUN)] = 128
 
 
+def sample(sampled: Sampled) -> None:
+    print(sampled)
+
+
 def test_what_a_paper_samples_with_goes_by_its_name() -> None:
-    made = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-    @options_of(Sampled)
-    def go(given: Given) -> None:
-        """Sample."""
-        print(Sampled(**given))
-
-    made.command()(configurable(go))
+    made = Command("go", sample, "Sample.")
     assert told(made, "--config", "specpipe-sampling") == str(Sampled(0.6, 0.9, 80))
     assert told(made, "--config", "specedge-sampling", "--top-k", "5") == str(Sampled(0.7, 1.0, 5, 256))
 

@@ -95,6 +95,7 @@ def test_help_says_of_each_command_what_the_command_says() -> None:
     said = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
     for name in COMMANDS:
         first = load_command(name).help.partition("\n\n")[0]
+        assert first == COMMANDS[name].summary
         assert f" {name} {' '.join(first.split())}" in said
 
 

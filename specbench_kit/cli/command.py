@@ -1,0 +1,162 @@
+"""Typer commands made of functions whose parameters are options or dataclasses of options.
+
+`def bench(settings: Given[BenchSettings], sources: Sources, as_json: JsonOption = False)` gets every option of both
+dataclasses and its own. A dataclass parameter is constructed from the options that were given; `Given[...]` leaves
+that to the function, for a dataclass which takes more than options.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, is_dataclass, make_dataclass
+from inspect import Parameter, signature
+from types import GenericAlias
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from specbench_kit.cli.config_file import CONFIG_FIELDS, save_config
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import Given, Option, inner_type, options_in, select_fields
+from specbench_kit.core.plain_text import one_line
+
+WITHOUT_INPUT = "Input should be"
+"""The beginning of those messages about a bad value that do not quote the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """One option of a command: its parameter name, type, metadata and default (MISSING if it is required)."""
+
+    name: str
+    type: Any
+    option: Option
+    default: object
+
+    def typer_field(self) -> tuple[str, Any, Any]:
+        """Return the name, type and declaration of the Typer parameter.
+
+        Its default is None, so that options which were given can be told from the others; the help shows the default.
+        """
+        kind = inner_type(self.type)
+        if self.option.parse is not None or get_origin(kind) is Literal:
+            kind = str
+        elif get_origin(kind) is tuple:
+            kind = GenericAlias(list, get_args(kind)[:1])
+        default = ... if self.default is MISSING else None
+        if self.option.argument:
+            return self.name, kind, typer.Argument(default, help=self.option.help, show_default=False)
+        flag = self.option.shown_name(self.name)
+        switch = f"{flag}/--no-{flag[2:]}" if self.type is bool and self.default is True else flag
+        declaration = typer.Option(
+            default,
+            switch,
+            help=self.option.help,
+            show_default=_shown_default(self.default, flag),
+            rich_help_panel=self.option.panel or None,
+        )
+        return self.name, kind, declaration
+
+    def read(self, value: Any) -> Any:
+        """Return the field's value for the one that Typer read from the command line or a file."""
+        if self.option.parse is not None:
+            return self.option.parse(value)
+        choices = get_args(self.type)
+        if get_origin(self.type) is Literal and value not in choices:
+            raise SkitError(f"{self.option.shown_name(self.name)} must be {' or '.join(choices)}, not '{value}'")
+        return tuple(value) if isinstance(value, list) else value
+
+
+class Command(TyperCommand):
+    """A command that runs `function` with its options, and takes --config and --save-config besides."""
+
+    def __init__(self, name: str, function: Callable[..., None], help_text: str) -> None:
+        self.function = function
+        self.options = {option.name: option for option in _options_of(function)}
+        super().__init__(name, params=_parameters(self.options.values()), help=help_text)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Process the parameters that were given and leave the others at None.
+
+        Typer would convert None too, and imports pydantic for that: `skit list` would take half as long again.
+        """
+        if ctx.resilient_parsing:  # completion needs private state that only Typer's own method sets
+            return super().parse_args(ctx, args)
+        values, rest, order = self.make_parser(ctx).parse_args(args=args)
+        # Eager parameters go first: --help ends the command, and --config provides values for those that follow.
+        place = {id(parameter): number for number, parameter in enumerate(order)}
+        parameters = sorted(self.get_params(ctx), key=lambda p: (not p.is_eager, place.get(id(p), len(order))))
+        for parameter in parameters:
+            value, source = parameter.consume_value(ctx, values)
+            if value is None and not parameter.required:
+                ctx.params[parameter.name] = None
+                ctx.set_parameter_source(parameter.name, source)
+                continue
+            try:
+                parameter.handle_parse_result(ctx, values, rest)
+            except typer.BadParameter as error:
+                if error.message.startswith(WITHOUT_INPUT):
+                    error.message = f"{error.message.partition(',')[0]}, not '{value}'"
+                raise
+        if rest:
+            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(one_line, rest))})")
+        ctx.args = rest
+        return rest
+
+    def invoke(self, ctx: Any) -> None:
+        """Save the options if --save-config asks for it, then run the function."""
+        if ctx.params["save_config"] is not None:
+            save_config(ctx.params["save_config"], ctx)
+        given = {name: ctx.params[name] for name in self.options if ctx.params[name] is not None}
+        values = {name: self.options[name].read(value) for name, value in given.items()}
+        arguments: dict[str, Any] = {}
+        for name, kind in _parameter_types(self.function).items():
+            if get_origin(kind) is Given:
+                settings = get_args(kind)[0]
+                arguments[name] = Given(settings, select_fields(settings, values))
+            elif isinstance(kind, type) and is_dataclass(kind):
+                arguments[name] = kind(**select_fields(kind, values))
+            elif name in values:
+                arguments[name] = values[name]
+        self.function(**arguments)
+
+
+def _parameter_types(function: Callable[..., None]) -> dict[str, Any]:
+    hints = get_type_hints(function, include_extras=True)
+    return {name: kind for name, kind in hints.items() if name != "return"}
+
+
+def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
+    """Yield the options of a command in the order of its parameters and of their fields."""
+    defaults = {name: parameter.default for name, parameter in signature(function).parameters.items()}
+    for name, kind in _parameter_types(function).items():
+        if get_origin(kind) is Annotated:
+            option_type, option = get_args(kind)
+            required = defaults[name] is Parameter.empty
+            yield CommandOption(name, option_type, option, MISSING if required else defaults[name])
+            continue
+        for field_, option_type, option in options_in(get_args(kind)[0] if get_origin(kind) is Given else kind):
+            required = field_.default is MISSING and field_.default_factory is MISSING
+            yield CommandOption(field_.name, option_type, option, MISSING if required else field_.default)
+
+
+def _parameters(options: Iterable[CommandOption]) -> list[Any]:
+    """Return Typer's parameters for these options and for --config and --save-config.
+
+    Typer reads parameters from the signature of a callable. That of a dataclass is made of its fields.
+    """
+    fields_ = [option.typer_field() for option in options]
+    form = make_dataclass("Options", [*fields_, *CONFIG_FIELDS], kw_only=True)
+    app = typer.Typer(add_completion=False)
+    app.command()(form)
+    return typer.main.get_command(app).params
+
+
+def _shown_default(default: object, flag: str) -> str | bool:
+    """Return a default as it would be written on the command line, or False if there is none to show."""
+    if isinstance(default, tuple):
+        return ",".join(str(_shown_default(value, flag)) for value in default) or False
+    if default is None or default is MISSING or default is False or default == "":
+        return False
+    if default is True:
+        return flag[2:]
+    return f"{default:g}" if isinstance(default, float) else str(default)
