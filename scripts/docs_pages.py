@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
 from specbench_kit.cli.commands import COMMANDS, load_command
-from specbench_kit.core.specs import given_fields
+from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.writing.markup import code, table
@@ -55,7 +55,7 @@ def _overview(found: dict[str, Any]) -> str:
 
 
 def _method(name: str, method: Any) -> str:
-    options = [(code(f"{one.name}={one.default}"), inspect.formatannotation(one.type)) for one in given_fields(method)]
+    options = [(code(f"{one.name}={one.default}"), inspect.formatannotation(one.type)) for one in init_fields(method)]
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
     parts.append(f"Group: {method.group}. {PAYS.get(method.group, '')}".strip())
     parts.append(f"Source: {method.source}." if method.source else "")

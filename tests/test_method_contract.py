@@ -36,7 +36,7 @@ from transformers import (
 )
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.specs import given_fields
+from specbench_kit.core.specs import init_fields
 from specbench_kit.decoding import rules
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, drafters
@@ -99,7 +99,7 @@ DRAFTED = [
     f"{spec}{',' if ':' in spec else ':'}drafter={drafter}"
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
-    if "drafter" in {option.name for option in given_fields(kind)}
+    if "drafter" in {option.name for option in init_fields(kind)}
     and drafter != kind.drafter
     and offered.capability >= kind.required_capability
     for spec in variants(name)[:1]
@@ -412,7 +412,7 @@ REFUSED = [
     (name, drafter)
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
-    if "drafter" in {option.name for option in given_fields(kind)} and offered.capability < kind.required_capability
+    if "drafter" in {option.name for option in init_fields(kind)} and offered.capability < kind.required_capability
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
 from specbench_kit.core import common_options as common
-from specbench_kit.core.common_options import Prompts, Timed
+from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -41,7 +41,7 @@ class Sizes:
     out: common.Out = Path("results")
 
 
-def batch_sizes(asked: Sizes, prompts: Prompts, timed: Timed, as_json: options.JsonOption = False) -> None:
+def batch_sizes(asked: Sizes, prompts: DatasetOptions, timed: DeploymentOptions, as_json: options.JsonOption = False) -> None:
     """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
     from rich.console import Console
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, require_all, say
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
 from specbench_kit.core.progress import ProgressCallback
@@ -84,7 +84,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
             say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
-    each = [Prompts(dataset=name, data_dir=sources.data_dir, sample=sources.sample) for name in sources.dataset]
+    each = [DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample) for name in sources.dataset]
     loaded = [load_dataset(one, settings.limit, settings.seed, console) for one in each]
     with _preparing(console) as report:
         from specbench_kit.studies.bench.campaign import Campaign

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from typer.core import TyperCommand, TyperGroup
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command: where its function is, the sentence that both helps show, and more for its own help."""
 
     function: str
@@ -15,87 +15,87 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "bench": Entry("bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."),
-    "rerun": Entry(
+    "bench": CommandEntry("bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."),
+    "rerun": CommandEntry(
         "rerun:rerun",
         "Run a run again from its run.json, and say what differs: environment, outputs, rounds and time.",
     ),
-    "serve": Entry(
+    "serve": CommandEntry(
         "serve:serve", "Verify the drafts of many devices, each of which runs `skit bench --server` or `skit load`."
     ),
-    "load": Entry(
+    "load": CommandEntry(
         "load:load",
         "Let many devices draft for a server of `skit serve`: their drafts are recorded, what the server does is real.",
     ),
-    "validate": Entry("load:validate", "Simulate what `skit load` measured, and set both side by side."),
-    "report": Entry("report:report", "Report on one run, or put several in one report."),
-    "compare": Entry("compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."),
-    "import": Entry(
+    "validate": CommandEntry("load:validate", "Simulate what `skit load` measured, and set both side by side."),
+    "report": CommandEntry("report:report", "Report on one run, or put several in one report."),
+    "compare": CommandEntry("compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."),
+    "import": CommandEntry(
         "interchange:import_run",
         "Make a run directory of another tool's file, so that its numbers stand in the same reports.",
         "A file that tells what was accepted in each step makes a trace, to be replayed with --deployment.",
     ),
-    "export": Entry("interchange:export_run", "Write a run's requests as a file that another tool reads."),
-    "record": Entry(
+    "export": CommandEntry("interchange:export_run", "Write a run's requests as a file that another tool reads."),
+    "record": CommandEntry(
         "record:record",
         "Record a trace: the target's greedy answers and, at every offset, what the draft model would propose.",
     ),
-    "train-predictor": Entry(
+    "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
         "Train rejection predictors for `--method wisp` and report whether they are worth it.",
         "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a\n"
         "benchmark with a predictor trained on these leaves them out.",
     ),
-    "train-head": Entry(
+    "train-head": CommandEntry(
         "train_head:train_head",
         "Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.",
         "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.",
     ),
-    "profile-verifier": Entry(
+    "profile-verifier": CommandEntry(
         "profile_verifier:profile_verifier",
         "Profile a verifier: time WISP's 173 configurations, fit what they take, check it against physics.",
     ),
-    "profile-drafter": Entry(
+    "profile-drafter": CommandEntry(
         "profile_drafter:profile_drafter",
         "Profile a pair: draft steps and verifications against context and batch, AdaSpec's latency model of both.",
     ),
-    "profile-server": Entry(
+    "profile-server": CommandEntry(
         "profile_server:profile_server",
         "Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them.",
     ),
-    "measure-ranks": Entry(
+    "measure-ranks": CommandEntry(
         "measure_ranks:measure_ranks",
         "Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair.",
     ),
-    "sweep": Entry(
+    "sweep": CommandEntry(
         "sweep:sweep",
         "Compare methods over a range of deployments or options, and find where they stop paying for themselves.",
     ),
-    "tune": Entry(
+    "tune": CommandEntry(
         "tune:tune",
         "Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains.",
     ),
-    "batch-sizes": Entry(
+    "batch-sizes": CommandEntry(
         "batch_sizes:batch_sizes",
         "Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed.",
     ),
-    "simulate": Entry(
+    "simulate": CommandEntry(
         "simulate:simulate",
         "Simulate many devices that draft for one server: who keeps which token speed, and what keeps the others.",
     ),
-    "capacity": Entry("capacity:capacity", "Search for the most devices that one server can promise a token speed to."),
-    "reproduce": Entry(
+    "capacity": CommandEntry("capacity:capacity", "Search for the most devices that one server can promise a token speed to."),
+    "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Run experiments of the papers and hold what comes out against the published numbers.",
     ),
-    "list": Entry(
+    "list": CommandEntry(
         "listing:list_entries",
         "List methods, datasets, models, executors, predictors, profiles, deployments or formats.",
     ),
-    "new": Entry(
+    "new": CommandEntry(
         "new:new", "Write a package with a method of your own, and its test: install it, and every command knows it."
     ),
-    "doctor": Entry(
+    "doctor": CommandEntry(
         "doctor:doctor",
         "Look at the installation and the machine: what is there, what is missing, and what that would bring.",
         "Ends with exit code 1 where something is broken that every command needs.",

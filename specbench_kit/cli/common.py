@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
 
@@ -63,7 +63,7 @@ def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
 
 
 def load_dataset(
-    asked: Prompts, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
+    asked: DatasetOptions, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
 ) -> "LoadedDataset":
     """The prompts, with one unmissable line where a bundled sample stands in."""
     from specbench_kit.datasets.loading import load

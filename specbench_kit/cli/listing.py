@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from specbench_kit.cli.listed import print_list
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
-from specbench_kit.core.specs import given_fields
+from specbench_kit.core.specs import init_fields
 
 Entry = dict[str, Any]
 
@@ -173,7 +173,7 @@ def _with_options(name: str, entry: Any) -> Entry:
         "name": name,
         "summary": (entry.__doc__ or "").strip().partition("\n")[0],
         "source": entry.source,
-        "options": {field.name: field.default for field in given_fields(entry)},
+        "options": {field.name: field.default for field in init_fields(entry)},
     }
 
 

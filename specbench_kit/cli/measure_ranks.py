@@ -8,7 +8,7 @@ from typing import Annotated
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, say
 from specbench_kit.core import common_options as common
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -29,7 +29,7 @@ class Ranking:
     save_to: Annotated[Path | None, Option("Folder for the table, instead of your own.", OUTPUT)] = None
 
 
-def measure_ranks(asked: Ranking, prompts: Prompts, as_json: options.JsonOption = False) -> None:
+def measure_ranks(asked: Ranking, prompts: DatasetOptions, as_json: options.JsonOption = False) -> None:
     """Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair."""
     from rich.console import Console
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say
 from specbench_kit.core import common_options as common
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -25,7 +25,7 @@ class Recording:
         bool, Option("Whether token ids of prompts and answers are in the file; statistics always are.", OUTPUT)
     ] = True
     train_split: Annotated[
-        bool, Option("Prompts that bench does not ask: the train split, or else a part chosen by hash.", RUN)
+        bool, Option("DatasetOptions that bench does not ask: the train split, or else a part chosen by hash.", RUN)
     ] = False
     max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", DECODING)] = 8
     limit: common.Limit = None
@@ -52,7 +52,7 @@ class Recording:
         return BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
 
 
-def record(asked: Recording, prompts: Prompts) -> None:
+def record(asked: Recording, prompts: DatasetOptions) -> None:
     """Record a trace: the target's greedy answers and, at every offset, what the draft model would propose."""
     from rich.console import Console
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, tell_report
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specbench_kit.studies.sweep.settings import SweepSettings
 
 
-def sweep(options_given: Given[SweepOptions], prompts: Prompts, as_json: options.JsonOption = False) -> None:
+def sweep(options_given: Given[SweepOptions], prompts: DatasetOptions, as_json: options.JsonOption = False) -> None:
     """Compare methods over a range of deployments or options, and find where they stop paying for themselves."""
     from rich.console import Console
 

@@ -4,17 +4,17 @@ import json
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, say
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.heads.options import HeadTrainingSettings, Recipe
 
 
 def train_head(
-    options_given: Given[HeadTrainingSettings], recipe: Recipe, prompts: Prompts, as_json: options.JsonOption = False
+    options_given: Given[HeadTrainingSettings], recipe: Recipe, prompts: DatasetOptions, as_json: options.JsonOption = False
 ) -> None:
     """Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.
 
-    Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.
+    DatasetOptions come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.
     """
     from rich.console import Console
 

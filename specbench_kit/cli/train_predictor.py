@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, not_saved, say, tell_report
-from specbench_kit.core.common_options import Prompts
+from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.options import Clocks, TrainingOptions
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def train_predictor(
-    options_given: Given[TrainingOptions], prompts: Prompts, clocks: Clocks, as_json: options.JsonOption = False
+    options_given: Given[TrainingOptions], prompts: DatasetOptions, clocks: Clocks, as_json: options.JsonOption = False
 ) -> None:
     """Train rejection predictors for `--method wisp` and report whether they are worth it.
 
-    Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
+    DatasetOptions come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
     benchmark with a predictor trained on these leaves them out.
     """
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, require_file, say
-from specbench_kit.core.common_options import Timed
+from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
 
@@ -24,7 +24,7 @@ class Tuning(TuningOptions):
     out: Annotated[Path, Option("The file for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
 
 
-def tune(asked: Tuning, timed: Timed, as_json: options.JsonOption = False) -> None:
+def tune(asked: Tuning, timed: DeploymentOptions, as_json: options.JsonOption = False) -> None:
     """Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains."""
     from rich.console import Console
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
 
-DrawnDataset = Annotated[
+DatasetName = Annotated[
     str,
     Option(
         "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet file.",
@@ -29,7 +29,7 @@ BatchSize = Annotated[int, Option("Requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed of prompts drawn and tokens sampled.", DECODING)]
 Limit = Annotated[int | None, Option("Number of prompts, drawn by --seed; all if left out.", RUN)]
 Resume = Annotated[bool, Option("Go on with the newest unfinished run of these settings.", OUTPUT)]
-TimeOf = Annotated[
+DeploymentName = Annotated[
     str,
     Option(
         "Whose time: a name from `skit list deployments`, or a .toml file. 'local' is measured.",
@@ -55,17 +55,17 @@ RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders tha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompts:
+class DatasetOptions:
     """What is asked."""
 
-    dataset: DrawnDataset = "gsm8k"
+    dataset: DatasetName = "gsm8k"
     data_dir: DataDir = None
     sample: Sample = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class DeploymentOptions:
     """Whose time is taken."""
 
-    deployment: TimeOf = "local"
+    deployment: DeploymentName = "local"
     replaced: Replaced = ()

@@ -8,15 +8,15 @@ PROBE_S = 3.0
 
 
 def hub_reachable() -> bool:
-    """Whether the hub answers, and the environment does not forbid asking it."""
+    """Whether the hub is_reachable, and the environment does not forbid asking it."""
     from huggingface_hub import constants
 
-    return not constants.HF_HUB_OFFLINE and answers(constants.ENDPOINT)
+    return not constants.HF_HUB_OFFLINE and is_reachable(constants.ENDPOINT)
 
 
 @cache
-def answers(url: str) -> bool:
-    """Whether `url` answers in time, through the proxies of the environment.
+def is_reachable(url: str) -> bool:
+    """Whether `url` is_reachable in time, through the proxies of the environment.
 
     In a thread of its own, because a name look-up heeds no time-out.
     """

@@ -10,13 +10,13 @@ def one_line(text: str) -> str:
     return "".join(map(_visible, " ".join(text.split())))
 
 
-def one_lined(value: Any) -> Any:
+def one_line_texts(value: Any) -> Any:
     """A JSON value all of whose texts, keys included, are one line."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, dict):
-        return {one_line(key): one_lined(inner) for key, inner in value.items()}
-    return [one_lined(inner) for inner in value] if isinstance(value, list) else value
+        return {one_line(key): one_line_texts(inner) for key, inner in value.items()}
+    return [one_line_texts(inner) for inner in value] if isinstance(value, list) else value
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ def parse_spec(spec: str, registry: Registry[type[T]]) -> T:
 def from_options(name: str, factory: Callable[..., T], tail: str, separator: str = ",") -> T:
     """A dataclass made of `key=value,key=value`; errors call it `name`."""
     hints = get_type_hints(factory)
-    declared = given_fields(cast("Any", factory))
+    declared = init_fields(cast("Any", factory))
     known = {field.name: hints[field.name] for field in declared}
     options: dict[str, Any] = {}
     for item in filter(None, tail.split(separator)):
@@ -38,7 +38,7 @@ def from_options(name: str, factory: Callable[..., T], tail: str, separator: str
     return factory(**options)
 
 
-def given_fields(kind: Any) -> "list[Field[Any]]":
+def init_fields(kind: Any) -> "list[Field[Any]]":
     """Those fields of a dataclass that its maker is given, the ones of its own first."""
     return sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
 

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.hub import answers, hub_reachable
+from specbench_kit.core.hub import is_reachable, hub_reachable
 from specbench_kit.datasets.base import Hub
 from specbench_kit.datasets.rows import LocatedRow, parse_rows
 
@@ -24,7 +24,7 @@ def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
 
     Raise SkitError with the reason if there are none.
     """
-    online = folder is None and (answers(hub.url) if hub.url else hub_reachable())
+    online = folder is None and (is_reachable(hub.url) if hub.url else hub_reachable())
     try:
         return _download(hub.url) if hub.url and online else _load(hub, online, str(folder or hub.path))
     except SkitError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
-from specbench_kit.core.plain_text import one_lined
+from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.renamed import with_current_names
 from specbench_kit.decoding.json_fields import parse
 from specbench_kit.decoding.records import RequestRecord
@@ -147,7 +147,7 @@ def _summary(path: Path, fields: Fields, records: Records, baseline: Records) ->
     """What summary.json says; without a usable one, the metrics of the requests at hand, as a partial run's."""
     file = path / "summary.json"
     try:
-        found = with_current_names(one_lined(parse(file.read_bytes())), _place(file))
+        found = with_current_names(one_line_texts(parse(file.read_bytes())), _place(file))
         if is_summary(found):
             return found, []
         problem = f"{_place(file)} is not a summary of this kit"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.plain_text import one_lined
+from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.renamed import with_current_names
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.detail import RequestDetail
@@ -84,7 +84,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """Return the run in the folder `path`, to read it or to resume it."""
-        run = one_lined(read_object(path / "run.json"))
+        run = one_line_texts(read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")

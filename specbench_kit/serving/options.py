@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.core.common_options import Draft, Dtype, MaxNewTokens, Out, Prompts, Target, TorchDevice
+from specbench_kit.core.common_options import Draft, Dtype, MaxNewTokens, Out, DatasetOptions, Target, TorchDevice
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 
@@ -191,7 +191,7 @@ class SimulationOptions(ServingOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOptions(Prompts):
+class RecordingOptions(DatasetOptions):
     """What a trace is recorded of, where no other acceptance is given: 50 prompts take about a minute on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.plain_text import first_line, one_lined
+from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.decoding.json_fields import checked, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
@@ -199,7 +199,7 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     if METADATA not in metadata:
         raise SkitError(f"{path} is a Parquet file but not a trace: record one with skit record")
     try:
-        content = one_lined(parse(metadata[METADATA]))
+        content = one_line_texts(parse(metadata[METADATA]))
         if (version := content.pop("schema_version")) not in READABLE:
             raise SkitError(_other_version(path, version))
         header = _checked_header(content)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 from specbench_kit.core.common_options import (
     BatchSize,
     DataDir,
+    DeploymentOptions,
     DeviceMap,
     Draft,
     Dtype,
@@ -20,7 +21,6 @@ from specbench_kit.core.common_options import (
     Seed,
     Strict,
     Target,
-    Timed,
     TorchDevice,
 )
 from specbench_kit.core.errors import require
@@ -37,7 +37,7 @@ Launch = Literal["virtual", "processes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources(Timed):
+class Sources(DeploymentOptions):
     """What a benchmark reads, by name: datasets or a trace, and a deployment; and how it ends."""
 
     dataset: Annotated[

@@ -22,7 +22,7 @@ class SweepOptions:
             flag="set",
         ),
     ] = ()
-    deployment: common.TimeOf = "local"
+    deployment: common.DeploymentName = "local"
     trace: Annotated[Path | None, Option("A trace of `skit record`, instead of recording one.", RUN, flag="replay")] = (
         None
     )
