@@ -79,10 +79,10 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
             return Latencies(deployment.drafter.latency, deployment.verifier.latency)
         return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
 
-    return Environment(pair, latencies, modelled=deployment is not None, place=place_of(deployment))
+    return Environment(pair, latencies, modelled=deployment is not None, deployment=deployment_key(deployment))
 
 
-def place_of(deployment: Deployment | None) -> DeploymentKey:
+def deployment_key(deployment: Deployment | None) -> DeploymentKey:
     """What operating points are kept by; the machine that recorded a trace is as good as this one."""
     if deployment is None or deployment.name == RECORDED:
         return LOCAL_DEPLOYMENT

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
@@ -66,7 +66,7 @@ class _PreparedAdaSpec(Method):
     display_name = AdaSpec.display_name
     proposal = AdaSpec.proposal
 
-    def uses(self) -> Mapping[str, Any]:
+    def uses(self) -> Mapping[str, object]:
         return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}
 
     def policy(self) -> Policy:

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
@@ -85,7 +85,7 @@ class Composed(Method):
     def decision_s(self) -> float:
         return max(rule.decision_s for rule in self.rules)
 
-    def uses(self) -> Mapping[str, Any]:
+    def uses(self) -> Mapping[str, object]:
         found = [dict(rule.uses()) for rule in self.rules]
         return {"arms": found} if any(found) else {}
 

@@ -1,10 +1,10 @@
-"""The method contract: hyper-parameters in a frozen dataclass, state in the policy that it makes."""
+"""The method contract: a method's options are a frozen dataclass, its state is in the policy that it makes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.registry import Registry
@@ -47,16 +47,24 @@ Group = Literal[
     "draft-free",
     "other",
 ]
-"""What a policy decides by, in the order in which reports show them; `other` is for methods that do not say."""
+"""The kind of decision that a method makes, in the order of lists and reports; `other` if it does not say."""
 
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
+RENAMED = {
+    "called": "display_name",
+    "claim": "reported_result",
+    "asks": "required_capability",
+    "trained_apart": "trained_on_reserved",
+}
+"""Earlier names of attributes, which methods of other distributions may still set."""
+
 
 class Pipeline(NamedTuple):
-    """A target cut into stages, which is fed one level of a tree per step and request, of at most `width` tokens.
+    """A target that is cut into stages and takes one tree level of at most `width` tokens per request and step.
 
-    The `budget` says what the levels of a batch, and its prompts, come to together.
+    The `budget` limits the tokens of a step over all requests, those of their prompts included.
     """
 
     stages: int
@@ -65,16 +73,16 @@ class Pipeline(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """The most that a tree can come to: a level in every stage, and one that waits."""
+        """Return the largest possible number of tree nodes: a level in every stage, and one that waits."""
         return self.width * (self.stages + 1)
 
 
 LATENCIES = "latencies of the pair: a deployment, or skit profile-drafter"
-"""What those methods need that ask the environment for `latencies`."""
+"""The requirement of methods that read `Environment.latencies`."""
 
 
 class Latencies(NamedTuple):
-    """How long the forwards of a pair take where the method runs."""
+    """The latency models of a pair's forwards in the environment where the method runs."""
 
     draft: LatencyModel
     verify: LatencyModel
@@ -82,75 +90,79 @@ class Latencies(NamedTuple):
 
 @dataclass(frozen=True)
 class Environment:
-    """What a method may ask of the place where it will run, before it runs."""
+    """The facts about the models and the deployment that a method may use to prepare itself."""
 
     pair: PairHashes
     latencies: Callable[[], Latencies]
-    """Of the deployment, or as profiled for the pair on this machine; without a profile an error that says how."""
+    """Return those of the deployment, or of the pair's profile on this machine; raise SkitError if there is none."""
     modelled: bool = False
-    """Whether time is a deployment's."""
+    """True if time is computed from a deployment rather than measured."""
     temperature: float = 0.0
-    """At which tokens are drawn; 0 is greedy."""
-    place: DeploymentKey = LOCAL_DEPLOYMENT
-    """Whose time counts."""
+    """Sampling temperature; 0 is greedy."""
+    deployment: DeploymentKey = LOCAL_DEPLOYMENT
+    """The deployment whose time counts."""
     round_s: float | None = None
-    """How long a round may take, where somebody was promised a speed."""
+    """The longest that a round may take, in seconds, where clients were promised a token speed."""
 
     def require_deployment(self, name: str) -> None:
-        """Refuse to run a method on this machine's clock, where nothing lies between the models."""
+        """Raise SkitError if the method `name` would run on this machine's clock, where no link lies in between."""
         require(self.modelled, f"{name}: only a deployment has a link to cross: add --deployment NAME")
 
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """One way to decode; the fields of a subclass are its options on the command line."""
+    """One way to decode; the fields of a subclass are its options on the command line.
+
+    The docstring of a subclass is its description in `skit list methods` and in the docs; its first sentence is the
+    summary.
+    """
 
     drafter: str = field(default="model", kw_only=True)
-    """Where its draft tokens come from, as in `suffix` or `suffix.factor=2+min_prob=0.2`."""
+    """The source of the draft tokens, such as `suffix` or `suffix.factor=2+min_prob=0.2`."""
     display_name: ClassVar[str] = ""
-    """The name that errors give it: the registered one, or the class's."""
+    """The name in error messages: the registered one, or the name of the class."""
     source: ClassVar[str] = ""
-    """Paper or system it comes from."""
+    """The paper or system that the method comes from."""
     reported_result: ClassVar[str] = ""
-    """What that reports for it, in its own setting."""
+    """The result that the source reports for it, in its own setting."""
     group: ClassVar[Group] = "other"
-    """Under which it is listed and reported."""
-    grid: ClassVar[Mapping[str, Sequence[Any]]] = MappingProxyType({})
-    """Values of its options that are worth trying where it is tuned."""
+    """The heading in lists and reports."""
+    grid: ClassVar[Mapping[str, Sequence[object]]] = MappingProxyType({})
+    """Values of its options that tuning tries."""
     needs: ClassVar[str] = ""
-    """What has to be there before it can run, besides what the other attributes say."""
+    """Requirements in words, besides those that the other attributes state."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
-    """Under sampling: whether `drafter.extend` draws tokens at random or takes the most likely ones."""
+    """Tokens that `drafter.extend` takes under sampling: drawn at random (`sample`) or the most likely ones (`top`)."""
     required_capability: ClassVar[Capability] = Capability.STATISTICS
-    """What its policy reads of the drafter besides the tokens; one that has less is refused."""
+    """What the policy reads from the drafter besides the tokens; a drafter with less is refused."""
     needs_reference: ClassVar[bool] = False
-    """Whether the policy reads the target's answer, which only a benchmark can give it."""
+    """True if the policy reads the target's answer, which only a benchmark can provide."""
     uses_drafter: ClassVar[bool] = True
-    """Whether it drafts; one that does not leaves the whole answer to the verifier, the link crossed once."""
+    """False if the verifier decodes the whole answer without drafts, and the link is crossed once."""
     placement: ClassVar[Literal["edge", "server"] | None] = None
-    """Where it drafts whatever the deployment says."""
+    """Where the method drafts; None leaves it to the deployment."""
     learned: ClassVar[bool] = False
-    """Whether a learned predictor judges every drafted token, which takes time on the drafting device."""
+    """True if a predictor judges every drafted token, which takes time on the drafting device."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
+        for old, new in RENAMED.items():
+            if old in vars(cls) and new not in vars(cls):
+                setattr(cls, new, vars(cls)[old])
         cls.display_name = vars(cls).get("display_name", cls.__name__)
 
     @classmethod
     def requirements(cls) -> list[str]:
-        """What it needs, in words."""
-        chooses = any(one.name == "drafter" and one.init for one in fields(cls))
-        drafted = (
-            [f"a drafter that gives {cls.required_capability.words}"]
-            if chooses and cls.required_capability > Capability.TOKENS
-            else []
-        )
+        """Return what the method needs before it can run, in words."""
+        has_choice = any(option.name == "drafter" and option.init for option in fields(cls))
+        reads = cls.required_capability
+        drafter = [f"a drafter that gives {reads.words}"] if has_choice and reads > Capability.TOKENS else []
         reference = ["the target's answer"] if cls.needs_reference else []
-        return [*drafted, *reference, *([cls.needs] if cls.needs else [])]
+        return [*drafter, *reference, *([cls.needs] if cls.needs else [])]
 
     @property
     def drafting(self) -> Drafting:
-        """The drafter, with its options."""
+        """Return the drafter with its options."""
         if self.drafter == "none":
             from specbench_kit.decoding.drafting.look_up import NoDrafting
 
@@ -158,73 +170,85 @@ class Method(ABC):
         return parse_drafter(self.drafter)
 
     def require_drafter(self) -> None:
-        """Refuse a drafter that does not say what the policy reads; the one by default does."""
+        """Raise SkitError if the chosen drafter does not provide what the policy reads."""
         if self.drafter == type(self).drafter:
             return
-        found = self.drafting
+        drafting, required = self.drafting, self.required_capability
         require(
-            found.capability >= self.required_capability,
-            f"{self.display_name} reads {self.required_capability.words}, and drafter '{found.display_name}' has no more than "
-            f"{found.capability.words}: choose another drafter or method",
+            drafting.capability >= required,
+            f"{self.display_name} reads {required.words}, and drafter '{drafting.display_name}' has no more than "
+            f"{drafting.capability.words}: choose another drafter or method",
         )
+
+    def require_at_least(self, minimum: int, *options: str) -> None:
+        """Raise SkitError if one of the options is smaller than the minimum."""
+        for option in options:
+            value = getattr(self, option)
+            require(value >= minimum, f"{self.display_name}: {option} must be at least {minimum}, not {value}")
+
+    def require_share(self, *options: str) -> None:
+        """Raise SkitError if one of the options does not lie in 0..1."""
+        for option in options:
+            value = getattr(self, option)
+            require(0 <= value <= 1, f"{self.display_name}: {option} must lie in 0..1, not {value}")
 
     @property
     def overlaps(self) -> bool:
-        """Whether it drafts while the target verifies."""
+        """Return True if the method drafts while the target verifies."""
         return False
 
     @property
     def batch_aware(self) -> bool:
-        """Whether it drafts as far as the whole batch goes, and not each request by itself."""
+        """Return True if one draft length is decided for the whole batch, not for each request by itself."""
         return False
 
     @property
     def trained_on(self) -> frozenset[str]:
-        """Of a method made ready: fingerprints of the prompts that it learned from."""
+        """Return the fingerprints of the prompts that a prepared method was trained on."""
         return frozenset()
 
     @property
     def trained_on_reserved(self) -> bool:
-        """Whether these are a part set apart for it, which a benchmark leaves out unasked."""
+        """Return True if it was trained on the reserved split, which benchmarks always exclude."""
         return False
 
     @property
     def decision_s(self) -> float:
-        """Of a learned method made ready: what judging a token took in the decoding loop, 0 where it is not known."""
+        """Return the seconds that a prepared method needs to judge a token in the decoding loop; 0 if unknown."""
         return 0.0
 
     @property
     def longest_draft(self) -> int | None:
-        """Tokens that a draft has at most, where an option says so."""
+        """Return the largest number of tokens in a draft; None if no option limits it."""
         longest: int | None = getattr(self, "max_draft", None)
         return longest if self.uses_drafter else 0
 
     @property
     def pipeline(self) -> Pipeline | None:
-        """The pipeline that it fills, step by step; None where it goes round by round."""
+        """Return the pipeline that the method fills step by step; None if it decodes in rounds."""
         return None
 
     def prepare(self, environment: Environment) -> "Method":
-        """The method made ready to run; one that depends on the models or on time finds here what it needs."""
+        """Return the method ready to run: one that depends on the models or on time reads them here."""
         return self
 
-    def uses(self) -> Mapping[str, Any]:
-        """Of a method made ready: what it found there, besides its options, that decides what it does."""
+    def uses(self) -> Mapping[str, object]:
+        """Return what a prepared method read from its environment that decides what it does; runs record it."""
         return {}
 
     @abstractmethod
     def policy(self) -> Policy | LevelPolicy:
-        """A fresh policy with no memory: of levels where the method fills a pipeline."""
+        """Return a fresh policy without memory; a `LevelPolicy` if the method has a pipeline."""
 
 
 class _Methods(Registry[type[Method]]):
-    """Tells methods what they are called."""
+    """The registry of methods, which sets each method's `display_name`."""
 
     def register(self, name: str) -> Callable[[type[Method]], type[Method]]:
-        file = super().register(name)
+        register = super().register(name)
 
         def add(method: type[Method]) -> type[Method]:
-            method = file(method)
+            method = register(method)
             method.display_name = name
             return method
 

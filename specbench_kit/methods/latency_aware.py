@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
@@ -26,7 +26,7 @@ class LatencyAware(Method):
         object.__setattr__(ready, "latencies", environment.latencies())
         return ready
 
-    def uses(self) -> Mapping[str, Any]:
+    def uses(self) -> Mapping[str, object]:
         if self.latencies is None:
             return {}
         return {"latencies": {name: asdict(model) for name, model in self.latencies._asdict().items()}}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
@@ -48,7 +48,7 @@ class Sequoia(LatencyAware):
         object.__setattr__(ready, "table", self._find(environment))
         return ready
 
-    def uses(self) -> Mapping[str, Any]:
+    def uses(self) -> Mapping[str, object]:
         ranks = {} if self.table is None else {"ranks": {"shares": self.table.shares, "count": self.table.count}}
         return {**super().uses(), **ranks}
 

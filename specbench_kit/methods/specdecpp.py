@@ -1,16 +1,16 @@
-"""Stop where the chance that something drafted so far is rejected has grown too large."""
+"""Stop once the probability that a drafted token is rejected has grown too large."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Environment, Method, Policy, methods, require
-from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
+from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @methods.register("specdecpp")
 @dataclass(frozen=True)
 class SpecDecPp(Method):
-    """Stop after the token at which 1 - the product of the predicted acceptances exceeds the threshold; it is sent.
+    """Stop after the token at which the predicted probability of any rejection so far exceeds the threshold; send it.
 
-    `predictor` as for wisp: its scores have to be calibrated to be multiplied. At least `min_draft` tokens are drafted.
-    The authors' head reads what follows a token and so judges one token later: `lag=1`. It keeps nothing from round to
-    round.
+    That probability is 1 minus the product of the predicted acceptances, so the scores of the `predictor`, named as for
+    `wisp`, have to be calibrated. `min_draft` to `max_draft` tokens are drafted. The authors' head sees the tokens up
+    to the one before, so it judges one token late: `lag=1`. No state is kept between rounds.
     """
 
     predictor: str = "auto"
@@ -47,40 +47,22 @@ class SpecDecPp(Method):
         require(ordered, f"specdecpp: min_draft must lie in 1..max_draft, not {self.min_draft} of {self.max_draft}")
 
     def prepare(self, environment: Environment) -> Method:
-        from specbench_kit.predictors.artefact import load
-
-        pair = environment.pair
-        predictor = load(find_predictor("specdecpp", self.predictor, pair), pair=pair, force=self.force)
-        return _PreparedSpecDecPp(self, predictor, drafter=self.drafter)
+        predictor = load_predictor("specdecpp", self.predictor, environment.pair, force=self.force)
+        return _PreparedSpecDecPp(predictor, self, drafter=self.drafter)
 
     def policy(self) -> Policy:
         raise SkitError("specdecpp needs a predictor for the pair: call prepare first")
 
 
 @dataclass(frozen=True)
-class _PreparedSpecDecPp(Method):
+class _PreparedSpecDecPp(PreparedWithPredictor):
     options: SpecDecPp
-    predictor: "Predictor"
     display_name = SpecDecPp.display_name
-    learned = True
 
-    @property
-    def trained_on(self) -> frozenset[str]:
-        return self.predictor.prompts
-
-    @property
-    def trained_on_reserved(self) -> bool:
-        return self.predictor.trained_on_reserved
-
-    @property
-    def decision_s(self) -> float:
-        return self.predictor.decision_s
-
-    def uses(self) -> Mapping[str, Any]:
+    def uses(self) -> Mapping[str, object]:
         names = ("family", "created", "deployment", "decision_s", "decision_origin")
-        found = {name: getattr(self.predictor, name) for name in names}
-        error = self.predictor.metrics.get("classification", {}).get("expected_calibration_error")
-        return {"predictor": {**found, "expected_calibration_error": error}}
+        facts = {name: getattr(self.predictor, name) for name in names}
+        return {"predictor": {**facts, "expected_calibration_error": self.predictor.calibration_error}}
 
     def policy(self) -> Policy:
         return _SpecDecPpPolicy(self.options, self.predictor)
@@ -95,13 +77,14 @@ class _SpecDecPpPolicy(Policy):
         self.scores.clear()
         live = drafter.drafts
         for _ in range(self.options.max_draft):
-            live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
+            live = [draft for draft in drafter.extend(live) if self._continues(draft)]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(self.scores[draft.request_id][: len(nodes)])
 
-    def _goes_on(self, draft: "Draft") -> bool:
+    def _continues(self, draft: "Draft") -> bool:
+        """Score the newest token; return True while a rejection so far is unlikely enough."""
         scores = self.scores[draft.request_id]
         scores.append(draft.tree.score(draft.tree.last, self.predictor))
-        judged = scores[: len(scores) - self.options.lag]
-        return len(scores) < self.options.min_draft or 1 - prod(judged) <= self.options.threshold
+        counted = scores[: len(scores) - self.options.lag]
+        return len(scores) < self.options.min_draft or 1 - prod(counted) <= self.options.threshold

@@ -2,16 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
 from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
 from specbench_kit.methods.fixed_k import FixedK
-from specbench_kit.methods.predictor_choice import PREDICTOR, find_predictor
+from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
 from specbench_kit.predictors.thresholds import DeploymentKey, ScoreKind, ThresholdRule, TunedThreshold
 
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 class Wisp(Method):
     """Stop at the first token that a learned predictor expects the target to reject; as published, it is not sent.
 
-    `send_last` sends it after all. `score=cumulative` stops where the chance that all tokens so far are accepted, the
-    product of their scores, falls below the threshold, instead of the token's own chance.
-    `predictor` is a name or family that `skit list predictors` shows, or a folder that `skit train-predictor` made,
-    with a separator (`./mine`), or auto for the best one known for the pair. It has a threshold and a longest draft
-    for every rule and deployment that it was tuned for; `operating_point` and `max_draft` replace them. `force` uses a
-    predictor on a pair that it was not trained for.
+    `send_last` sends it after all. `score=cumulative` compares the product of the scores of all tokens so far with the
+    threshold, instead of the newest token's score.
+    `predictor` is a name or family that `skit list predictors` shows, a folder that `skit train-predictor` wrote (with
+    a separator, as in `./mine`), or `auto` for the best one of the pair. It has a threshold and a longest draft for
+    every rule and deployment that it was tuned for; `operating_point` (0..1) and `max_draft` (tokens) replace them.
+    `force` uses a predictor on a pair that it was not trained for.
     """
 
     predictor: str = "auto"
@@ -62,117 +61,102 @@ class Wisp(Method):
         require(fits, f"wisp: operating_point must lie in 0..1, not {self.operating_point}")
 
     def prepare(self, environment: Environment) -> Method:
-        from specbench_kit.predictors.artefact import load
-
-        pair = environment.pair
-        predictor = load(find_predictor("wisp", self.predictor, pair), pair=pair, force=self.force)
-        point = self._own(
-            predictor.point(ThresholdRule(self.send_last, self.score), environment.place), environment.place
-        )
-        made = _PreparedWisp if point.threshold else _UndecidedWisp
-        return made(self, predictor, point, environment.place, drafter=self.drafter)
-
-    def _own(self, point: TunedThreshold, place: DeploymentKey) -> TunedThreshold:
-        """The point with what the options say."""
+        predictor = load_predictor("wisp", self.predictor, environment.pair, force=self.force)
+        rule, deployment = ThresholdRule(self.send_last, self.score), environment.deployment
+        tuned = predictor.threshold_at(rule, deployment)
+        max_draft = self.max_draft or tuned.max_draft
         if self.operating_point is not None:
-            longest = point.max_draft
-            point = TunedThreshold(place.name, place.digest, self.send_last, self.score, self.operating_point, longest)
-        return point if self.max_draft is None else replace(point, max_draft=self.max_draft)
+            tuned = TunedThreshold(*deployment, *rule, self.operating_point, max_draft)
+        else:
+            tuned = TunedThreshold(
+                tuned.deployment, tuned.digest, *tuned.rule, threshold=tuned.threshold, max_draft=max_draft
+            )
+        # At threshold 0 every token passes: there is nothing to decide, and computing scores would waste time.
+        prepared = _PreparedWisp if tuned.threshold else _UndecidedWisp
+        return prepared(predictor, rule, tuned, deployment, drafter=self.drafter)
 
     def policy(self) -> Policy:
         raise SkitError("wisp needs a predictor for the pair: call prepare first")
 
 
 @dataclass(frozen=True)
-class _PreparedWisp(Method):
-    options: Wisp
-    predictor: "Predictor"
-    point: TunedThreshold
-    place: DeploymentKey
+class _PreparedWisp(PreparedWithPredictor):
+    rule: ThresholdRule
+    tuned: TunedThreshold
+    deployment: DeploymentKey
     display_name = Wisp.display_name
-    learned = True
 
-    @property
-    def trained_on(self) -> frozenset[str]:
-        return self.predictor.prompts
-
-    @property
-    def trained_on_reserved(self) -> bool:
-        return self.predictor.trained_on_reserved
-
-    @property
-    def decision_s(self) -> float:
-        return self.predictor.decision_s
-
-    def uses(self) -> Mapping[str, Any]:
-        point, names = self.point, ("family", "created", "decision_s", "decision_origin")
-        found = {name: getattr(self.predictor, name) for name in names}
-        found |= {
-            "threshold": point.threshold,
-            "max_draft": point.max_draft,
-            "deployment": point.deployment_label(self.place),
+    def uses(self) -> Mapping[str, object]:
+        names = ("family", "created", "decision_s", "decision_origin")
+        facts = {name: getattr(self.predictor, name) for name in names} | {
+            "threshold": self.tuned.threshold,
+            "max_draft": self.tuned.max_draft,
+            "deployment": self.tuned.deployment_label(self.deployment),
         }
-        meant = point.rule == ThresholdRule(self.options.send_last, self.options.score)
-        return {"predictor": found if meant else {**found, "rule": point.rule.options or "the rule as published"}}
+        if self.tuned.rule != self.rule:
+            facts["rule"] = self.tuned.rule.options or "the rule as published"
+        return {"predictor": facts}
 
     def policy(self) -> Policy:
-        return _WispPolicy(self.options, self.predictor, self.point)
+        return _WispPolicy(self.predictor, self.rule, self.tuned)
 
 
 @dataclass(frozen=True)
 class _UndecidedWisp(_PreparedWisp):
-    """Where every token passes there is nothing to decide, and no score is worth its time."""
+    """WISP with a threshold that every token passes: a fixed draft length."""
 
     learned = False
 
     def policy(self) -> Policy:
-        return FixedK(self.point.max_draft).policy()
+        return FixedK(self.tuned.max_draft).policy()
 
 
 class _WispPolicy(Policy):
-    def __init__(self, options: Wisp, predictor: "Predictor", point: TunedThreshold) -> None:
-        self.predictor, self.threshold, self.max_draft = predictor, point.threshold, point.max_draft
-        self.keeps_back, self.cumulative = not options.send_last, options.score == "cumulative"
-        self.chances: defaultdict[str, list[float]] = defaultdict(list)
-        """By request, the chance of each token of its draft where those before it are accepted."""
-        self.scored: tuple[Chains, NDArray[np.float64]] | None = None
+    def __init__(self, predictor: "Predictor", rule: ThresholdRule, tuned: TunedThreshold) -> None:
+        self.predictor, self.rule = predictor, rule
+        self.threshold, self.max_draft = tuned.threshold, tuned.max_draft
+        self.scores: defaultdict[str, list[float]] = defaultdict(list)
+        """By request, the score of each token of its draft: its chance if the tokens before it are accepted."""
+        self.last_scored: tuple[Chains, NDArray[np.float64]] | None = None
         """The chains that were scored last, and their scores."""
-        self.probes: set[str] = set()
-        """Requests whose newest token is kept back."""
+        self.kept_back: set[str] = set()
+        """Requests whose newest token is not sent."""
 
     @property
     def stop_rule(self) -> StopRule:
-        return StopRule(self.max_draft, self._stops, not self.keeps_back, self._scores)
+        return StopRule(
+            self.max_draft,
+            lambda chains: ~self.rule.passes(self._score_chains(chains), self.threshold),
+            self.rule.send_last,
+            self._score_chains,
+        )
 
     def draft(self, drafter: "Drafter") -> None:
-        self.probes.clear()
-        self.chances.clear()
+        self.kept_back.clear()
+        self.scores.clear()
         live = drafter.drafts
         for _ in range(self.max_draft):
-            live = [draft for draft in drafter.extend(live) if self._goes_on(draft)]
+            live = [draft for draft in drafter.extend(live) if self._passes(draft)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [list(range(1, len(draft.tree) - (1 if draft.request_id in self.probes else 0))) for draft in drafts]
+        return [list(range(1, len(draft.tree) - (draft.request_id in self.kept_back))) for draft in drafts]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_accepted(self.chances[draft.request_id][: len(nodes)])
+        return expected_accepted(self.scores[draft.request_id][: len(nodes)])
 
-    def _scores(self, chains: Chains) -> "NDArray[np.float64]":
-        """Both that ask for them have the same chains."""
-        if self.scored is None or self.scored[0] is not chains:
-            self.scored = chains, self.predictor.score_chains(chains.statistics)
-        return self.scored[1]
+    def _score_chains(self, chains: Chains) -> "NDArray[np.float64]":
+        # A replay asks for stops and for chances with the same chains: they are scored once.
+        if self.last_scored is None or self.last_scored[0] is not chains:
+            self.last_scored = chains, self.predictor.score_chains(chains.statistics)
+        return self.last_scored[1]
 
-    def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
-        scores = self._scores(chains)
-        if self.cumulative:
-            scores = scores.cumprod(axis=1)
-        return ~(scores >= self.threshold)
+    def _passes(self, draft: "Draft") -> bool:
+        """Score the newest token of a draft; return True if drafting continues after it."""
+        import numpy as np
 
-    def _goes_on(self, draft: "Draft") -> bool:
-        chances = self.chances[draft.request_id]
-        chances.append(draft.tree.score(draft.tree.last, self.predictor))
-        goes_on = (prod(chances) if self.cumulative else chances[-1]) >= self.threshold
-        if self.keeps_back and not goes_on:
-            self.probes.add(draft.request_id)
-        return goes_on
+        scores = self.scores[draft.request_id]
+        scores.append(draft.tree.score(draft.tree.last, self.predictor))
+        passes = bool(self.rule.passes(np.array(scores), self.threshold)[-1])
+        if not passes and not self.rule.send_last:
+            self.kept_back.add(draft.request_id)
+        return passes

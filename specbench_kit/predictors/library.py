@@ -1,77 +1,142 @@
-"""Which predictors there are: bundled with the kit, and the user's own. Imports nothing heavy."""
+"""The predictors on this machine, bundled or the user's own, by their headers. Imports nothing heavy."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from specbench_kit.core.typed_json import convert
 from specbench_kit.core.user_data import user_folder
+from specbench_kit.predictors.thresholds import TunedThreshold
 
 SCHEMA = 1
 BUNDLED = Path(__file__).parent / "bundled"
 HEADER, WEIGHTS = "predictor.json", "weights.safetensors"
-AGAIN = "train it again with 'skit train-predictor'"
+TRAIN_AGAIN = "train it again with 'skit train-predictor'"
 
 
 @dataclass(frozen=True, slots=True)
 class PairHashes:
-    """The models that a predictor belongs to, by content hash (hub models: commit)."""
+    """The two models that a predictor was trained for, by content hash (models of the hub: by commit)."""
 
     target: str
     draft: str
 
     @property
     def short(self) -> str:
-        """Part of a folder's name."""
+        """Return the part of a folder's name that stands for the pair."""
         return f"{self.target[:12]}-{self.draft[:12]}"
 
 
+class ScalerHeader(Struct, frozen=True, forbid_unknown_fields=True):
+    """The standardisation of the features, in their order."""
+
+    mean: list[float]
+    scale: list[float]
+
+
+class PredictorHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of `predictor.json`; see `artefact.Predictor` for the meaning of its fields.
+
+    `weights_sha256` is the hash of the weights' file, `sha256` that of all other fields of the header.
+    """
+
+    schema: int
+    family: str
+    features: tuple[str, ...]
+    scaler: ScalerHeader | None
+    threshold: float
+    max_draft: Annotated[int, Meta(ge=1)]
+    operating_rule: str
+    points: tuple[TunedThreshold, ...] = ()
+    decision_s: float = 0.0
+    decision_origin: str = ""
+    pair: PairHashes
+    recommended: bool
+    created: str
+    training: dict[str, object]
+    metrics: dict[str, object]
+    weights_sha256: str
+    sha256: str
+
+
+class _ModelName(Struct):
+    name: str
+
+
+class _TrainingPair(Struct):
+    models: dict[str, _ModelName]
+
+
+class _Classification(Struct):
+    auc: float
+
+
+class _ListedMetrics(Struct):
+    classification: _Classification
+
+
 def data_folder() -> Path:
-    """The user's predictors."""
+    """Return the folder of the user's own predictors."""
     return user_folder("predictors")
 
 
 def default_folder(pair: PairHashes, family: str) -> Path:
-    """Where a predictor trained for this pair goes unless told otherwise."""
+    """Return the folder in which a predictor of a pair is saved by default."""
     return data_folder() / f"{family}-{pair.short}"
 
 
-def find(pair: PairHashes, wanted: str | None = None) -> list[Path]:
-    """Folders of the predictors for a pair, the best choice first; `wanted` is a family or a folder's name.
+def find(pair: PairHashes, name: str | None = None) -> list[Path]:
+    """Return the folders of a pair's predictors, the best choice first; `name` is a family or the name of a folder.
 
-    The user's own come before those that are bundled, newer ones before older ones, and of one training run the
-    recommended one first. A folder that is named after the pair but cannot be read comes last, for `load` to say why.
+    The user's own predictors come before the bundled ones, newer before older, and of one training run the
+    recommended one first. A folder that is named after the pair but cannot be read comes last, so that `load` reports
+    the reason.
     """
-    ranked = [(rank, folder) for folder in _folders() if (rank := _rank(folder, pair, wanted)) is not None]
+    ranked = [(rank, folder) for folder in _folders() if (rank := _rank(folder, pair, name)) is not None]
     return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
 
 
-def read_header(folder: Path) -> dict[str, Any]:
-    """The JSON object of this schema; a ValueError says what is wrong."""
+def read_document(folder: Path) -> dict[str, object]:
+    """Return the JSON object of a header; raise ValueError if it is missing, damaged or of another schema."""
     try:
-        header = json.loads(read_file(folder / HEADER))
+        document = json.loads(read_file(folder / HEADER))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{HEADER} is not JSON: it was cut short or changed; {AGAIN}") from error
-    if not isinstance(header, dict) or not isinstance(header.get("schema"), int) or "weights_sha256" not in header:
+        raise ValueError(f"{HEADER} is not JSON: it was cut short or changed; {TRAIN_AGAIN}") from error
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("schema"), int)
+        or "weights_sha256" not in document
+    ):
         raise ValueError(f"{HEADER} is not a predictor of this kit: name a folder that 'skit train-predictor' wrote")
-    if header["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {header['schema']}, this kit reads {SCHEMA}: update specbench-kit")
-    return header
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"it has schema {document['schema']}, this kit reads {SCHEMA}: update specbench-kit")
+    return document
+
+
+def parse_header(document: dict[str, object]) -> PredictorHeader:
+    """Return the typed header of a JSON object; raise ValueError with the name of the first wrong field."""
+    try:
+        return convert(PredictorHeader, document)
+    except ValueError as error:
+        raise ValueError(f"{HEADER}: {error}; {TRAIN_AGAIN}") from error
 
 
 def read_file(path: Path) -> bytes:
-    """A file's content; a ValueError says what is wrong."""
+    """Return a file's content; raise ValueError if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise ValueError(f"{path.name} is missing; {AGAIN}") from error
+        raise ValueError(f"{path.name} is missing; {TRAIN_AGAIN}") from error
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
 
 
-def entries() -> list[dict[str, Any]]:
-    """What `skit list predictors` says of each; of one that cannot be used only its name, folder and why."""
+def entries() -> list[dict[str, object]]:
+    """Return the entries of `skit list predictors`; an unusable one has only its name, its folder and the reason."""
     return [_entry(folder) for folder in _folders()]
 
 
@@ -80,48 +145,50 @@ def _folders() -> Iterator[Path]:
         yield from (header.parent for header in sorted(root.glob(f"*/{HEADER}")))
 
 
-def _rank(folder: Path, pair: PairHashes, wanted: str | None) -> tuple[bool, bool, str, bool] | None:
-    """What a folder is sorted by, or None where it is for another pair or not wanted."""
+def _rank(folder: Path, pair: PairHashes, name: str | None) -> tuple[bool, bool, str, bool] | None:
+    """Return the sort key of a folder, or None if it is for another pair or has another name."""
     is_own = folder.parent != BUNDLED
     try:
-        header = read_header(folder)
+        header = parse_header(read_document(folder))
     except ValueError:
-        named_so = folder.name == wanted or _is_default_name(folder.name, pair, wanted)
-        return (False, is_own, "", False) if named_so else None
-    if header.get("pair") != asdict(pair) or wanted not in (None, header.get("family"), folder.name):
+        is_default_name = folder.name == f"{name}-{pair.short}" or (
+            name is None and folder.name.endswith(f"-{pair.short}")
+        )
+        return (False, is_own, "", False) if folder.name == name or is_default_name else None
+    if header.pair != pair or name not in (None, header.family, folder.name):
         return None
-    return True, is_own, str(header.get("created")), bool(header.get("recommended"))
+    return True, is_own, header.created, header.recommended
 
 
-def _is_default_name(name: str, pair: PairHashes, family: str | None) -> bool:
-    return name.endswith(f"-{pair.short}") and (family is None or name == f"{family}-{pair.short}")
-
-
-def _entry(folder: Path) -> dict[str, Any]:
-    place = {"name": folder.name, "bundled": folder.parent == BUNDLED, "folder": str(folder)}
+def _entry(folder: Path) -> dict[str, object]:
+    is_bundled = folder.parent == BUNDLED
+    location = {"name": folder.name, "bundled": is_bundled, "folder": str(folder)}
     try:
-        header = read_header(folder)
-        shown = ("family", "pair", "recommended", "created", "features", "threshold", "max_draft", "operating_rule")
-        details = {key: header[key] for key in shown}
-        details |= {"auc": header["metrics"]["classification"]["auc"], "models": _models(header)}
-        summary = _summary(details, is_bundled=bool(place["bundled"]))
-    except ValueError as error:
-        return {**place, "summary": f"cannot be used: {error}"}
-    except (KeyError, TypeError, AttributeError) as error:
-        return {**place, "summary": f"cannot be used: {HEADER} lacks or garbles a field ({error}); {AGAIN}"}
-    return {"name": place["name"], "summary": summary, **details, **place}
-
-
-def _models(header: dict[str, Any]) -> dict[str, str]:
-    return {role: str(model["name"]) for role, model in header["training"]["models"].items()}
-
-
-def _summary(details: dict[str, Any], *, is_bundled: bool) -> str:
-    models = details["models"]
-    parts = [
-        f"{details['family']} for {models['target']} with {models['draft']}",
-        "bundled" if is_bundled else f"trained {details['created'][:10]}",
-        f"AUC {details['auc']:.3f}",
-        f"drafts of up to {details['max_draft']}",
+        header = parse_header(read_document(folder))
+        auc = convert(_ListedMetrics, header.metrics).classification.auc
+        names = {role: model.name for role, model in convert(_TrainingPair, header.training).models.items()}
+        models = f"{names['target']} with {names['draft']}"
+    except (KeyError, ValueError) as error:
+        return {**location, "summary": f"cannot be used: {error}"}
+    summary = [
+        f"{header.family} for {models}",
+        "bundled" if is_bundled else f"trained {header.created[:10]}",
+        f"AUC {auc:.3f}",
+        f"drafts of up to {header.max_draft}",
+        *(["recommended"] if header.recommended else []),
     ]
-    return ", ".join(parts) + (", recommended" if details["recommended"] else "")
+    return {
+        "name": folder.name,
+        "summary": ", ".join(summary),
+        "family": header.family,
+        "pair": {"target": header.pair.target, "draft": header.pair.draft},
+        "recommended": header.recommended,
+        "created": header.created,
+        "features": list(header.features),
+        "threshold": header.threshold,
+        "max_draft": header.max_draft,
+        "operating_rule": header.operating_rule,
+        "auc": auc,
+        "models": names,
+        **location,
+    }

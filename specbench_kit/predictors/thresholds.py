@@ -1,23 +1,27 @@
-"""Where a predictor's user stops: a rule, and per deployment the threshold and the longest draft chosen for it."""
+"""Thresholds on a predictor's scores: the rule that applies them, and those tuned for each deployment."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from math import nextafter
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from specbench_kit.core.errors import SkitError
+import msgspec
+
+if TYPE_CHECKING:  # a list of methods needs no numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 NEVER = nextafter(1.0, 2.0)
 """A threshold that no probability reaches."""
 ScoreKind = Literal["token", "cumulative"]
 LOCAL = "local"
-"""Time is that of the machine at hand, or of the one that recorded a trace."""
+"""The name of the machine at hand, or of the one that recorded a trace, in place of a deployment's."""
 
 
 class ThresholdRule(NamedTuple):
-    """Whether the token that a draft stops at is sent, and what the threshold is for: its score, or the product of all.
+    """A rule that stops a draft at the first token whose score is below a threshold.
 
-    The default is WISP's.
+    `send_last` sends that token for verification; otherwise it is kept back. With `score="cumulative"` the product of
+    the scores of all tokens up to it is compared in place of its own. The default is the rule that WISP published.
     """
 
     send_last: bool = False
@@ -25,9 +29,17 @@ class ThresholdRule(NamedTuple):
 
     @property
     def options(self) -> str:
-        """As options of the method; those that are WISP's are left out."""
-        given = {"send_last=true": self.send_last, "score=cumulative": self.score == "cumulative"}
-        return ",".join(text for text, differs in given.items() if differs)
+        """Return the rule as options of the method `wisp`, without those that have the published value."""
+        differences = {"send_last=true": self.send_last, "score=cumulative": self.score == "cumulative"}
+        return ",".join(text for text, differs in differences.items() if differs)
+
+    def compared(self, scores: "NDArray[np.float64]") -> "NDArray[np.float64]":
+        """Return the values that are compared with the threshold, from the scores [..., tokens]; same shape."""
+        return scores.cumprod(axis=-1) if self.score == "cumulative" else scores
+
+    def passes(self, scores: "NDArray[np.float64]", threshold: float) -> "NDArray[np.bool_]":
+        """Return True for each token [..., tokens] after which drafting continues; False where a score is nan."""
+        return self.compared(scores) >= threshold
 
 
 PUBLISHED_RULE = ThresholdRule()
@@ -40,7 +52,7 @@ THRESHOLD_RULES = (
 
 
 class DeploymentKey(NamedTuple):
-    """Whose time counts: a deployment by name, and a digest of every number that its time depends on."""
+    """A deployment's name with a digest of every number that its time depends on; empty for the local machine."""
 
     name: str = LOCAL
     digest: str = ""
@@ -49,52 +61,42 @@ class DeploymentKey(NamedTuple):
 LOCAL_DEPLOYMENT = DeploymentKey()
 
 
-@dataclass(frozen=True, slots=True)
-class TunedThreshold:
-    """What was chosen for a rule at a place; `digest` is the place's."""
+class TunedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The threshold and the longest draft, in tokens, that were tuned for a rule in a deployment.
+
+    `digest` is that of the deployment's `DeploymentKey` at the time of tuning.
+    """
 
     deployment: str
     digest: str
     send_last: bool
     score: ScoreKind
-    threshold: float
-    max_draft: int
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=NEVER)]
+    max_draft: Annotated[int, msgspec.Meta(ge=1)]
 
     @property
     def rule(self) -> ThresholdRule:
-        """What it was chosen for."""
+        """Return the rule that it was tuned for."""
         return ThresholdRule(self.send_last, self.score)
 
-    def deployment_label(self, here: DeploymentKey) -> str:
-        """The name of where it was chosen; as seen from a place of that name and other numbers, with a remark."""
-        changed = self.deployment == here.name and self.digest not in ("", here.digest)
+    def deployment_label(self, current: DeploymentKey) -> str:
+        """Return the deployment's name, with a remark if its numbers differ from those of `current`."""
+        changed = self.deployment == current.name and self.digest not in ("", current.digest)
         return f"{self.deployment} with other values" if changed else self.deployment
-
-    def check(self) -> None:
-        """A SkitError where a value makes no sense."""
-        kinds = {"deployment": str, "digest": str, "send_last": bool, "threshold": float, "max_draft": int}
-        wrong = [name for name, kind in kinds.items() if type(getattr(self, name)) is not kind]
-        fits = not wrong and 0 <= self.threshold <= NEVER and self.max_draft >= 1
-        if not fits or self.score not in ("token", "cumulative"):
-            raise SkitError(f"an operating point of a predictor makes no sense: {asdict(self)}")
 
 
 def closest_threshold(
-    points: Sequence[TunedThreshold], rule: ThresholdRule, place: DeploymentKey, otherwise: TunedThreshold
+    tuned: Sequence[TunedThreshold], rule: ThresholdRule, deployment: DeploymentKey, default: TunedThreshold
 ) -> TunedThreshold:
-    """The point of a rule at a place, or at one of that name, or where `otherwise` was chosen; else that itself."""
-    fitting = [point for point in points if point.rule == rule]
-    wanted = (
-        lambda point: (point.deployment, point.digest) == place,
-        lambda point: point.deployment == place.name,
-        lambda point: point.deployment == otherwise.deployment,
+    """Return the threshold that was tuned for a rule in the closest deployment.
+
+    That is the same deployment, else one of the same name, else the one of `default`, else `default` itself, whose
+    rule may be another one.
+    """
+    fitting = [entry for entry in tuned if entry.rule == rule]
+    conditions = (
+        lambda entry: (entry.deployment, entry.digest) == deployment,
+        lambda entry: entry.deployment == deployment.name,
+        lambda entry: entry.deployment == default.deployment,
     )
-    return next((point for fits in wanted for point in fitting if fits(point)), otherwise)
-
-
-def read_thresholds(found: Any) -> tuple[TunedThreshold, ...]:
-    """From what `predictor.json` holds."""
-    points = tuple(TunedThreshold(**fields) for fields in found)
-    for point in points:
-        point.check()
-    return points
+    return next((entry for is_close in conditions for entry in fitting if is_close(entry)), default)

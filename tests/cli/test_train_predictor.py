@@ -181,9 +181,7 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan", "--deployment", "specedge")
     assert deployed.returncode == 0, deployed.stderr
     saved = load(tmp_path / "wan")
-    assert {(point.deployment, point.rule) for point in saved.points} == {
-        *product(("wan", "specedge"), THRESHOLD_RULES)
-    }
+    assert {(point.deployment, point.rule) for point in saved.tuned} == {*product(("wan", "specedge"), THRESHOLD_RULES)}
     assert saved.decision_origin.startswith("measured in the decoding loop on ")
     assert 0 < saved.decision_s < 0.1
 

@@ -44,7 +44,7 @@ def test_one_file_defines_a_dataset(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
     path = tmp_path / "riddles.toml"
     path.write_text(RIDDLES.replace(old, new))
-    with pytest.raises(SkitError, match="the dataset file 'riddles.toml' cannot be used: ") as raised:
+    with pytest.raises(SkitError, match=r"the dataset file 'riddles\.toml' cannot be used: ") as raised:
         dataset_type(path)
     assert reason in str(raised.value)
     assert "\n" not in str(raised.value)

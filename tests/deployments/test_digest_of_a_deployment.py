@@ -13,7 +13,7 @@ from specbench_kit.predictors.library import BUNDLED
 @pytest.mark.parametrize("name", ["specedge", "wan", "wisp"])
 def test_the_bundled_predictor_was_tuned_for_the_deployment_as_it_is(name: str) -> None:
     (folder,) = (path.parent for path in BUNDLED.glob("*/predictor.json"))
-    tuned = [point.digest for point in load(folder).points if point.deployment == name]
+    tuned = [point.digest for point in load(folder).tuned if point.deployment == name]
     assert tuned == [digest(bundled()[name].build())] * 4
 
 

@@ -19,7 +19,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments import assembly
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Link
-from specbench_kit.deployments.placing import environment, place_of
+from specbench_kit.deployments.placing import deployment_key, environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
@@ -229,9 +229,9 @@ def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -
 
 
 def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(folder: Path) -> None:
-    place = place_of(DEPLOYMENT)
+    place = deployment_key(DEPLOYMENT)
     near, far = TunedThreshold(*place, *PUBLISHED_RULE, 0.9, 3), TunedThreshold("far", "f00", True, "token", 0.1, 7)
-    save(folder, replace(load(folder), points=(near, far), decision_s=7e-5, decision_origin="in the loop"))
+    save(folder, replace(load(folder), tuned=(near, far), decision_s=7e-5, decision_origin="in the loop"))
     assert drafted_and_sent(f"wisp:predictor={folder}", 1.0, 0.7, 1.0) == (2, 1)  # 0.7 scores .83
     used = prepared(f"wisp:predictor={folder}").uses()["predictor"]
     assert (used["threshold"], used["max_draft"], used["deployment"]) == (0.9, 3, "test")

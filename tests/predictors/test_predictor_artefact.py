@@ -5,13 +5,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import PATIENCE_S
+from msgspec import structs
 from predictor_examples import synthetic
 from safetensors.numpy import save as encode
 
@@ -162,16 +163,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other JSON": (lambda f: (f / HEADER).write_text('{"model_type": "llama"}'), "not a predictor of this kit"),
     "a JSON list": (lambda f: (f / HEADER).write_text("[1, 2]"), "not a predictor of this kit"),
     "changed threshold": (nudge, "predictor.json was changed"),
-    "no seal": (drop("sha256"), "lacks or garbles a field .'sha256'"),
+    "no seal": (drop("sha256"), "sha256 is missing"),
     "newer schema": (lambda f: rewrite(f, schema=2), "schema 2, this kit reads 1: update specbench-kit"),
     "unknown family": (lambda f: rewrite(f, family="oracle"), "unknown predictor family 'oracle'"),
     "other family": (lambda f: rewrite(f, family="xgboost"), "unexpected tensors"),
-    "lacking threshold": (drop("threshold"), "lacks or garbles a field .'threshold'"),
-    "lacking pair": (drop("pair"), "lacks or garbles a field .'pair'"),
-    "garbled pair": (lambda f: rewrite(f, pair="x"), "lacks or garbles a field"),
+    "lacking threshold": (drop("threshold"), "threshold is missing"),
+    "lacking pair": (drop("pair"), "pair is missing"),
+    "garbled pair": (lambda f: rewrite(f, pair="x"), "pair must be an object, not text"),
     "garbled date": (lambda f: rewrite(f, created="yesterday"), "yesterday"),
     "threshold above 1": (lambda f: rewrite(f, threshold=35), "threshold must lie in 0..1, not 35"),
-    "threshold is text": (lambda f: rewrite(f, threshold="0.5"), "lacks or garbles a field"),
+    "threshold is text": (lambda f: rewrite(f, threshold="0.5"), "threshold must be a number, not text"),
     "threshold is nan": (lambda f: rewrite(f, threshold=math.nan), "threshold must lie in 0..1, not nan"),
     "three features": (lambda f: rewrite(f, features=list(FEATURES[:3])), "does not fit the features"),
     "other order": (lambda f: rewrite(f, features=list(FEATURES[::-1])), "in this order"),
@@ -270,29 +271,29 @@ POINTS = (
 
 
 def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
-    made = replace(predictors["logistic"], points=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
+    made = replace(predictors["logistic"], tuned=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
     save(tmp_path / "made", made)
     found = load(tmp_path / "made")
-    assert (found.points, found.decision_s, found.decision_origin) == (POINTS, 7e-5, "measured in the loop")
+    assert (found.tuned, found.decision_s, found.decision_origin) == (POINTS, 7e-5, "measured in the loop")
 
 
 def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[str, Predictor]) -> None:
-    found, both = replace(predictors["logistic"], points=POINTS), ThresholdRule(send_last=True, score="cumulative")
-    assert found.point(both, DeploymentKey("wan", "d1")) == POINTS[1]
-    changed = found.point(both, DeploymentKey("wan", "d2"))
+    found, both = replace(predictors["logistic"], tuned=POINTS), ThresholdRule(send_last=True, score="cumulative")
+    assert found.threshold_at(both, DeploymentKey("wan", "d1")) == POINTS[1]
+    changed = found.threshold_at(both, DeploymentKey("wan", "d2"))
     assert (changed, changed.deployment_label(DeploymentKey("wan", "d2"))) == (POINTS[1], "wan with other values")
-    assert found.point(both, DeploymentKey("elsewhere", "d3")) == POINTS[2]
-    assert found.point(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
+    assert found.threshold_at(both, DeploymentKey("elsewhere", "d3")) == POINTS[2]
+    assert found.threshold_at(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
         "local", "", False, "token", 0.5, 8
     )
-    assert found.point(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
+    assert found.threshold_at(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
 
 
 @pytest.mark.parametrize(
     "wrong", [{"threshold": 2.0}, {"max_draft": 0}, {"score": "x"}, {"send_last": 1}, {"deployment": None}, {"more": 1}]
 )
 def test_an_operating_point_that_makes_no_sense_is_refused(wrong: dict[str, Any], folder: Path) -> None:
-    rewrite(folder, points=[{**asdict(POINTS[0]), **wrong}])
+    rewrite(folder, points=[{**structs.asdict(POINTS[0]), **wrong}])
     with pytest.raises(SkitError, match="cannot be used: ") as refused:
         load(folder)
     assert "\n" not in str(refused.value)

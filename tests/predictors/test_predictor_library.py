@@ -104,4 +104,4 @@ def test_the_listing_says_what_each_is_and_what_cannot_be_used(own: Path, bundle
     assert found["mine"]["pair"] == {"target": "target", "draft": "draft"}
     assert [found[name]["bundled"] for name in ("mine", "shipped", "torn")] == [False, True, False]
     assert "cannot be used: predictor.json is not JSON" in found["torn"]["summary"]
-    assert "cannot be used: predictor.json lacks or garbles a field ('classification')" in found["bare"]["summary"]
+    assert "cannot be used: classification is missing" in found["bare"]["summary"]

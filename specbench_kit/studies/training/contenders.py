@@ -43,15 +43,14 @@ class ThresholdJudge:
     threshold: float = 0.0
     rule: ThresholdRule = PUBLISHED_RULE
 
-    def decisive(self, offsets: Offsets) -> Scores:
-        """What the threshold is for: each token's score, or the product of those up to it."""
-        scores = self.score(offsets)
-        return scores.cumprod(axis=1) if self.rule.score == "cumulative" else scores
+    def compared(self, offsets: Offsets) -> Scores:
+        """Return the values that the rule compares with the threshold, [n, max_draft]."""
+        return self.rule.compared(self.score(offsets))
 
     def plan(self, offsets: Offsets) -> Plan:
-        """Stop at the first token that does not reach the threshold; it is kept back, or sent."""
-        decisive = self.decisive(offsets)[:, : self.longest]
-        return until_below(decisive, self.threshold, send_last=self.rule.send_last)
+        """Return the rounds that stop at the first token below the threshold, as the rule says."""
+        compared = self.compared(offsets)[:, : self.longest]
+        return until_below(compared, self.threshold, send_last=self.rule.send_last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ class ContenderTuner:
 
     def _tuned(self, judge: ThresholdJudge, policy_s: float) -> ThresholdJudge:
         """The same judge with threshold and longest draft chosen."""
-        scores = judge.decisive(self.validation)
+        scores = judge.compared(self.validation)
         rows, columns = self.validation.met()
 
         def speeds(thresholds: Sequence[float], longest: int) -> list[float]:

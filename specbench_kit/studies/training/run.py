@@ -10,7 +10,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe_time
-from specbench_kit.deployments.placing import place_of
+from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import DeploymentKey
@@ -70,7 +70,7 @@ def _places(
     """Whose time counts, that of the report first."""
     context = round(float(offsets.context.mean()))
     deployments = (settings.deployment, *settings.elsewhere)
-    return [(place_of(one), Timing.of(trace.header, one, context)) for one in deployments]
+    return [(deployment_key(one), Timing.of(trace.header, one, context)) for one in deployments]
 
 
 def _record(

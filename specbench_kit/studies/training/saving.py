@@ -52,7 +52,7 @@ def make_predictors(
             pair=pair,
             decision_s=price.decision_s(trained),
             decision_origin=price.origin,
-            points=tuple(point for site in experiment.sites for point in site.points(family)),
+            tuned=tuple(point for site in experiment.sites for point in site.points(family)),
             training={**provenance, "split": summary["split"], **summary["families"][family]},
             metrics=_metrics(summary, family),
             recommended=family == summary["recommended"],

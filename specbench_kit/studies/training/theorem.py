@@ -17,7 +17,7 @@ def waste_and_bound(offsets: Offsets, rounds: RoundArrays, judge: ThresholdJudge
     FP(r) and their term by r.
     """
     matched = np.minimum(offsets.matched[rounds.offset], judge.longest)
-    scores = judge.decisive(offsets)[rounds.offset, np.minimum(matched, judge.longest - 1)]
+    scores = judge.compared(offsets)[rounds.offset, np.minimum(matched, judge.longest - 1)]
     passes = scores >= judge.threshold
     terms = [_term(place, judge.longest, matched, passes) for place in range(1, judge.longest + 1)]
     return {
