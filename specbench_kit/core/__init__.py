@@ -1,1 +1,1 @@
-"""What every part of the kit may use: errors, options, the registry of plug-ins, texts."""
+"""Code that every part of the kit may use: errors, options, the plug-in registry and text helpers."""

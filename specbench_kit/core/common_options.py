@@ -1,4 +1,4 @@
-"""Options that several commands share, by what they are called everywhere."""
+"""Options that several commands share, so that they have the same name and meaning everywhere."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,49 +14,56 @@ DatasetName = Annotated[
         flag="dataset",
     ),
 ]
-DataDir = Annotated[Path | None, Option("Local datasets; SKIT_DATA_DIR if left out.", RUN)]
-Sample = Annotated[bool, Option("Whether a bundled sample may stand in for the dataset.", RUN)]
-Target = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic'.", MODELS)]
-Draft = Annotated[str, Option("Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...'.", MODELS)]
-TorchDevice = Annotated[str, Option("auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
-Dtype = Annotated[str, Option("auto, float32, bfloat16 or float16.", MODELS)]
-DeviceMap = Annotated[
-    str, Option("Spread weights over all devices, as transformers does: auto, balanced or sequential.", MODELS)
+DataDir = Annotated[Path | None, Option("Folder with local datasets; the default is $SKIT_DATA_DIR.", RUN)]
+Sample = Annotated[bool, Option("Use a small bundled sample if the dataset is not available.", RUN)]
+Target = Annotated[str, Option("Target model: Hugging Face id, local folder, 'bundled' or 'synthetic'.", MODELS)]
+Draft = Annotated[
+    str,
+    Option(
+        "Draft model: Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...', the probabilities "
+        "that the target's token is the draft model's 1st, 2nd, ... choice.",
+        MODELS,
+    ),
 ]
-MaxMemory = Annotated[str, Option("What --device-map may use of each device, as in 0=20GiB,cpu=60GiB.", MODELS)]
-MaxNewTokens = Annotated[int, Option("Longest output.", DECODING)]
-BatchSize = Annotated[int, Option("Requests decoded together.", DECODING)]
-Seed = Annotated[int, Option("Seed of prompts drawn and tokens sampled.", DECODING)]
-Limit = Annotated[int | None, Option("Number of prompts, drawn by --seed; all if left out.", RUN)]
-Resume = Annotated[bool, Option("Go on with the newest unfinished run of these settings.", OUTPUT)]
+TorchDevice = Annotated[str, Option("Device for both models: auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
+Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS)]
+DeviceMap = Annotated[
+    str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)
+]
+MaxMemory = Annotated[str, Option("Memory that --device-map may use per device: 0=20GiB,cpu=60GiB.", MODELS)]
+MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING)]
+BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
+Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
+Limit = Annotated[int | None, Option("Number of prompts, drawn with --seed; the default is all.", RUN)]
+Resume = Annotated[bool, Option("Continue the newest unfinished run with these settings.", OUTPUT)]
 DeploymentName = Annotated[
     str,
     Option(
-        "Whose time: a name from `skit list deployments`, or a .toml file. 'local' is measured.",
+        "Hardware and network whose time is reported: a name from `skit list deployments` or a .toml file; 'local' "
+        "measures this machine.",
         DEPLOYMENT,
         flag="deployment",
     ),
 ]
-Out = Annotated[Path, Option("Folder that run directories are made in.", OUTPUT)]
-Strict = Annotated[bool, Option("End with exit code 1 where a request failed.", OUTPUT)]
-Force = Annotated[bool, Option("Save what was timed on a disturbed machine all the same.", OUTPUT)]
+Out = Annotated[Path, Option("Folder in which run directories are created.", OUTPUT)]
+Strict = Annotated[bool, Option("Exit with code 1 if a request failed.", OUTPUT)]
+Force = Annotated[bool, Option("Save timings even if the machine was disturbed while they were taken.", OUTPUT)]
 
-Replaced = Annotated[
+ReplacedFields = Annotated[
     tuple[str, ...],
-    Option(
-        "Replace a field of the deployment, as in link.rtt_s=0.04; may be given several times.", DEPLOYMENT, flag="set"
-    ),
+    Option("Change a field of the deployment: link.rtt_s=0.04. May be given several times.", DEPLOYMENT, flag="set"),
 ]
 Methods = Annotated[
-    tuple[str, ...], Option("name or name:key=value,...; may be given several times.", RUN, flag="method")
+    tuple[str, ...],
+    Option("Drafting method: name or name:key=value,.... May be given several times.", RUN, flag="method"),
 ]
-RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder that holds one.", argument=True)]
-RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders that hold some.", argument=True)]
+RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder with one in it.", argument=True)]
+RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """What is asked."""
+    """Where prompts come from."""
 
     dataset: DatasetName = "gsm8k"
     data_dir: DataDir = None
@@ -65,7 +72,7 @@ class DatasetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentOptions:
-    """Whose time is taken."""
+    """The deployment whose time is reported, and changes to its fields."""
 
     deployment: DeploymentName = "local"
-    replaced: Replaced = ()
+    replaced: ReplacedFields = ()

@@ -1,4 +1,4 @@
-"""The one exception that reaches users, and what it proposes."""
+"""The exception that reaches users as one line, and helpers to raise it."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,14 +7,15 @@ from specbench_kit.core.plain_text import one_line
 
 
 class SkitError(Exception):
-    """Bad input: one line that says what is wrong and what to do. The CLI prints it and exits with 2."""
+    """Bad input. The message is one line that says what is wrong and what to do; the CLI prints it and exits with 2."""
 
     def __str__(self) -> str:
-        return one_line(super().__str__())  # what it quotes may come from a file of somebody else
+        # The message may quote a file of somebody else, whose control characters must not reach the terminal.
+        return one_line(super().__str__())
 
 
 class PolicyError(SkitError):
-    """A policy asked for what cannot be; whoever asked the policy adds the name of its method."""
+    """A policy asked for something impossible; the engine that called the policy adds the name of its method."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -23,7 +24,7 @@ def require(condition: bool, message: str) -> None:
         raise SkitError(message)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, in brackets behind a blank; nothing where none is near."""
-    near = get_close_matches(name, list(known), n=1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` with the most similar of the valid names, or nothing if none is similar."""
+    similar = get_close_matches(name, list(valid_names), n=1)
+    return f" (did you mean '{similar[0]}'?)" if similar else ""

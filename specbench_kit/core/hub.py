@@ -1,14 +1,14 @@
-"""Whether the Hugging Face hub, or another server, can be reached; asked before a library retries for long."""
+"""Find out quickly if the Hugging Face hub or another server answers, before a library retries for long."""
 
 from functools import cache
 from threading import Event, Thread
 
-PROBE_S = 3.0
-"""How long an answer is waited for; the hub library's own retries take over 20 seconds."""
+TIMEOUT_S = 3.0
+"""Seconds to wait for an answer; the retries of the hub's own library take more than 20."""
 
 
 def hub_reachable() -> bool:
-    """Whether the hub is_reachable, and the environment does not forbid asking it."""
+    """Return True if the hub answers and the environment does not forbid using it."""
     from huggingface_hub import constants
 
     return not constants.HF_HUB_OFFLINE and is_reachable(constants.ENDPOINT)
@@ -16,27 +16,25 @@ def hub_reachable() -> bool:
 
 @cache
 def is_reachable(url: str) -> bool:
-    """Whether `url` is_reachable in time, through the proxies of the environment.
-
-    In a thread of its own, because a name look-up heeds no time-out.
-    """
+    """Return True if `url` answers within TIMEOUT_S, through the proxies of the environment."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     answered = Event()
 
-    def ask() -> None:
+    def request() -> None:
         try:
-            with urlopen(Request(url, method="HEAD"), timeout=PROBE_S):
+            with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT_S):
                 answered.set()
         except HTTPError as error:
-            if error.code < 500:
+            if error.code < 500:  # refusing HEAD or asking for a token is an answer too
                 answered.set()
         except (OSError, ValueError, HTTPException):
             pass
 
-    thread = Thread(target=ask, daemon=True)
+    # A thread, because the look-up of a host name ignores the time-out of urlopen.
+    thread = Thread(target=request, daemon=True)
     thread.start()
-    thread.join(PROBE_S)
+    thread.join(TIMEOUT_S)
     return answered.is_set()

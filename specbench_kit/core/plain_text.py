@@ -1,17 +1,17 @@
-"""Names from files of others as text that no terminal, table or page takes for more."""
+"""Make text from foreign files safe to print: one line, without characters that control a terminal."""
 
 from typing import Any
 
 
 def one_line(text: str) -> str:
-    """The text with its white space as single blanks, and characters that show nothing as escapes."""
+    """Return the text with each run of white space as one blank, and unprintable characters as escapes."""
     if text.isprintable():
         return text
     return "".join(map(_visible, " ".join(text.split())))
 
 
 def one_line_texts(value: Any) -> Any:
-    """A JSON value all of whose texts, keys included, are one line."""
+    """Return a JSON value with `one_line` applied to all texts in it, including the keys of objects."""
     if isinstance(value, str):
         return one_line(value)
     if isinstance(value, dict):
@@ -20,11 +20,11 @@ def one_line_texts(value: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """Of a library's error, or its type where it says nothing."""
+    """Return the first line of a library's error message, or the name of its type if there is no message."""
     lines = str(error).strip().splitlines()
     return one_line(lines[0]) if lines else type(error).__name__
 
 
 def _visible(character: str) -> str:
-    # Blanks of every kind are told apart from what moves a cursor or turns the writing direction.
+    # Every kind of blank stays; a character that moves the cursor or turns the writing direction becomes an escape.
     return character if character.isprintable() or character.isspace() else ascii(character)[1:-1]

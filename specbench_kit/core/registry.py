@@ -1,4 +1,4 @@
-"""A registry that discovers its entries: modules of one package, then entry points of other distributions."""
+"""A registry that finds its entries by itself: in the modules of one package, then in installed plug-ins."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,11 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind; on first use `package` is imported, and the entry points of `group` or of its name."""
+    """Named entries of one `kind`, such as methods.
+
+    On first use it imports all modules of `package`, which register their entries, and then loads the entry points of
+    `group` (by default called like the package) that other distributions declare.
+    """
 
     def __init__(self, kind: str, package: str, group: str | None = None) -> None:
         self.kind = kind
@@ -24,7 +28,7 @@ class Registry(Generic[T]):
         self._discovered = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that files its object under `name`; a name that is taken is an error."""
+        """Return a decorator that registers its object as `name`; it raises SkitError if another object has it."""
 
         def add(entry: T) -> T:
             if self._entries.get(name, entry) is not entry:
@@ -35,35 +39,33 @@ class Registry(Generic[T]):
         return add
 
     def get(self, name: str) -> T:
-        """The entry called `name`; an unknown name is an error that lists the known ones."""
+        """Return the entry called `name`; SkitError with the valid names if there is none."""
         entries = self.all()
         if name not in entries:
-            kinds = [entry for entry in entries if entry.startswith(f"{name}-")]
-            near = kinds or get_close_matches(name, entries, n=1)
-            quoted = " or ".join(f"'{entry}'" for entry in near)
-            hint = f" (did you mean {quoted}?)" if near else ""
+            variants = [entry for entry in entries if entry.startswith(f"{name}-")]
+            similar = variants or get_close_matches(name, entries, n=1)
+            quoted = " or ".join(f"'{entry}'" for entry in similar)
+            hint = f" (did you mean {quoted}?)" if similar else ""
             raise SkitError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(entries)}")
         return entries[name]
 
     def all(self) -> dict[str, T]:
-        """Every entry by name, sorted."""
+        """Return all entries by name, in alphabetical order."""
         if not self._discovered:
+            # Set first: a module that is imported below may use the registry.
             self._discovered = True
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
                 importlib.import_module(module.name)
-            for point in _installed().select(group=self.group):
-                self._load(point.name, point.load)
+            for point in _entry_points().select(group=self.group):
+                try:
+                    self.register(point.name)(point.load())
+                except (ImportError, AttributeError) as error:
+                    raise SkitError(f"the installed {self.kind} '{point.name}' cannot be imported: {error}") from error
         return dict(sorted(self._entries.items()))
-
-    def _load(self, name: str, load: Callable[[], T]) -> None:
-        try:
-            self.register(name)(load())
-        except (ImportError, AttributeError) as error:
-            raise SkitError(f"the installed {self.kind} '{name}' cannot be imported: {error}") from error
 
 
 @cache
-def _installed() -> Any:
-    """Those of every distribution, which takes a look at each."""
+def _entry_points() -> Any:
+    """Return the entry points of all installed distributions, whose files are read only once."""
     return entry_points()

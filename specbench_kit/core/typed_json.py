@@ -58,8 +58,10 @@ def _plain_errors() -> Iterator[None]:
 
 
 def _in_words(message: str) -> str:
-    """Return a message of msgspec with the field first: ``Expected `int`, got `str` - at `$.rounds[0].drafted```
-    becomes ``rounds[0].drafted must be a whole number, not text``.
+    """Return a message of msgspec in plain words, with the field first.
+
+    ``Expected `int`, got `str` - at `$.rounds[0].drafted``` becomes ``rounds[0].drafted must be a whole number, not
+    text``.
     """
     problem, _, path = message.partition(" - at `$")
     field = path.rstrip("`").removeprefix(".")
