@@ -1,4 +1,4 @@
-"""How many tokens were drafted, sent, accepted and committed: counts, their ratios, and acceptance by position."""
+"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by draft position."""
 
 from math import isfinite
 
@@ -14,92 +14,85 @@ RATIOS = {
     "draft_efficiency": ("accepted", "drafted"),
     "server_tokens_per_busy_second": ("committed", "verify_s"),
 }
-"""Metrics that are one sum over requests divided by another, which is what has an interval."""
+"""Metrics that are one sum over requests divided by another; such ratios have confidence intervals."""
 PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
-"""The same, where anything was drafted while the target verified."""
+"""Further ratios if anything was drafted while the target verified."""
 EXPECTED_RATIOS = {
     "expected_accepted_length": ("expected", "expecting"),
     "accepted_length": ("accepted_expecting", "expecting"),
     "expectation_bias": ("expected", "accepted_expecting"),
 }
-"""The same, where the policy decides by chances of acceptance."""
+"""Further ratios if the policy decides by probabilities of acceptance."""
 SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate")
-"""Those that cannot be more than 1."""
+"""Ratios that cannot exceed 1."""
 
 
 def counts(group: RequestGroup) -> Metrics:
-    """Requests, rounds and tokens; `wasted_tokens` were drafted and not accepted, sent or not."""
+    """Return the numbers of requests, rounds and tokens; a number that the records do not hold is None."""
     rounds = group.rounds
-    drafted, submitted, accepted, committed = (
-        _whole(rounds.sum(column)) for column in ("drafted", "submitted", "accepted", "committed")
-    )
+    sums = {column: rounds.sum(column) for column in ("committed", "drafted", "submitted", "accepted")}
+    sums["wasted"] = sums["drafted"] - sums["accepted"]
+    tokens = {column: int(total) if isfinite(total) else None for column, total in sums.items()}
     return {
         "finished": len(group.finished),
         "failed": len(group.records) - len(group.finished),
         "rounds": rounds.count,
-        "tokens": committed,
-        "drafted": drafted,
-        "submitted": submitted,
-        "accepted": accepted,
-        "wasted_tokens": _whole(rounds.sum("drafted") - rounds.sum("accepted")),
+        "tokens": tokens["committed"],
+        "drafted": tokens["drafted"],
+        "submitted": tokens["submitted"],
+        "accepted": tokens["accepted"],
+        "wasted_tokens": tokens["wasted"],
     }
 
 
-def _whole(value: float) -> int | None:
-    return int(value) if isfinite(value) else None
-
-
 def ratios(rounds: RoundColumns) -> Metrics:
-    """The pooled ratios with their intervals, and the means of the requests' own ratios where papers differ on them."""
-    prompts = {name: place for place, name in enumerate(dict.fromkeys(rounds.names))}
+    """Return the ratios over all requests with their intervals over prompts, and the means of the requests' ratios."""
+    prompts = {name: number for number, name in enumerate(dict.fromkeys(rounds.names))}
     return pooled(rounds) | {"intervals": ratio_intervals(rounds, prompts)}
 
 
 def pooled(rounds: RoundColumns) -> Metrics:
-    """The pooled ratios, and the means of the requests' own."""
+    """Return the ratios over all requests and, where papers differ on it, the means of the requests' own ratios."""
     values: Metrics = {
-        name: ratio_of_sums(rounds.sum(top), rounds.sum(base)) for name, (top, base) in _pairs(rounds).items()
+        name: ratio_of_sums(rounds.sum(numerator), rounds.sum(denominator))
+        for name, (numerator, denominator) in _applicable_ratios(rounds).items()
     }
     for name in ("acceptance_length", "acceptance_rate"):
-        values[f"{name}_request_mean"] = _request_mean(*map(rounds.per_request, RATIOS[name]))
+        numerators, denominators = map(rounds.per_request, RATIOS[name])
+        defined = denominators > 0
+        mean = float((numerators[defined] / denominators[defined]).mean()) if defined.any() else None
+        values[f"{name}_request_mean"] = None if mean is None else finite_or_none(mean)
     values["acceptance_length_sd"] = finite_or_none(float(np.std(rounds["committed"]))) if rounds.count else None
     return values
 
 
-def _pairs(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
-    return (
-        RATIOS
-        | (EXPECTED_RATIOS if rounds.sum("expecting") else {})
-        | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
-    )
-
-
-def _request_mean(numerator: Array, denominator: Array) -> float | None:
-    defined = denominator > 0
-    return finite_or_none(float((numerator[defined] / denominator[defined]).mean())) if defined.any() else None
-
-
 def ratio_intervals(rounds: RoundColumns, units: Units) -> Metrics:
-    """95% intervals of the pooled ratios, over units."""
-    return {name: _ratio_interval(name, top, base, rounds, units) for name, (top, base) in _pairs(rounds).items()}
+    """Return 95% intervals of the ratios over all requests; the units are what varies independently."""
+    intervals: Metrics = {}
+    for name, (numerator, denominator) in _applicable_ratios(rounds).items():
+        interval = interval_of_ratio(rounds.per_unit(numerator, units), rounds.per_unit(denominator, units))
+        if interval and name in SHARES:
+            interval = [interval[0], min(1.0, interval[1])]
+        intervals[name] = interval
+    return intervals
 
 
-def _ratio_interval(name: str, top: str, base: str, rounds: RoundColumns, units: Units) -> list[float] | None:
-    found = interval_of_ratio(rounds.per_unit(top, units), rounds.per_unit(base, units))
-    return [found[0], min(1.0, found[1])] if found and name in SHARES else found
+def _applicable_ratios(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
+    expected = EXPECTED_RATIOS if rounds.sum("expecting") else {}
+    return RATIOS | expected | (PROACTIVE_RATIOS if rounds.sum("proactive") else {})
 
 
 def acceptance_by_position(rounds: RoundColumns) -> Metrics:
-    """Acceptance of draft position i = 1, 2, ... up to the deepest that a token was submitted at.
+    """Return acceptance at draft positions i = 1, 2, ... up to the deepest at which a token was submitted.
 
-    `acceptance_at`: rounds that accepted position i / all rounds. `acceptance_at_conditional`: the same count
-    over the rounds that submitted a token at depth i and accepted all i - 1 before. In a tree, position is depth.
+    `acceptance_at` is the share of all rounds that accepted position i, `acceptance_at_conditional` the share of the
+    rounds that submitted a token at position i and accepted all i - 1 before it. In a tree, position is depth.
     """
     accepted, deepest = rounds["accepted"], _deepest(rounds)
     positions = range(1, int(np.fmax(accepted, deepest).max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
-    all_known = not np.isnan(deepest).any()
-    reached = [int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * all_known for i in positions]
+    depths_known = not np.isnan(deepest).any()
+    reached = [int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * depths_known for i in positions]
     return {
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
@@ -107,7 +100,8 @@ def acceptance_by_position(rounds: RoundColumns) -> Metrics:
 
 
 def _deepest(rounds: RoundColumns) -> Array:
-    """The depth that each round reached; where its record does not say, that of a chain of what was submitted."""
-    pipeline = rounds["steps"] > 0  # of a pipeline's nodes, many have one depth
+    """Return the largest depth of each round; a record that does not say it is taken for a chain."""
+    pipeline = rounds["steps"] > 0
+    # In a pipeline many nodes share a depth, so that the number of submitted nodes says nothing about it.
     chain = np.where(pipeline, rounds["accepted"], rounds["submitted"])
     return np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])

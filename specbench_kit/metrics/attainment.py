@@ -1,4 +1,4 @@
-"""Which requests keep a promised time per token, where plain decoding sets the promise."""
+"""SLO attainment: the share of requests that keep a time per output token derived from plain decoding."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,18 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.2)
-"""Times the promise."""
+"""Factors on the SLO."""
 PROMISE = 90
-"""The percentile of plain decoding's time per token that is promised (AdaSpec, section 5)."""
+"""The percentile of plain decoding's TPOT that is the SLO (AdaSpec, section 5)."""
 
 
 def attainment(group: RequestGroup, baseline: Sequence[RequestRecord]) -> Metrics:
-    """Shares of the requests that are as fast as promised, at every scale; nothing where no time is known."""
-    ours, plain = (
-        np.array([one.tpot_s for one in requests if one.tpot_s is not None])
-        for requests in (group.finished, RequestGroup(baseline).finished)
+    """Return the share of requests whose TPOT meets the SLO, at every scale; empty if no TPOT is known."""
+    tpots_s, baseline_tpots_s = (
+        np.array([record.tpot_s for record in records if record.tpot_s is not None])
+        for records in (group.finished, RequestGroup(baseline).finished)
     )
-    if not len(ours) or not len(plain):
+    if not len(tpots_s) or not len(baseline_tpots_s):
         return {}
-    promised_s = float(np.percentile(plain, PROMISE))
-    return {"slo_attainment": [float((ours <= scale * promised_s).mean()) for scale in SCALES]}
+    slo_s = float(np.percentile(baseline_tpots_s, PROMISE))
+    return {"slo_attainment": [float((tpots_s <= scale * slo_s).mean()) for scale in SCALES]}

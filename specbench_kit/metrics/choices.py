@@ -1,4 +1,4 @@
-"""How a token follows from logits: the likeliest, or by a number of the request's own stream."""
+"""How a token follows from logits: the likeliest one, or drawn by a number of the request's own random stream."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,22 +10,22 @@ from specbench_kit.decoding.sampling import RequestRandom, Sampler
 
 
 class TokenChoice(Protocol):
-    """One request's rule. Scores are what rounding moves and what decides, [..., vocabulary]."""
+    """The rule that chooses one request's tokens. Scores [..., vocabulary] decide, and rounding moves them."""
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Of logits."""
+        """Return the scores of logits."""
 
     def token(self, scores: Tensor, position: int) -> int:
-        """What is chosen at a position of the output."""
+        """Return the token that is chosen at a position of the output."""
 
     def margin(self, scores: Tensor, token: int, other: int) -> float:
-        """How far two tokens are apart."""
+        """Return the distance between the scores of two tokens."""
 
     def are_best(self, scores: Tensor, token: int, other: int) -> bool:
-        """Whether the choice lies between these two."""
+        """Return True if no third token could be chosen before one of these two."""
 
     def shortfall(self, scores: Tensor, position: int, token: int) -> float:
-        """How far the scores would have to move for `token` to be chosen."""
+        """Return how far the scores would have to move for `token` to be chosen; 0 if it is chosen."""
 
 
 class GreedyChoice:
@@ -41,7 +41,7 @@ class GreedyChoice:
         return float((scores[token] - scores[other]).abs())
 
     def are_best(self, scores: Tensor, token: int, other: int) -> bool:
-        """Whether no third token has a higher logit than both; of equals any may be second."""
+        """Return True if at most one token has a higher logit than the lower one of the two."""
         lower = torch.minimum(scores[token], scores[other])
         return int((scores > lower).sum()) <= 1
 
@@ -51,26 +51,26 @@ class GreedyChoice:
 
 @dataclass
 class SampledChoice:
-    """Draws by inversion, as plain decoding with the same seed does: scores are cumulative probabilities."""
+    """Sampling by inversion, as plain decoding does with the same seed: scores are cumulative probabilities."""
 
     sampler: Sampler
     random: RequestRandom
     _numbers: list[float] = field(default_factory=list)
 
     def scores(self, logits: Tensor) -> Tensor:
-        ladder = self.sampler.probabilities(logits).double().cumsum(-1)
-        return ladder / ladder[..., -1:]
+        cumulative = self.sampler.probabilities(logits).double().cumsum(-1)
+        return cumulative / cumulative[..., -1:]
 
     def token(self, scores: Tensor, position: int) -> int:
         return int(torch.searchsorted(scores, self._number(position), right=True))
 
     def margin(self, scores: Tensor, token: int, other: int) -> float:
-        """The probability between the two: that of the tokens between them, which both shapes must pass over."""
+        """Return the probability of the tokens between the two, which rounding would have to pass over."""
         low, high = sorted((token, other))
         return float(scores[high - 1] - scores[low])
 
     def are_best(self, scores: Tensor, token: int, other: int) -> bool:
-        """Neighbours have no probability between them, which `margin` says already."""
+        """Return True: tokens between the two have a probability, which `margin` counts already."""
         return True
 
     def shortfall(self, scores: Tensor, position: int, token: int) -> float:
@@ -79,6 +79,7 @@ class SampledChoice:
         return max(below - number, number - float(scores[token]), 0.0)
 
     def _number(self, position: int) -> float:
+        # The stream can only be read in order, so the numbers of earlier positions are kept.
         while len(self._numbers) <= position:
             self._numbers.append(self.random.uniform("target"))
         return self._numbers[position]

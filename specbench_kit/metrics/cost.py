@@ -1,45 +1,48 @@
-"""What a run as a whole brings and costs: tokens per second of its makespan, money, idle devices, headroom."""
+"""Metrics of a run as a whole: throughput over its makespan, money, idle devices, headroom."""
 
 from collections.abc import Sequence
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
 from specbench_kit.metrics.statistics import ratio_of_sums
 
+DRAFTING_PHASES = ("prefill", "draft", "policy")
+
 
 def makespan_s(records: Sequence[RequestRecord]) -> float:
-    """When the last request of a run finished."""
+    """Return when the last request of a run finished, in seconds since the run's start."""
     return max((record.finished_s or 0.0 for record in records), default=0.0)
 
 
 def per_makespan(group: RequestGroup, makespan_s: float | None, slo_tpot_s: float | None = None) -> Metrics:
-    """Throughput in tokens per second; with an SLO, goodput: tokens of the requests whose tpot meets it."""
-    metrics: Metrics = {"makespan_s": makespan_s, "throughput": _per_second(group.rounds.sum("committed"), makespan_s)}
+    """Return throughput in tokens per second and, with an SLO, goodput: tokens of the requests whose TPOT meets it."""
+    throughput = ratio_of_sums(group.rounds.sum("committed"), makespan_s or 0.0)
+    metrics: Metrics = {"makespan_s": makespan_s, "throughput": throughput}
     if slo_tpot_s is not None:
         met = RoundColumns([r for r in group.finished if r.tpot_s is None or r.tpot_s <= slo_tpot_s])
-        metrics |= {"goodput": _per_second(met.sum("committed"), makespan_s), "slo_tpot_s": slo_tpot_s}
+        metrics |= {"goodput": ratio_of_sums(met.sum("committed"), makespan_s or 0.0), "slo_tpot_s": slo_tpot_s}
     return metrics
 
 
-def _per_second(tokens: float, seconds: float | None) -> float | None:
-    return ratio_of_sums(tokens, seconds or 0.0)
+def device_cost(deployment: JsonObject, records: Sequence[RequestRecord]) -> float | None:
+    """Return the dollars of a run by the prices per hour in its `run.json`; None if the deployment has no prices.
 
-
-def device_cost(deployment: Metrics, records: Sequence[RequestRecord]) -> float | None:
-    """What a run costs by the prices per hour in `run.json`: the verifier all along, a drafter while it works."""
+    The verifier is paid for the makespan, a drafter for the time in which it works.
+    """
     server, edge = (deployment[role]["price_per_hour"] for role in ("verifier", "drafter"))
     if not server and not edge:
         return None
     rounds = RequestGroup(records).rounds
-    busy_s = sum(rounds.sum(f"{phase}_s") for phase in ("prefill", "draft", "policy"))
+    busy_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
     return float(server * makespan_s(records) + edge * busy_s) / 3600
 
 
-def idle_shares(deployment: Metrics, records: Sequence[RequestRecord]) -> Metrics:
-    """Of the verifier over the run, and of the requests' own drafting devices, where they draft, over the requests."""
+def idle_shares(deployment: JsonObject, records: Sequence[RequestRecord]) -> Metrics:
+    """Return the idle share of the verifier over the run and, of drafting devices at the edge, over their requests."""
     rounds = RequestGroup(records).rounds
-    edge_s = sum(rounds.sum(f"{phase}_s") for phase in ("prefill", "draft", "policy"))
+    edge_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
     busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
     if deployment["placement"] == "edge" and edge_s:
         busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(records).values()))
@@ -47,7 +50,7 @@ def idle_shares(deployment: Metrics, records: Sequence[RequestRecord]) -> Metric
 
 
 def headroom(method: float | None, autoregressive: float | None, oracle: float) -> float | None:
-    """Share of the throughput gap between autoregressive and oracle that the method closes."""
+    """Return the share of the throughput gap between autoregressive and oracle that the method closes."""
     if method is None or autoregressive is None or oracle <= autoregressive:
         return None
     return (method - autoregressive) / (oracle - autoregressive)

@@ -1,12 +1,16 @@
-"""Each metric's name, the unit that it is in and what it means."""
+"""Every metric's name, unit and definition.
+
+A round is one verification by the target; it commits at least one token. Plain decoding is autoregressive decoding by
+the target alone, one token per round. A request's TTFT, TPOT and end-to-end time are measured from its arrival.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["count", "number", "share", "times", "seconds", "rate"]
-"""A rate is in tokens per second, `times` is a factor, and a number has no unit."""
+"""A `rate` is in tokens per second, `times` is a factor, a `share` lies between 0 and 1, and a `number` has no unit."""
 BASELINE = "autoregressive"
-"""The row that the baseline has in every table."""
+"""The label of the baseline in every table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,114 +23,144 @@ class Metric:
 
 
 METRICS = (
-    Metric("finished", "count", "requests that ran to their end; every metric is over these"),
-    Metric("failed", "count", "requests that ended in an error; counted here and nowhere else"),
-    Metric("rounds", "count", "target verifications; one decodes at least one token"),
+    Metric("finished", "count", "requests that finished; all other metrics are computed over these"),
+    Metric("failed", "count", "requests that ended in an error; no other metric includes them"),
+    Metric("rounds", "count", "verifications by the target; each commits at least one token"),
     Metric("tokens", "count", "committed output tokens"),
-    Metric("drafted", "count", "tokens that the draft model produced"),
-    Metric("submitted", "count", "drafted tokens that were sent for verification"),
+    Metric("drafted", "count", "tokens that the drafter produced"),
+    Metric("submitted", "count", "drafted tokens that were sent to the target for verification"),
     Metric("accepted", "count", "submitted tokens that the target accepted"),
     Metric(
         "acceptance_length",
         "number",
-        "committed tokens per verification: committed tokens / rounds, pooled over all requests",
+        "committed tokens per verification: committed tokens / rounds, over all requests together",
     ),
-    Metric("acceptance_length_sd", "number", "standard deviation of the committed tokens of single rounds"),
-    Metric("acceptance_length_request_mean", "number", "mean over requests of their own tokens per round"),
-    Metric("acceptance_rate", "share", "accepted / submitted"),
-    Metric("acceptance_rate_request_mean", "share", "mean over requests of their own accepted / submitted"),
-    Metric("draft_efficiency", "share", "accepted / drafted"),
+    Metric("acceptance_length_sd", "number", "standard deviation of the committed tokens per round, over all rounds"),
+    Metric("acceptance_length_request_mean", "number", "mean over requests of each request's acceptance length"),
+    Metric("acceptance_rate", "share", "accepted tokens / submitted tokens"),
+    Metric("acceptance_rate_request_mean", "share", "mean over requests of each request's acceptance rate"),
+    Metric("draft_efficiency", "share", "accepted tokens / drafted tokens"),
     Metric(
         "expected_accepted_length",
         "number",
-        "submitted tokens of a round that the policy reckoned with to be accepted, each by its chances of it and of "
-        "those before it; the mean over the rounds where it decides by such chances",
+        "accepted tokens per round that the policy predicted from its acceptance probabilities; mean over the rounds "
+        "for which it predicts any",
     ),
-    Metric("accepted_length", "number", "submitted tokens that were accepted, the mean over the same rounds"),
-    Metric("expectation_bias", "times", "expected_accepted_length / accepted_length: above 1 the policy is too sure"),
-    Metric("wasted_tokens", "count", "drafted - accepted, summed over rounds"),
-    Metric("wdt", "seconds", "wasted drafting time: drafting seconds spent on wasted tokens, sent or not"),
-    Metric("wdt_paper", "seconds", "WISP's own convention of wdt: counts only tokens that were sent, (K - L)+"),
-    Metric("wdt_share", "share", "wdt / all drafting seconds"),
-    Metric("makespan_s", "seconds", "time in which the run decoded all its requests"),
+    Metric("accepted_length", "number", "accepted tokens per round; mean over the same rounds"),
+    Metric(
+        "expectation_bias",
+        "times",
+        "expected_accepted_length / accepted_length: above 1 the policy is overconfident",
+    ),
+    Metric("wasted_tokens", "count", "drafted tokens that were not accepted: drafted - accepted"),
+    Metric("wdt", "seconds", "wasted drafting time: drafting seconds of all wasted tokens, submitted or not"),
+    Metric(
+        "wdt_paper",
+        "seconds",
+        "wasted drafting time as WISP defines it: drafting seconds of submitted tokens that were not accepted",
+    ),
+    Metric("wdt_share", "share", "wasted drafting time / all drafting time"),
+    Metric("makespan_s", "seconds", "time from the start of the run to the end of its last request"),
     Metric("throughput", "rate", "committed tokens / makespan"),
-    Metric("throughput_request_mean", "rate", "mean over requests of their own tokens per second"),
+    Metric("throughput_request_mean", "rate", "mean over requests of output tokens / end-to-end time"),
     Metric("goodput", "rate", "committed tokens of the requests that met the SLO / makespan"),
-    Metric("slo_tpot_s", "seconds", "the SLO of goodput: the highest tpot that meets it"),
-    Metric("server_tokens_per_busy_second", "rate", "committed tokens / seconds that the verifier was busy"),
+    Metric("slo_tpot_s", "seconds", "the SLO of goodput: the longest time per output token that meets it"),
+    Metric("server_tokens_per_busy_second", "rate", "committed tokens / seconds in which the target verified"),
     Metric(
         "cost_efficiency",
         "number",
-        "committed tokens / (dollars per hour x time, summed over the devices): the verifier's is paid for the "
-        "makespan, a drafter's while it works",
+        "committed tokens per dollar; the server is paid for the whole makespan, a drafting device for the time in "
+        "which it works",
     ),
-    Metric("alignment_rate", "share", "rounds whose answer was the one drafted ahead for / rounds that drafted ahead"),
-    Metric("proactive_hit_depth", "number", "accepted tokens that were drafted ahead / rounds that were aligned"),
-    Metric("edge_idle_share", "share", "1 - seconds that drafting devices worked / seconds that their requests took"),
-    Metric("server_idle_share", "share", "1 - seconds that the verifier was busy / makespan"),
+    Metric(
+        "alignment_rate",
+        "share",
+        "of the rounds that drafted ahead while the target verified, the share whose guess of the outcome was right",
+    ),
+    Metric("proactive_hit_depth", "number", "accepted tokens that were drafted ahead, per round whose guess was right"),
+    Metric(
+        "edge_idle_share",
+        "share",
+        "share of the requests' end-to-end time in which their drafting devices did not work",
+    ),
+    Metric("server_idle_share", "share", "share of the makespan in which the target did not verify"),
     Metric(
         "colocated_speedup",
         "times",
-        "autoregressive time / the time of the same rounds with the draft model beside the target, where a request "
-        "crosses the link once, and what was drafted while the target verified is drafted after it",
+        "time of autoregressive decoding / time of the same rounds with draft and target model on one server, where a "
+        "request crosses the link once and drafting and verifying do not overlap",
     ),
     Metric(
         "colocated_ratio",
         "times",
-        "time of the same rounds with the draft model beside the target / their time from beyond the link: above 1 the "
-        "edge is faster",
+        "time of the same rounds with both models on one server / their time with the draft model beyond the link: "
+        "above 1, drafting beyond the link is faster",
     ),
     Metric(
         "rtt_window_s",
         "seconds",
-        "round trip below which the edge beats the same rounds beside the target, in closed form; 0 is nowhere",
+        "round-trip time below which drafting beyond the link is faster than both models on one server, in closed "
+        "form; 0 means at no round-trip time",
     ),
     Metric(
         "rtt_window_overlapped_s",
         "seconds",
-        "drafting of a round beside the target: beyond such a round trip no drafting ahead can make up for the link",
+        "drafting time per round on the server: at a longer round-trip time, drafting beyond the link cannot be faster "
+        "even if it overlaps fully with verifying",
     ),
     Metric(
         "rtt_window_autoregressive_s",
         "seconds",
-        "round trip below which the edge beats autoregressive decoding on the server, in closed form; 0 is nowhere",
+        "round-trip time below which drafting beyond the link is faster than autoregressive decoding on the server, in "
+        "closed form; 0 means at no round-trip time",
     ),
     Metric(
         "capacity_factor",
         "number",
-        "1 + drafting / verifying seconds of a server that does both: how many times as many clients it could keep up "
-        "with if they drafted themselves",
+        "1 + drafting time / verifying time of a server that does both: how many times as many clients it could serve "
+        "if they drafted themselves",
     ),
     Metric(
         "headroom",
         "share",
-        "share of the throughput gap between autoregressive and oracle that the method closes, where the oracle is "
-        "shown to be faster; it bounds chains, so that trees and overlap can close more than all",
+        "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given only "
+        "if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
     ),
     Metric(
-        "speedup", "times", "autoregressive time / method time, end to end, as a ratio of sums over paired requests"
+        "speedup",
+        "times",
+        "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
     ),
-    Metric("speedup_request_mean", "times", "mean over requests of their own speedups"),
-    Metric("win_share", "share", "prompts that were decoded faster than autoregressively / prompts in both runs"),
+    Metric("speedup_request_mean", "times", "mean over requests of each request's speedup"),
+    Metric("win_share", "share", "share of the prompts in both runs that were decoded faster than autoregressively"),
     Metric(
-        "speedup_of_mean_rates", "times", "mean of the requests' own tokens per second / the same of autoregressive"
+        "speedup_of_mean_rates",
+        "times",
+        "mean over requests of tokens per second / the same mean of autoregressive decoding",
     ),
     Metric(
         "relative_speed",
         "times",
-        "this method's speedup / the reference method's, over the same prompts, each over its own run's baseline; "
-        "without a baseline in both runs, the reference's raw time / this method's",
+        "speedup of this method / speedup of the reference, over the same prompts, each with its own run's baseline; "
+        "if a run has no baseline, time of the reference / time of this method",
     ),
     Metric(
         "baseline_ratio",
         "times",
-        "the time of the reference's baseline / that of this run's: not 1 where machine or engine changed between them",
+        "time of the reference's baseline / time of this run's baseline: differs from 1 if machine or software changed "
+        "between the runs",
     ),
-    Metric("win_share_against", "share", "prompts that were decoded faster than by the reference / prompts in both"),
-    Metric("fastest_share", "share", "prompts on which no other method that can be deployed was faster"),
-    Metric("repeat_spread", "share", "(slowest - fastest repeat) / their mean, over the same requests"),
-    Metric("speedup_pairs", "count", "requests that finished in both runs, which the speedup is over"),
-    Metric("speedup_units", "count", "prompts, or batches that shared their time, which the speedup is over"),
+    Metric(
+        "win_share_against", "share", "share of the prompts in both runs that were decoded faster than the reference"
+    ),
+    Metric("fastest_share", "share", "share of the prompts on which no other deployable method was faster"),
+    Metric("repeat_spread", "share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests"),
+    Metric("speedup_pairs", "count", "requests that finished in both runs, over which the speedup is computed"),
+    Metric(
+        "speedup_units",
+        "count",
+        "independent units over which the speedup is computed: prompts, or batches of prompts that shared their time",
+    ),
 )
 
 COLOCATED = (
@@ -137,24 +171,27 @@ COLOCATED = (
     "rtt_window_autoregressive_s",
     "capacity_factor",
 )
-"""The metrics that hold drafting beyond a link against the same beside the target."""
+"""The metrics that compare drafting beyond a link with drafting beside the target."""
 OVERLAP = ("alignment_rate", "proactive_hit_depth", "edge_idle_share", "server_idle_share")
-"""The metrics that say what drafting while the target verifies brings."""
+"""The metrics that show the effect of drafting while the target verifies."""
 
 DISTRIBUTIONS = {
-    "ttft": "arrival to first committed token",
-    "tpot": "(last commit - first commit) / (output tokens - 1), per request",
-    "itl": "gap between committed tokens; a burst of n tokens is n gaps of gap / n, a request's first burst gives none",
+    "ttft": "time to first token: from a request's arrival to its first committed token",
+    "tpot": "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
+    "itl": "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap before "
+    "them equally; the first tokens of a request have none",
 }
-"""Metrics with a mean and percentiles."""
+"""Metrics in seconds with a mean and percentiles."""
 
 LISTS = {
-    "acceptance_at": "rounds that accepted position i / all rounds (in a tree, position is depth)",
-    "acceptance_at_conditional": "the same, over the rounds that submitted a token at i and accepted all before i",
-    "slo_attainment": "requests whose tpot is at most 0.8, 0.9, 1, 1.1 and 1.2 x the 90th percentile of plain "
-    "decoding's / finished requests",
-    "phase_seconds": "busy seconds per phase; prefill is the draft model's, the target's is in verify",
+    "acceptance_at": "share of all rounds that accepted draft position i; in a tree, position is depth",
+    "acceptance_at_conditional": "of the rounds that submitted a token at position i and accepted all before it, the "
+    "share that accepted position i",
+    "slo_attainment": "share of the finished requests whose TPOT is at most 0.8, 0.9, 1, 1.1 and 1.2 times the 90th "
+    "percentile of autoregressive decoding's TPOT",
+    "phase_seconds": "busy seconds of each phase; prefill is the draft model's, the target's is part of verify",
     "phase_share": "phase_seconds / their sum",
-    "intervals": "95% intervals of ratios of sums (Student's t on linearised residuals) over prompts, or over batches "
-    "that shared their time; the speeds of one table hold together",
+    "intervals": "95% confidence intervals of ratios of sums over prompts, or over batches that shared their time "
+    "(Student's t on linearised residuals); the speeds of one table hold jointly",
 }
+"""Metrics that are several numbers."""

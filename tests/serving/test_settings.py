@@ -72,10 +72,10 @@ def test_bad_settings_are_refused(changes: dict[str, Any], line: str) -> None:
 
 
 def test_estimates_over_seeds() -> None:
-    """Student's t: 12.706 for two seeds, 4.303 for three."""
+    """Student's t: 12.706205 for two seeds, 4.302653 for three."""
     assert estimate([3.0]) == (3.0, None, None)
-    assert estimate([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.706, 2 + 12.706))
-    assert estimate([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    assert estimate([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.706205, 2 + 12.706205))
+    assert estimate([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5))
     assert estimate([0.0, 0.1], 0.0, 1.0).low == 0.0
 
 
