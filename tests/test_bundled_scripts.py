@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.models.executors.base import make_executor
-from specbench_kit.models.head_library import learned_from
+from specbench_kit.models.head_library import training_prompts
 from tests.tiny_models import plain_greedy, random_prompts, tiny_llama
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
@@ -92,7 +92,7 @@ def test_a_head_learns_from_shards_and_remembers_the_problems(tmp_path: Path) ->
         assert [*text.prompt, *text.answer] == one.tokens.tolist()
         assert len(text.prompt) == one.start
     head_training.remember(tmp_path, ["<s>Question: How many?\nAnswer: 3</s>", "<s>Question: Why?\nAnswer: So.</s>"])
-    found = learned_from(tmp_path)
+    found = training_prompts(tmp_path)
     assert found.prompts == {Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")}
     assert found.part == "train"
 

@@ -130,7 +130,7 @@ class RecomputedLogits:
 
     def _runner(self, rows: int) -> Runner:
         if rows not in self._runners:
-            self._runners[rows] = Runner(self._target.executor.beside(rows, self._target.capacity))
+            self._runners[rows] = Runner(self._target.executor.with_slots(rows, self._target.capacity))
         return self._runners[rows]
 
     @torch.inference_mode()
@@ -152,7 +152,7 @@ def _among_equals(step: Step, length: int) -> Step:
 def _forward(runner: Runner, slot: int, step: Step) -> Tensor:
     keep = len(step.tokens) - step.columns[0]
     beside = _neighbours(step.padded, slot) if step.padded else ()
-    logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], beside=beside)[0]
+    logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=beside)[0]
     runner.commit(slot, step.commit)
     return logits[[column - step.columns[0] for column in step.columns]]
 
@@ -160,7 +160,7 @@ def _forward(runner: Runner, slot: int, step: Step) -> Tensor:
 def _neighbours(padded: Padding, slot: int) -> list[Row]:
     """Rows of any tokens, in adjacent slots, that give a batch its shape and the slot's row its place in it."""
     start, width = padded.length - padded.width, padded.width
-    first = slot - padded.place
+    first = slot - padded.row
     others = (one for one in range(first, first + padded.rows) if one != slot)
     return [Row(one, [0] * width, start, start, keep=width - padded.first) for one in others]
 

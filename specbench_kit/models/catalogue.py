@@ -27,14 +27,14 @@ class BundledPair:
 
 
 def bundled_pairs() -> list[BundledPair]:
-    """The pairs that need no download."""
+    """Return the pairs that need no download."""
     summary = "Llama-architecture, 12-layer target and 1-layer draft, trained from scratch on GSM8K and general text"
     return [BundledPair(BUNDLED, _FOLDER / "target", _FOLDER / "draft", summary)]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model is loaded from: `location` is a folder or a hub id, `label` what a run may say of it."""
+    """The origin of a model: `location` is a folder or a hub id, `label` the name that runs and reports show."""
 
     location: str
     label: str
@@ -42,7 +42,7 @@ class ModelSource:
 
     @property
     def synthetic(self) -> bool:
-        """Whether it is made of nothing but options."""
+        """Return whether the model is synthetic: made from options, without weights."""
         return self.location.partition(":")[0] == SYNTHETIC
 
 
@@ -65,14 +65,14 @@ def locate(name: str, role: Role) -> ModelSource:
 
 
 def read_config(source: ModelSource) -> Any:
-    """The transformers configuration of a model, without its weights."""
+    """Return the transformers configuration of a model without loading its weights."""
     from transformers import AutoConfig
 
     return from_pretrained(AutoConfig, source)
 
 
 def from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
-    """What a transformers factory makes of a model's files, without running, or asking to run, code among them."""
+    """Load with a transformers factory, without ever running code that lies among the model's files."""
     try:
         return factory.from_pretrained(
             source.location, local_files_only=source.local_only, trust_remote_code=False, **options

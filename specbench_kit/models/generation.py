@@ -1,4 +1,4 @@
-"""What a model's generation config asks for that this kit does not do."""
+"""Settings of a model's generation config that this kit does not apply."""
 
 import json
 from typing import Any
@@ -23,13 +23,13 @@ NEUTRAL = {
     "penalty_alpha": None,
     "dola_layers": None,
 }
-"""Fields that change which tokens greedy `generate` gives, and the values that change nothing."""
+"""Fields that change the tokens of greedy `generate`, and the values at which they change nothing."""
 
 
 def ignored_settings(config: Any) -> dict[str, str]:
-    """Those that a generation config sets, with their values, of which long ones are cut."""
-    found = {name: getattr(config, name, None) for name in NEUTRAL}
-    return {name: _shown(value) for name, value in found.items() if value not in (None, [], NEUTRAL[name])}
+    """Return the fields that a generation config sets and the kit ignores, with their values, long ones cut."""
+    values = {name: getattr(config, name, None) for name in NEUTRAL}
+    return {name: _shown(value) for name, value in values.items() if value not in (None, [], NEUTRAL[name])}
 
 
 def _shown(value: Any, most: int = 40) -> str:

@@ -1,4 +1,4 @@
-"""Which feature heads there are: bundled with the kit, and those that the user trained. Imports nothing heavy."""
+"""Finds feature heads: the bundled one and those that the user trained. Imports nothing heavy."""
 
 import json
 from pathlib import Path
@@ -10,24 +10,24 @@ from specbench_kit.models.catalogue import BUNDLED, ModelSource
 
 AUTO = "auto"
 HEAD = "head:"
-"""What tells heads from models among the names of what drafts."""
+"""The prefix that distinguishes heads from models among the names of draft models."""
 BUNDLED_HEAD = Path(__file__).parent / "bundled" / "head"
 RECORD = "training.json"
-"""What a head was trained on, beside it; heads of other origin have none."""
+"""The file that records what a head was trained on; heads of other origin have none."""
 
 
 def named(path: str) -> str:
-    """What the head in a folder, or the target's own, is called among models."""
+    """Return the name, among draft models, of the head in a folder or of the target's own (`auto`)."""
     return HEAD + path
 
 
 def folder_for(target: ModelSource) -> Path:
-    """Where the head that was trained for a target goes unless told otherwise."""
+    """Return the default folder of the head that is trained for a target."""
     return user_folder("heads") / target.label.replace("/", "--")
 
 
 def find(name: str, target: ModelSource) -> ModelSource:
-    """Where a head lies; one that is not there is an error that says how to get it."""
+    """Return the source of a head; one that does not exist is an error that says how to get it."""
     path = name.removeprefix(HEAD)
     if path != AUTO:
         return _checked(Path(path).expanduser(), f"there is no head in '{path}': give a folder with config.json")
@@ -42,8 +42,8 @@ def find(name: str, target: ModelSource) -> ModelSource:
     )
 
 
-def lacks(name: str, target: ModelSource) -> bool:
-    """Whether what is called so is a head that is not there."""
+def is_missing_head(name: str, target: ModelSource) -> bool:
+    """Return whether the name is that of a head that does not exist."""
     try:
         if name.startswith(HEAD):
             find(name, target)
@@ -52,22 +52,22 @@ def lacks(name: str, target: ModelSource) -> bool:
     return False
 
 
-class Learned(NamedTuple):
-    """Fingerprints of the prompts that a head learned from, and which part of their dataset they are."""
+class TrainingPrompts(NamedTuple):
+    """Fingerprints of the prompts that a head was trained on, and the part of their dataset that they are."""
 
     prompts: frozenset[str] = frozenset()
     part: str | None = None
 
 
-def learned_from(folder: Path) -> Learned:
-    """What the record of a head's training says; nothing where there is none."""
+def training_prompts(folder: Path) -> TrainingPrompts:
+    """Read the prompts that a head was trained on; empty for a head without a record."""
     file = folder / RECORD
     if not file.is_file():
-        return Learned()
+        return TrainingPrompts()
     try:
-        found = json.loads(file.read_text())
-        prompts, dataset = found.get("prompts") or [], found.get("dataset") or {}
-        return Learned(frozenset(prompts), dataset.get("part"))
+        record = json.loads(file.read_text())
+        prompts, dataset = record.get("prompts") or [], record.get("dataset") or {}
+        return TrainingPrompts(frozenset(prompts), dataset.get("part"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise SkitError(f"cannot read what the head was trained on in '{file}' ({error}): train it again") from error
 

@@ -24,12 +24,12 @@ from specbench_kit.models.tokenizers import require_room, unshared
 
 ONE_DEVICE = Placement()
 SLACK = 64
-"""Tokens of a slot beyond prompt and output, for drafts that run over the end."""
+"""Tokens of a slot beyond prompt and output, for drafts that reach past the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A transformers causal LM and where it came from."""
+    """A transformers causal LM and its origin."""
 
     model: Any
     source: ModelSource
@@ -40,12 +40,12 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Positions that the model has, up to where it would rescale them; one that names no limit gets a million."""
+        """Return the context length, up to where the model would rescale positions; a million without a limit."""
         named = getattr(self.text_config, "max_position_embeddings", None) or 1 << 20
         return min([int(named), *scaled_from(self.text_config)])
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """Name, content hash (hub models: their commit) and size, as a run records them."""
+        """Return name, content hash (for hub models the commit) and size, as a run records them."""
         folder = Path(self.source.location)
         return {
             "name": self.source.label,
@@ -56,59 +56,59 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and the models that draft for it, all with one vocabulary; none where nothing is drafted by a model."""
+    """A target and its draft models, all with one vocabulary; `draft` is None if no method drafts with a model."""
 
     target: LoadedModel
     draft: LoadedModel | None
     tokenizer: Any
     masked: tuple[int, ...] = ()
-    """Added tokens that only one of their tokenizers has: the target may say them, no draft ever does."""
+    """Added tokens that only some of the tokenizers have: the target may produce them, a draft never does."""
     others: Mapping[str, LoadedModel] = field(default_factory=dict)
-    """Further draft models, by the name that they were asked for by."""
+    """Further draft models, by the name under which they were requested."""
 
     @property
     def needed_draft(self) -> LoadedModel:
-        """The draft model, which not every method needs."""
+        """Return the draft model; its absence is an error of one line."""
         if self.draft is None:
             raise SkitError("no draft model was loaded, since no method here drafts with one: name a method that does")
         return self.draft
 
     @property
     def loaded(self) -> dict[str, LoadedModel]:
-        """All models, by role or name."""
+        """Return all models by role or name."""
         return {"target": self.target, **({"draft": self.draft} if self.draft else {}), **self.others}
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """Tokens that end an answer: the target's generation settings, else the tokenizer's."""
-        wanted = self.target.model.generation_config.eos_token_id
-        wanted = self.tokenizer.eos_token_id if wanted is None else wanted
-        return frozenset(wanted if isinstance(wanted, list) else [] if wanted is None else [wanted])
+        """Return the tokens that end an answer: those of the target's generation config, else of the tokenizer."""
+        ids = self.target.model.generation_config.eos_token_id
+        ids = self.tokenizer.eos_token_id if ids is None else ids
+        return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that both models know; what one pads its output with does not count."""
+        """Return the number of tokens that all models know, without the padding of their output layers."""
         return min(int(loaded.text_config.vocab_size) for loaded in self.loaded.values())
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """All models, as a run records them."""
+        """Describe all models, as a run records them."""
         ignored = ignored_settings(self.target.model.generation_config)
         target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
-        others = {name: other.describe(hash_folder) for name, other in self.others.items()}
+        extra_drafts = {name: model.describe(hash_folder) for name, model in self.others.items()}
         if self.draft is None:
-            return {"target": target} | others
+            return {"target": target} | extra_drafts
         masked = {"masked_tokens": len(self.masked)} if self.masked else {}
-        return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | others
+        return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | extra_drafts
 
     def runners(self, slots: int, length: int, executor: str | None = None) -> tuple[Runner, Runner]:
-        """Target and draft runners of `all_runners`."""
+        """Return the runners of target and draft of `all_runners`."""
         runners = self.all_runners(slots, length, executor)
         return runners["target"], runners["draft"]
 
     def all_runners(self, slots: int, length: int, executor: str | None = None) -> dict[str, Runner]:
-        """Runners whose slots hold `length` tokens and a draft, or the context where that is less.
+        """Return a runner per model whose slots hold `length` tokens and a draft, at most the context.
 
-        Each over the fastest executor that supports its model, or the named one.
+        Each uses the fastest executor that supports its model, or the named one.
         """
         size = min(length + SLACK, *(loaded.context for loaded in self.loaded.values()))
         runners = {
@@ -131,9 +131,9 @@ def load_pair(
     dtype: str = "auto",
     placement: Placement = ONE_DEVICE,
 ) -> Pair:
-    """Load all models; a missing model or two tokenizers that differ are errors of one line."""
-    place = resolve_device(device)
-    kind = resolve_dtype(dtype, place)
+    """Load all models; a missing model, or tokenizers that differ, is an error of one line."""
+    torch_device = resolve_device(device)
+    torch_dtype = resolve_dtype(dtype, torch_device)
     heads = [name for name in others if name.startswith(HEAD)]
     drafts = [name for name in (draft, *others) if name is not None and name not in heads]
     sources = [locate(target, "target"), *(locate(name, "draft") for name in drafts)]
@@ -143,10 +143,13 @@ def load_pair(
             "or neither"
         )
     tokenizer, *tokenizers = map(_load_tokenizer, sources)
-    differing = [unshared(tokenizer, one, (target, name)) for one, name in zip(tokenizers, drafts, strict=True)]
-    loaded = [LoadedModel(_load_model(source, place, kind, placement), source) for source in sources]
-    for one in loaded:
-        require_room(tokenizer, one.source.label, int(one.text_config.vocab_size))
+    differing = [
+        unshared(tokenizer, draft_tokenizer, (target, name))
+        for draft_tokenizer, name in zip(tokenizers, drafts, strict=True)
+    ]
+    loaded = [LoadedModel(_load_model(source, torch_device, torch_dtype, placement), source) for source in sources]
+    for model in loaded:
+        require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
     return Pair(
         target=loaded[0],
@@ -159,12 +162,12 @@ def load_pair(
 
 def load_model(source: ModelSource, *, device: str = "auto", dtype: str = "auto") -> LoadedModel:
     """Load one model without its tokenizer; a missing one is an error of one line."""
-    place = resolve_device(device)
-    return LoadedModel(_load_model(source, place, resolve_dtype(dtype, place)), source)
+    torch_device = resolve_device(device)
+    return LoadedModel(_load_model(source, torch_device, resolve_dtype(dtype, torch_device)), source)
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is the first CUDA device, or the CPU where there is none."""
+    """Return a torch device; `auto` is the first CUDA device, or the CPU without one."""
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -176,16 +179,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on CPU, where output is compared token for token, and bfloat16 on CUDA."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    known["auto"] = torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in known:
-        raise SkitError(f"unknown dtype '{name}': use {', '.join(sorted(known))}")
-    return known[name]
+    """Return a torch data type; `auto` is float32 on a CPU, for exact comparison, and bfloat16 on CUDA."""
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    dtypes["auto"] = torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in dtypes:
+        raise SkitError(f"unknown dtype '{name}': use {', '.join(sorted(dtypes))}")
+    return dtypes[name]
 
 
 def _load_tokenizer(source: ModelSource) -> Any:
-    """A synthetic model reads and says what the bundled one does."""
+    """Load a tokenizer; synthetic models use the bundled target's."""
     return from_pretrained(AutoTokenizer, locate(BUNDLED, "target") if source.synthetic else source)
 
 
@@ -202,7 +205,7 @@ def _load_model(
     logging.disable_progress_bar()
     config = read_config(source)
     placed = placement.options(config, source.label, device)
-    # None is transformers' own choice, in place of kernels from the hub that the configuration may name
+    # None is transformers' own choice: a configuration may otherwise name kernels of the hub, which are foreign code.
     chosen = dict.fromkeys(("attn_implementation", "experts_implementation"))
     options = {"config": config, "dtype": dtype, "output_loading_info": True, **chosen, **placed}
     model, report = from_pretrained(AutoModelForCausalLM, source, **options)

@@ -19,14 +19,14 @@ PACKAGES = {
     "hqq": "hqq",
     "eetq": "eetq",
 }
-"""By the method that a checkpoint was quantised with, the module that transformers loads it by."""
+"""The Python module with which transformers loads a checkpoint, by its quantisation method."""
 MEMORY = re.compile(r"(cpu|\d+)=(\d+(?:\.\d+)?[KMGT]i?B)")
 ELSEWHERE = "name a smaller or unquantised one, or let an engine serve it and compare there"
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where weights go: on one device, or by `spread` over all that there are, within `memory` of each."""
+    """The devices for the weights: one, or all of them by `spread`, within the `memory` allowed on each."""
 
     spread: str = ""
     memory: str = ""
@@ -39,28 +39,29 @@ class Placement:
         limits(self.memory)
 
     def options(self, config: Any, label: str, device: torch.device) -> dict[str, Any]:
-        """What transformers is told; empty where the whole model is moved to `device` afterwards."""
+        """Return loading options for transformers; empty if the whole model moves to `device` afterwards."""
         quantised = _method(config)
         if quantised:
             require_package(quantised, label)
         if self.spread:
-            return {"device_map": self.spread, **({"max_memory": found} if (found := limits(self.memory)) else {})}
+            memory = limits(self.memory)
+            return {"device_map": self.spread, **({"max_memory": memory} if memory else {})}
         return {"device_map": {"": device}} if quantised else {}
 
 
 def limits(text: str) -> dict[int | str, str]:
-    """`0=20GiB,cpu=60GiB` by device."""
-    found: dict[int | str, str] = {}
+    """Parse a text like `0=20GiB,cpu=60GiB` into memory limits by device."""
+    memory: dict[int | str, str] = {}
     for part in filter(None, text.split(",")):
         match = MEMORY.fullmatch(part.strip())
         if match is None:
             raise SkitError(f"--max-memory takes DEVICE=SIZE with commas, as in 0=20GiB,cpu=60GiB, not '{part}'")
-        found[match[1] if match[1] == "cpu" else int(match[1])] = match[2]
-    return found
+        memory[match[1] if match[1] == "cpu" else int(match[1])] = match[2]
+    return memory
 
 
 def require_package(method: str, label: str) -> None:
-    """A quantised checkpoint whose package is missing is an error that names it."""
+    """Raise SkitError, naming the package, if the one that loads a quantised checkpoint is missing."""
     package = PACKAGES.get(method)
     if package is not None and find_spec(package.partition(".")[0]) is None:
         name = package.replace("_", "-").replace(".", "-")
@@ -68,15 +69,16 @@ def require_package(method: str, label: str) -> None:
 
 
 def require_memory(model: Any, label: str) -> None:
-    """Weights that are nowhere, since no device had room for them, are an error."""
+    """Raise SkitError if transformers has left weights on disk because no device had room for them."""
     if "disk" in set(map(str, getattr(model, "hf_device_map", {}).values())):
         raise SkitError(f"model '{label}' does not fit the memory it is given: raise --max-memory, or {ELSEWHERE}")
 
 
 def _method(config: Any) -> str:
-    """How a checkpoint was quantised; empty where it was not."""
-    found = getattr(config, "quantization_config", None)
-    if not found:
+    """Return the quantisation method of a checkpoint; empty if it is not quantised."""
+    quantisation = getattr(config, "quantization_config", None)
+    if not quantisation:
         return ""
-    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    is_dict = isinstance(quantisation, dict)
+    method = quantisation.get("quant_method") if is_dict else getattr(quantisation, "quant_method", None)
     return str(getattr(method, "value", method) or "bitsandbytes")

@@ -44,14 +44,14 @@ class _Slot:
         self.is_chain = True
 
 
-def refuse_nan(found: Forward) -> None:
-    """End the run with one clear line where a model's output is not a number (or infinite of either sign)."""
-    if found.is_nan():
+def refuse_nan(result: Forward) -> None:
+    """Raise SkitError if a model's logits hold NaN, or infinities of both signs."""
+    if result.is_nan():
         raise _nan()
 
 
 def refuse_nan_in(values: Tensor) -> None:
-    """The same of what was made of it."""
+    """Raise SkitError if a tensor computed from the logits holds NaN."""
     if isnan(values.sum().item()):
         raise _nan()
 
@@ -72,12 +72,12 @@ class Runner:
         self.executor = executor
         self.capacity, self.device, self.vocabulary = executor.capacity, executor.device, executor.vocabulary
         self.masked: Sequence[int] = ()
-        """Tokens that the model may read but not say."""
+        """Tokens that the model may read but never produces."""
         self._slots = [_Slot() for _ in range(executor.slots)]
         self._free = list(range(executor.slots))[::-1]
 
     def acquire(self) -> int:
-        """An empty slot."""
+        """Return an empty slot."""
         slot = self._free.pop()
         self._slots[slot] = _Slot()
         return slot
@@ -88,47 +88,47 @@ class Runner:
         self._free.sort(reverse=True)
 
     def length(self, slot: int) -> int:
-        """Committed tokens whose KV the slot holds."""
+        """Return the number of committed tokens in a slot."""
         return self._slots[slot].length
 
     def provisional(self, slot: int) -> int:
-        """Appended tokens that are not yet committed."""
+        """Return the number of appended tokens that are not yet committed."""
         return len(self._slots[slot].parents)
 
     def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
-        """As `forward`, for whoever might have to wait for another process."""
-        found = self.forward(rows, layers)
-        return lambda: found
+        """Start a forward and return a function that waits for it; other runners compute it in another process."""
+        result = self.forward(rows, layers)
+        return lambda: result
 
-    def forward(self, rows: Sequence[Append], layers: Sequence[int] = (), beside: Sequence[Row] = ()) -> Forward:
-        """Append every row's tokens as provisional; returns logits of those it keeps, and hidden states of `layers`.
+    def forward(self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()) -> Forward:
+        """Append every row's tokens as provisional; return logits of the kept ones and hidden states of `layers`.
 
-        Rows `beside` them are computed in the same batch and leave nothing in their slots.
+        `extra_rows` are computed in the same batch without being appended to their slots.
         """
-        found = self.executor.forward([*map(self._row, rows), *beside], layers)
+        result = self.executor.forward([*map(self._row, rows), *extra_rows], layers)
         if self.masked:
             with torch.inference_mode():
-                found.mask(self.masked)
-        return found
+                result.mask(self.masked)
+        return result
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the others.
 
-        The nodes `keep`, which hang together below the path's end, stay provisional and are numbered from 0 on.
+        The nodes `keep`, a connected tree below the end of the path, stay provisional and are numbered from 0 on.
         """
         state, nodes = self._slots[slot], [*path, *keep]
         moved = next((i for i, node in enumerate(nodes) if i != node), len(nodes))
         if moved < len(nodes):
             self.executor.move(slot, [state.length + node for node in nodes[moved:]], state.length + moved)
         state.length += len(path)
-        place = {node: i for i, node in enumerate(keep)}
-        parents = [place.get(state.parents[node], -1) for node in keep]
+        new_index = {node: i for i, node in enumerate(keep)}
+        parents = [new_index.get(state.parents[node], -1) for node in keep]
         state.clear()
         if parents:
             state.append(Append(slot, [0] * len(parents), parents))
 
     def _row(self, new: Append) -> Row:
-        """Append to a slot; returns what its executor is to compute."""
+        """Append to a slot and return the row that its executor computes."""
         state, count = self._slots[new.slot], len(new.tokens)
         start = state.length + len(state.parents)
         if start + count > self.capacity:

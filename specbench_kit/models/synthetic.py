@@ -1,4 +1,4 @@
-"""A pair whose models agree as often as is asked for, to be loaded like any other."""
+"""Synthetic pairs, whose models agree as often as their options say; they are loaded like any other pair."""
 
 import torch
 from transformers import GenerationConfig, PretrainedConfig
@@ -12,13 +12,13 @@ CONTEXT = 1 << 20
 
 
 class SyntheticConfig(PretrainedConfig):
-    """Of a model without weights."""
+    """The configuration of a model without weights."""
 
     model_type = SYNTHETIC
 
 
 class SyntheticModel:
-    """What is loaded in place of a transformers model; it never ends an answer by itself.
+    """Stands in for a transformers model; it never produces an end token.
 
     Without an `agreement` it is the target, whose tokens follow from the context alone.
     """
@@ -32,15 +32,15 @@ class SyntheticModel:
         self.generation_config = GenerationConfig(eos_token_id=[])
 
     def num_parameters(self) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     def forward(self) -> None:
-        """Nothing to other executors than its own."""
+        """Exist only so that executors can look at its signature; the synthetic executor never calls it."""
 
 
 def load_synthetic(source: ModelSource, vocabulary: int) -> SyntheticModel:
-    """The target `synthetic`, or the draft `synthetic:ranks=0.8+0.1,...`."""
+    """Return the target `synthetic`, or the draft `synthetic:ranks=0.8+0.1,...`."""
     name, _, tail = source.location.partition(":")
     is_target = source.label == f"{SYNTHETIC}/target"
     if is_target and tail:

@@ -1,4 +1,4 @@
-"""What the tokenizers of a target and a draft must have in common."""
+"""Checks that the tokenizers of a target and a draft agree."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,14 @@ from specbench_kit.core.errors import SkitError
 
 
 def unshared(target: Any, draft: Any, names: tuple[str, str]) -> list[int]:
-    """Ids of added tokens that only one of two tokenizers has; any other difference is an error of one line."""
+    """Return the added tokens that only one of two tokenizers has; any other difference is an error of one line."""
     tokens = [_by_id(tokenizer.get_vocab()) for tokenizer in (target, draft)]
     added = [set(tokenizer.get_added_vocab().values()) for tokenizer in (target, draft)]
     shared = tokens[0].keys() & tokens[1].keys()
     alone = [own.keys() - shared for own in tokens]
-    if any(tokens[0][one] != tokens[1][one] for one in shared) or not (alone[0] <= added[0] and alone[1] <= added[1]):
+    if any(tokens[0][token] != tokens[1][token] for token in shared) or not (
+        alone[0] <= added[0] and alone[1] <= added[1]
+    ):
         raise SkitError(
             f"the tokenizers of target '{names[0]}' and draft '{names[1]}' differ in more than added tokens: "
             "speculative decoding needs two models with one vocabulary"

@@ -193,7 +193,7 @@ def test_another_one_over_the_same_weights_has_kv_of_its_own() -> None:
     model = llama()
     first = make_executor(model, 1, 40, None, "native")
     alone = first.forward([Row(0, [5, 6, 7], 0, 0)]).logits.clone()
-    second = first.beside(2, 60)
+    second = first.with_slots(2, 60)
     assert (second.slots, second.capacity) == (2, 60)
     second.forward([Row(0, [8, 9, 10], 0, 0), Row(1, [11], 0, 0)])
     assert torch.equal(first.forward([Row(0, [7], 2, 2)]).logits, alone)

@@ -72,7 +72,7 @@ class HeadDrafter(ModelDrafter):
         super().commit(draft, () if kept is None else path, kept)
         assert states is not None
         if draft.request_id in self._slots:
-            self._executor.tell(self._slots[draft.request_id], states)
+            self._executor.add_states(self._slots[draft.request_id], states)
         else:
             self._first[draft.request_id] = states
 
@@ -84,5 +84,5 @@ class HeadDrafter(ModelDrafter):
     def _take_slot(self, draft: Draft) -> int:
         slot = super()._take_slot(draft)
         self._executor.forget(slot)
-        self._executor.tell(slot, self._first.pop(draft.request_id))
+        self._executor.add_states(slot, self._first.pop(draft.request_id))
         return slot

@@ -56,7 +56,7 @@ class HeadLevels:
             self._branches[name] = _Branch(self._runner)
             self._executor.forget(self._branches[name].slot)
         branch = self._branches[name]
-        self._executor.tell(branch.slot, states)
+        self._executor.add_states(branch.slot, states)
         branch.told += len(states)
 
     def release(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""How often, and how surely, a synthetic draft model is right. Imports nothing heavy."""
+"""How often a synthetic draft model is right, and how well its probabilities tell. Imports nothing heavy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ LEAST = 1e-12
 
 @dataclass(frozen=True)
 class Agreement:
-    """`ranks[i]` is the chance that the target's token is the draft's likeliest but `i`.
+    """The agreement of a synthetic draft model with its target.
 
-    The chance of the likeliest varies from place to place, not at all with a `spread` of 0, over all that the others
-    leave room for with 1, and the draft's probabilities tell it: as it is (`calibration` 1), with log-odds that are
-    exaggerated (above 1) or played down. `correlation` is that of the chances at two places of one block of `block`
-    tokens.
+    `ranks[i]` is the chance that the target's token is the draft's token of rank i, counted from the likeliest. The
+    chance of the likeliest token varies between positions: not at all with `spread` 0, over the whole possible range
+    with 1. The draft's probabilities report that chance: exactly with `calibration` 1, with exaggerated log-odds above
+    1, with understated ones below. `correlation` is the correlation of the chances at two positions of one block of
+    `block` tokens.
     """
 
     ranks: tuple[float, ...] = (0.7, 0.1, 0.05)
@@ -40,18 +41,18 @@ class Agreement:
         require(self.block >= 1, f"synthetic: block must be at least 1 token, not {self.block}")
 
     def chance(self, uniform: float) -> float:
-        """Of the likeliest token at one place, by a random number; its mean is that of `ranks`."""
+        """Return the chance of the likeliest token at a position from a random number; its mean is `ranks[0]`."""
         mean = (self.ranks[0] - self._least) / (1 - self._least) if self._least < 1 else 1.0
         widest = self._least + (1 - self._least) * (pow(uniform, (1 - mean) / mean) if mean else 0.0)
         return (1 - self.spread) * self.ranks[0] + self.spread * widest
 
     def shares(self, chance: float) -> list[float]:
-        """The chances of all ranks where that of the first is `chance`; their means are those of `ranks`."""
-        others = (1 - chance) / (1 - self.ranks[0]) if self.ranks[0] < 1 else 0.0
-        return [chance, *(rank * others for rank in self.ranks[1:])]
+        """Return the chances of all ranks given the chance of the first; their means are `ranks`."""
+        scale = (1 - chance) / (1 - self.ranks[0]) if self.ranks[0] < 1 else 0.0
+        return [chance, *(rank * scale for rank in self.ranks[1:])]
 
-    def told(self, chance: float) -> float:
-        """What the draft model says of a token with that chance; it stays the likeliest one."""
+    def reported(self, chance: float) -> float:
+        """Return the probability that the draft model reports for a token of this chance; it stays the likeliest."""
         if chance in (0, 1):
             return chance
         odds = pow(chance / (1 - chance), self.calibration)
@@ -59,18 +60,19 @@ class Agreement:
 
     @property
     def shared(self) -> float:
-        """The chance that a place takes the random number of its block."""
+        """Return the chance that a position uses the random number of its block, which gives `correlation`."""
         return sqrt(self.correlation)
 
     @cached_property
     def _least(self) -> float:
-        """Below this the second token would be likelier than the first."""
+        """Return the smallest chance of the first token at which the second is not likelier."""
         second = self.ranks[1] if len(self.ranks) > 1 else 0.0
         return second / (1 - self.ranks[0] + second) if second else 0.0
 
 
 def logits_of(probabilities: Sequence[float], others: int) -> tuple[list[float], float]:
-    """Of the ranked tokens in falling order, and of each of the `others`, below all of them."""
-    ranked = [log(max(one, LEAST)) - 1e-4 * place for place, one in enumerate(probabilities)]
-    left = max(1 - sum(probabilities), LEAST) / max(others, 1)
-    return ranked, min(log(left), min(ranked) - 1e-3)
+    """Return the logits of the ranked tokens, in falling order, and the lower logit of each of `others` tokens."""
+    # Small steps keep tokens of equal probability in the order of their ranks.
+    ranked = [log(max(probability, LEAST)) - 1e-4 * rank for rank, probability in enumerate(probabilities)]
+    remainder = max(1 - sum(probabilities), LEAST) / max(others, 1)
+    return ranked, min(log(remainder), min(ranked) - 1e-3)

@@ -1,4 +1,4 @@
-"""The one door to a model's forward pass: ragged rows in; logits, draft statistics and hidden states out."""
+"""The interface to a model's forward pass: ragged rows in; logits, draft statistics and hidden states out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from specbench_kit.core.registry import Registry
 
 
 class Row(NamedTuple):
-    """New tokens of one slot, whose KV goes to the places `start`, `start + 1`, ... of the slot.
+    """New tokens of one slot, whose KV is written at `start`, `start + 1`, ... of the slot.
 
-    Every new token sees the first `prefix` places. `parents` are those of all nodes that lie behind them, the new ones
-    last: node i is at the place prefix + i, and -1 stands for the end of the prefix. A token sees the nodes above it
-    besides. Without parents everything in the slot is one chain. Logits are wanted after the last `keep` tokens.
+    Every new token attends to the first `prefix` tokens of the slot and to its ancestors. `parents` holds the parent of
+    every node after the prefix, the new tokens last: node i is stored at prefix + i, and -1 is the end of the prefix.
+    Without parents everything in the slot is one chain. Logits are returned for the last `keep` tokens.
     """
 
     slot: int
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     keep: int = 1
 
     def paths(self) -> list[list[int]] | None:
-        """Of every new token the nodes that it sees, itself last; its position is prefix + how many they are - 1."""
+        """Return for every new token its path of nodes, itself last; its position is prefix + len(path) - 1."""
         if self.parents is None:
             return None
         paths: list[list[int]] = []
@@ -40,34 +40,34 @@ class Row(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """How one row lay in a batch that was padded to one shape: what the rounding of its logits depends on.
+    """The shape of a padded batch and a row's position in it, on which the rounding of the row's logits depends.
 
-    It was row `place` of `rows`, each of `width` new tokens and `length` keys; logits were computed from column `first`
-    on.
+    The row was number `row` of `rows`, each of `width` new tokens and `length` keys; logits were computed from column
+    `first` on.
     """
 
     rows: int
-    place: int
+    row: int
     width: int
     first: int
     length: int
 
 
 Candidates = Callable[[float, Sequence[int], Sequence[float], int, int, float], list[tuple[float, int, int]]]
-"""By temperature, rows, their bases, the most per row, the most in all, and what all have to be above."""
+"""Arguments: temperature, rows, their base scores, candidates per row, candidates in all, and the score to exceed."""
 
 
 class Forward:
-    """What a forward gives for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one.
+    """The results of a forward for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one row.
 
-    `hidden` holds, by layer, states of the rows' kept tokens as `parts` holds their logits. `statistics`, where an
-    executor computes them on the way, gives max probability, entropy, margin and standard deviation of the logits
-    [kept, 4] for softmax(logits / temperature). `candidates`, likewise, finds of the likeliest tokens of some kept rows
-    those that score highest, as (score, row, token): see `DraftForward.likeliest`.
+    `hidden` holds hidden states of the kept tokens by layer, in the order of `parts`. Executors that compute more on
+    the way set two functions: `statistics(temperature)` returns max probability, entropy, margin and standard deviation
+    of the logits [kept, 4] for softmax(logits / temperature); `candidates` returns the best next tokens of several rows
+    as (score, row, token), see `DraftForward.likeliest`.
     """
 
     padding: Sequence[Padding] = ()
-    """Of every row; empty where no row's logits depend on the others."""
+    """The padding of every row; empty for an executor whose rows do not depend on each other."""
 
     def __init__(
         self,
@@ -90,30 +90,30 @@ class Forward:
 
     @cached_property
     def logits(self) -> Tensor:
-        """[kept, vocabulary] of all rows, one after the other."""
+        """Return the logits [kept, vocabulary] of all rows, one after the other."""
         return _together(self._parts)
 
     @cached_property
     def hidden(self) -> dict[int, Tensor]:
-        """[kept, width] of all rows by layer."""
+        """Return the hidden states [kept, width] of all rows by layer."""
         return {layer: _together(parts) for layer, parts in self._hidden.items()}
 
     def states(self, row: int, layers: Sequence[int]) -> Tensor:
-        """Hidden states of one row's kept tokens, those of the layers side by side: [kept, layers x width]."""
+        """Return hidden states of one row's kept tokens, the layers concatenated: [kept, layers x width]."""
         return torch.cat([self._hidden[layer][row] for layer in layers], dim=-1)
 
     def mask(self, tokens: Sequence[int]) -> None:
-        """Make tokens as unlikely as the least likely one: minus infinity would spoil draft statistics."""
+        """Give tokens the smallest logit of their row; minus infinity would make draft statistics NaN."""
         self.statistics = None
         for part in self._parts:
             part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
 
     def is_nan(self) -> bool:
-        """Whether any logit is not a number, or they are infinite of either sign."""
+        """Return whether a logit is NaN, or infinities of both signs occur."""
         return isnan(self.logits.sum().item())
 
     def argmax(self) -> list[list[int]]:
-        """Most likely next token after each kept token of each row."""
+        """Return the most likely next token after each kept token of each row."""
         best = iter(self.logits.argmax(-1).tolist())
         return [list(islice(best, len(part))) for part in self._parts]
 
@@ -123,64 +123,65 @@ def _together(parts: Sequence[Tensor]) -> Tensor:
 
 
 class Executor(ABC):
-    """Runs one model and holds the KV of `slots` requests, each of at most `capacity` tokens, as it likes.
+    """Runs one model and stores the KV of `slots` requests of at most `capacity` tokens each, in its own layout.
 
     Logits are cut to the first `vocabulary` entries, since models that share a tokenizer may pad their output
-    differently; None leaves them whole.
+    differently; None keeps all of them.
     """
 
     priority = 0
-    """Among executors that support a model, the highest priority is taken."""
+    """Of the executors that support a model, the one with the highest priority is chosen."""
     bitwise = False
-    """Whether a token's logits are the same to the bit alone, in a batch, in a chunk and in a tree."""
+    """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.slots, self.capacity, self.vocabulary = slots, capacity, vocabulary
         self.device: torch.device = model.device
         self.state_bytes: int = model.config.get_text_config().hidden_size * model.dtype.itemsize
-        """Of one token's hidden state in one layer."""
+        """The size of one token's hidden state in one layer."""
 
     @classmethod
     def missing(cls) -> str:
-        """What this installation lacks for it, if anything."""
+        """Return what this installation lacks for the executor; empty if nothing."""
         return ""
 
     @classmethod
     @abstractmethod
     def supports(cls, model: Any) -> bool:
-        """Whether this executor computes exactly what the transformers model computes."""
+        """Return whether this executor computes what the transformers model computes, up to rounding."""
 
     @abstractmethod
-    def beside(self, slots: int, capacity: int) -> "Executor":
-        """Another one over the same weights, with KV of its own."""
+    def with_slots(self, slots: int, capacity: int) -> "Executor":
+        """Return another executor over the same weights, with KV of its own."""
 
     @abstractmethod
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        """Write the new tokens' KV; no two rows are of one slot.
+        """Write the new tokens' KV and return their logits; no two rows belong to one slot.
 
-        `layers` asks for hidden states: 0 the embeddings, n what n layers make of them, the last one normalised.
+        Hidden states of `layers` are returned too: 0 is the embeddings, n the output of layer n; the last one is
+        normalised.
         """
 
     @abstractmethod
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
-        """Bring the KV at the places `sources`, in rising order, to `to`, `to + 1`, ..., which do not lie behind."""
+        """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a later position."""
 
     @abstractmethod
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        """Memory that the KV of so many slots takes."""
+        """Return the memory that the KV of this many slots takes, in bytes."""
 
 
 executors: Registry[type[Executor]] = Registry("executor", "specbench_kit.models.executors")
 
 
 def name_of(executor: Executor) -> str:
-    """What an executor is registered as; of one that is not, such as a pipeline's stage, its class."""
+    """Return the registered name of an executor; the class name of one without, such as a pipeline stage."""
     names = {kind: name for name, kind in executors.all().items()}
     return names.get(type(executor), type(executor).__name__)
 
 
 def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None) -> Executor:
-    """The fastest executor that supports the model, or the named one."""
+    """Return the fastest executor that supports the model, or the named one."""
     kind = _fastest(model) if name is None else executors.get(name)
     return kind(model, slots, capacity, vocabulary)
 

@@ -1,4 +1,4 @@
-"""The states that a feature head reads, by slot and place."""
+"""The hidden states that a feature head reads, by slot and position."""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -10,58 +10,60 @@ from specbench_kit.models.executors.base import Row
 
 
 class HeadStates:
-    """A token's row reads what the target made of the token before it, where that was told, else the row before it.
+    """Stores the target's states and the head's own outputs.
 
-    A slot's first row is for the second token of a text, as there is nothing before the first. Rows whose states were
-    not told need the row before them to be there already, from an earlier forward.
+    A head computes a token from the target's state of the token before it or, where the target has not verified that
+    far, from its own output for the token before. A slot's first row belongs to the second token of a text, as nothing
+    precedes the first. A row that reads the head's own output needs that output from an earlier forward.
     """
 
     def __init__(self, slots: int, capacity: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self._table = torch.zeros((slots, 2, capacity, width), dtype=dtype, device=device)
         self._flat = self._table.flatten(0, 2)
-        self._capacity, self._told = capacity, [0] * slots
+        self._capacity, self._lengths = capacity, [0] * slots
 
     @property
     def bytes(self) -> int:
-        """Memory that they take."""
+        """Return the memory that the states take."""
         return self._table.nbytes
 
-    def tell(self, slot: int, states: Tensor) -> None:
-        """What the target made of further tokens of a slot's text, [tokens, width], in the order of the text."""
-        first = self._told[slot]
+    def add(self, slot: int, states: Tensor) -> None:
+        """Append the target's states [tokens, width] of the next tokens of a slot's text."""
+        first = self._lengths[slot]
         self._table[slot, 0, first : first + len(states)] = states
-        self._told[slot] = first + len(states)
+        self._lengths[slot] = first + len(states)
 
     def forget(self, slot: int) -> None:
-        """A slot's next text is another one."""
-        self._told[slot] = 0
+        """Drop the target's states of a slot, whose next text is a new one."""
+        self._lengths[slot] = 0
 
     def read(self, rows: Sequence[Row]) -> Tensor:
-        """What new tokens read, [tokens, width], row after row."""
+        """Return the states [tokens, width] that the new tokens of all rows read."""
         sources = [source for row in rows for source in self._sources(row)]
         first = sources[0]
         return self._flat[first : first + 1] if len(sources) == 1 else self._flat[sources]
 
-    def place(self, row: Row) -> Tensor:
-        """Where it is kept what becomes of one row's tokens."""
+    def outputs(self, row: Row) -> Tensor:
+        """Return the memory for the head's outputs of one row's tokens."""
         return self._table[row.slot, 1, row.start : row.start + len(row.tokens)]
 
-    def keep(self, rows: Sequence[Row], states: Tensor) -> None:
-        """What became of them."""
+    def store(self, rows: Sequence[Row], states: Tensor) -> None:
+        """Store the head's outputs of all rows' tokens."""
         first = 0
         for row in rows:
             count = len(row.tokens)
-            self.place(row)[:] = states[first : first + count]
+            self.outputs(row)[:] = states[first : first + count]
             first += count
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
-        """As the executor moves its KV."""
+        """Move the head's outputs as the executor moves its KV."""
         self._table[slot, 1, to : to + len(sources)] = self._table[slot, 1, list(sources)]
 
     def _sources(self, row: Row) -> Iterator[int]:
-        told = self._told[row.slot]
+        length = self._lengths[row.slot]
         for index, path in enumerate(row.paths() or repeat(None, len(row.tokens))):
             position = row.start + index if path is None else row.prefix + len(path) - 1
             before = row.prefix + path[-2] if path is not None and len(path) > 1 else position - 1
-            known = position < told
-            yield (2 * row.slot + (not known)) * self._capacity + (position if known else before)
+            # The flat table holds, for each slot, the target's states and after them the head's own outputs.
+            verified = position < length
+            yield (2 * row.slot + (not verified)) * self._capacity + (position if verified else before)

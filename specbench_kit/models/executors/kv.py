@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """What one token stores: `layers` x 2 x `heads` x `head_dim` numbers."""
+    """The size of one token's KV: `layers` x 2 x `heads` x `head_dim` numbers."""
 
     layers: int
     heads: int
@@ -24,12 +24,12 @@ class KVStore:
         self.data = torch.zeros(size, dtype=dtype, device=device)
 
     def move(self, slot: int, source: list[int], start: int) -> None:
-        """Bring the positions `source` of a slot to `start`, `start + 1`, ... in every layer."""
+        """Move the positions `source` of a slot to `start`, `start + 1`, ... in every layer."""
         slot_data = self.data[:, :, slot]
         slot_data[..., start : start + len(source), :] = slot_data[..., source, :]
 
     def read(self, slot: int, length: int) -> Tensor:
-        """KV of the first `length` positions, shaped [layers, 2, heads, length, head_dim]."""
+        """Return the KV of the first `length` positions, shaped [layers, 2, heads, length, head_dim]."""
         return self.data[:, :, slot, :, :length]
 
 
@@ -55,7 +55,7 @@ class KVWindow:
 
     def write(self, layer: int, kv: Tensor) -> None:
         """Store new keys and values, shaped [2, rows, heads, width, head_dim], of one layer."""
-        self.device, target = kv.device, self.store.data[layer]  # of a spread model's layer it may be another
+        self.device, target = kv.device, self.store.data[layer]  # layers of a spread model lie on several devices
         kv = kv.to(target.device)
         if self.adjacent and self.level:
             target[:, self.rows, :, self.start : self.start + self.width] = kv
@@ -63,8 +63,8 @@ class KVWindow:
             target[:, self.slots[:, None], :, self.positions] = kv.permute(1, 3, 0, 2, 4)
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer, each [rows, heads, length, head_dim]; a view where the slots are adjacent."""
+        """Return keys and values of one layer, each [rows, heads, length, head_dim]; a view if slots are adjacent."""
         window = self.store.data[layer, ..., : self.length, :]
-        found = window[:, self.rows] if self.adjacent else window[:, self.slots]
-        keys, values = found.to(self.device).unbind(0)
+        rows = window[:, self.rows] if self.adjacent else window[:, self.slots]
+        keys, values = rows.to(self.device).unbind(0)
         return keys, values

@@ -15,12 +15,12 @@ import torch
 from specbench_kit.models.executors.base import Row
 
 BUILDS = {"avx512": "AVX512", "avx2": "AVX2", "portable": ""}
-"""Builds from the fastest on, and the least of torch's capabilities that a processor needs for each."""
+"""The builds, fastest first, with the CPU capability, as torch names it, that each needs."""
 LEVELS = ("", "AVX2", "AVX512")
 
 
 class Shape(ctypes.Structure):
-    """`Shape` of model.h."""
+    """The structure `Shape` of model.h."""
 
     _fields_ = [
         *((name, c_int32) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "inner")),
@@ -30,7 +30,7 @@ class Shape(ctypes.Structure):
 
 
 class LayerWeights(ctypes.Structure):
-    """`LayerWeights` of model.h."""
+    """The structure `LayerWeights` of model.h."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("qkv", "out", "gate_up", "down")),
@@ -40,19 +40,19 @@ class LayerWeights(ctypes.Structure):
 
 
 class Logits(Protocol):
-    """`Logits` of native.cpp, which is a buffer of floats too."""
+    """The type `Logits` of native.cpp, which is also a buffer of floats."""
 
     def describe(self, temperature: float, /) -> list[list[float]]:
-        """Max probability, entropy, margin and standard deviation of every row."""
+        """Return max probability, entropy, margin and standard deviation of every row."""
 
     def candidates(
         self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float, /
     ) -> list[tuple[float, int, int]]:
-        """The best as (score, row, token): see `DraftForward.likeliest`."""
+        """Return the best candidates as (score, row, token): see `DraftForward.likeliest`."""
 
 
 class Library(Protocol):
-    """Functions of native.cpp; `Any` is a decoder. What they refuse is a ValueError that says what was asked for."""
+    """The functions of native.cpp; `Any` is a decoder. Bad input is a ValueError that says what was asked for."""
 
     def make(
         self,
@@ -66,10 +66,10 @@ class Library(Protocol):
         sines: int,
         /,
     ) -> Any:
-        """A decoder over copies of the weights."""
+        """Return a decoder over copies of the weights."""
 
     def share_weights(self, decoder: Any, slots: int, capacity: int, /) -> Any:
-        """Another one over the same weights, with KV of its own."""
+        """Return another decoder over the same weights, with KV of its own."""
 
     def forward(
         self,
@@ -80,18 +80,18 @@ class Library(Protocol):
         layers: Sequence[int],
         hidden: int | None,
         states: int | None,
-        made: int | None,
+        new_states: int | None,
         /,
     ) -> tuple[Logits, list[int]]:
-        """Logits, and the likeliest token of every row of them, -1 where these are not numbers."""
+        """Return the logits and the likeliest token of each of their rows, -1 for a row with NaN."""
 
     def move(self, decoder: Any, slot: int, places: Sequence[int], to: int, /) -> None:
-        """Bring the KV at some places, in rising order, to `to` and on."""
+        """Move the KV at `places`, in rising order, to `to` and the places after it."""
 
 
 @cache
 def load_library() -> Library | None:
-    """The fastest build that was made when the kit was installed and that this processor runs; None without any."""
+    """Return the fastest build that was compiled at installation and that this processor runs, or None."""
     return next(_able(), None)
 
 
@@ -101,7 +101,7 @@ def _able() -> Iterator[Any]:
         if LEVELS.index(needed) > level:
             continue
         for suffix in EXTENSION_SUFFIXES:
-            with suppress(ImportError):  # not there, or left behind by another version
+            with suppress(ImportError):  # missing, or left over from another version of Python
                 yield _load(_place(build, suffix))
 
 
@@ -110,7 +110,7 @@ def _place(build: str, suffix: str) -> Path:
 
 
 def _load(file: Path) -> Any:
-    """Every build is the module `native`, whatever its file is called."""
+    """Import a build; each is the module `native`, whatever its file is called."""
     spec = spec_from_file_location("native", file, loader=ExtensionFileLoader("native", str(file)))
     assert spec is not None
     assert spec.loader is not None

@@ -12,7 +12,7 @@ from specbench_kit.models.executors.masks import BAND
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 PACKED_FOR_ROWS = 8
-"""Batch that the weight layout is chosen for; it serves one row as well as a verification of a dozen."""
+"""The batch size that the weight layout is chosen for; it is fast for one row and for verifying a dozen."""
 
 
 class _Linear:
@@ -25,19 +25,19 @@ class _Linear:
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], None))
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        """residual + linear(x)."""
+        """Return residual + linear(x)."""
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add"))
 
 
 class _Normalise:
-    """RMS normalisation without its weight, which the next linear layer has taken in, as well as the sqrt(width)."""
+    """RMS normalisation without its weight and its sqrt(width), which the next linear layer has absorbed."""
 
     def __init__(self, width: int, eps: float) -> None:
         self._floor = torch.tensor((width * eps) ** 0.5)
         self._scale: float = width**0.5
 
     def absorb(self, norm_weight: Tensor, weight: Tensor) -> Tensor:
-        """The weight [out, in] of a layer that follows a norm."""
+        """Return the weight [out, in] of a layer that follows a norm, with the norm's weight multiplied in."""
         return weight * norm_weight * self._scale
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def _interleave(weight: Tensor, pairs: Tensor) -> Tensor:
 
 @executors.register("llama-cpu")
 class LlamaExecutor(PaddedExecutor):
-    """Equals the transformers forward up to rounding; cached keys have rotated pairs as neighbours."""
+    """Computes the transformers forward up to rounding; cached keys have rotated pairs as neighbours."""
 
     priority = 1
 
@@ -107,22 +107,22 @@ class LlamaExecutor(PaddedExecutor):
 
     def compute(self, batch: ForwardInput) -> Computed:
         rows, width = batch.tokens.shape
-        seen: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
         hidden = embedding(batch.tokens, self.embedding).view(rows * width, -1)
         rotation = self.rotations[batch.positions][:, :, None]
         for index, layer in enumerate(self.layers):
             if index in batch.layers:
-                seen[index] = hidden.view(rows, width, -1)[:, batch.first :].clone()
+                states[index] = hidden.view(rows, width, -1)[:, batch.first :].clone()
             hidden = layer.out.add_to(hidden, self._attend(hidden, index, layer, rotation, batch))
             gate, up = layer.gate_up(self.normalise(hidden)).chunk(2, -1)
             hidden = layer.down.add_to(hidden, silu(gate).mul_(up))
         last = hidden.view(rows, width, -1)[:, batch.first :]
         if len(self.layers) in batch.layers:
-            seen[len(self.layers)] = self.last_norm(last)
-        return Computed(self.head(self.normalise(last)), seen)
+            states[len(self.layers)] = self.last_norm(last)
+        return Computed(self.head(self.normalise(last)), states)
 
     def _attend(self, hidden: Tensor, index: int, layer: _Layer, rotation: Tensor, batch: ForwardInput) -> Tensor:
-        """Rotate, store, attend; returns the heads' outputs [rows * width, heads * head_dim]."""
+        """Rotate, store and attend; return the heads' outputs [rows * width, heads * head_dim]."""
         rows, width = batch.tokens.shape
         rotating = self.heads + self.kv_heads
         qkv = layer.qkv(self.normalise(hidden)).view(rows, width, rotating + self.kv_heads, self.head_dim)

@@ -1,7 +1,7 @@
-"""Llama-like models on CPU in one call per forward: weights as they are stored, arithmetic in fp32, bitwise repeatable.
+"""Runs Llama-like models on a CPU in one call per forward, with stored weights and fp32 arithmetic.
 
-Every output is one sum in one order, so the logits of a token do not depend on the batch, the chunk, the tree or the
-number of threads that it is computed with.
+Every output is one sum in one order, so the logits of a token do not depend, bitwise, on the batch, the chunk, the tree
+or the number of threads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from specbench_kit.models.executors.library import LayerWeights, Library, Logits
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 FIXED_ROPES = {"default", "linear", "llama3", "yarn"}
-"""Kinds of rotary embedding whose angles depend on nothing but the position."""
+"""Kinds of rotary embedding whose angles depend on the position alone."""
 
 
 @executors.register("native")
 class NativeExecutor(Executor):
-    """Llama, Mistral, Qwen2 and Qwen3 shapes; needs the part that is compiled when the kit is installed."""
+    """Runs models of the types Llama, Mistral, Qwen2 and Qwen3; needs the extension compiled at installation."""
 
     priority = 2
     bitwise = True
@@ -55,26 +55,26 @@ class NativeExecutor(Executor):
     def _forward(
         self, rows: Sequence[Row], layers: Sequence[int], states: tuple[int | None, int | None]
     ) -> "NativeForward":
-        """`states` are addresses of [tokens, width]: what is read beside the tokens' embeddings, what it becomes."""
+        """Compute a forward; a head passes addresses of [tokens, width], of the states it reads and of its outputs."""
         counts = [row.keep for row in rows]
         hidden = torch.empty((len(layers), sum(counts), self._width)) if layers else None
-        place = None if hidden is None else hidden.data_ptr()
+        address = None if hidden is None else hidden.data_ptr()
         threads = torch.get_num_threads()
         try:
-            found = self._library.forward(self._decoder, rows, threads, self._size, layers, place, *states)
+            results = self._library.forward(self._decoder, rows, threads, self._size, layers, address, *states)
         except ValueError as error:
             raise _refused(error) from error
         by_layer = {} if hidden is None else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}
-        return NativeForward(*found, self._size, counts, by_layer)
+        return NativeForward(*results, self._size, counts, by_layer)
 
-    def beside(self, slots: int, capacity: int) -> "NativeExecutor":
-        other = copy(self)
-        other.slots, other.capacity = slots, capacity
+    def with_slots(self, slots: int, capacity: int) -> "NativeExecutor":
+        executor = copy(self)
+        executor.slots, executor.capacity = slots, capacity
         try:
-            other._decoder = self._library.share_weights(self._decoder, slots, capacity)
+            executor._decoder = self._library.share_weights(self._decoder, slots, capacity)
         except ValueError as error:
             raise _too_large() from error
-        return other
+        return executor
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         try:
@@ -87,24 +87,24 @@ class NativeExecutor(Executor):
 
 
 class NativeForward(Forward):
-    """Answers what the library has found out already without looking at the logits again."""
+    """Answers from what the library has computed on the way, without reading the logits again."""
 
     def __init__(
         self,
-        found: Logits,
+        logits: Logits,
         best: list[int],
         size: int,
         counts: list[int],
         hidden: Mapping[int, Sequence[Tensor]],
     ) -> None:
-        # Not through the contract's own: a small model's forward is little work, and this is most of what comes on top.
-        self._hidden, self.statistics, self.candidates = hidden, found.describe, found.candidates
-        self._found, self._best, self._size, self.counts = found, best, size, counts
+        # The base class's constructor is left out: for a small model it would be most of the overhead of a forward.
+        self._hidden, self.statistics, self.candidates = hidden, logits.describe, logits.candidates
+        self._buffer, self._best, self._size, self.counts = logits, best, size, counts
 
     @cached_property
     def logits(self) -> Tensor:
-        whole = torch.frombuffer(self._found, dtype=torch.float32)
-        return whole.view(len(self._best), -1)[:, : self._size]
+        values = torch.frombuffer(self._buffer, dtype=torch.float32)
+        return values.view(len(self._best), -1)[:, : self._size]
 
     @cached_property
     def _parts(self) -> Sequence[Tensor]:
@@ -131,12 +131,12 @@ def _too_large() -> SkitError:
 
 
 def _computable(model: Any) -> bool:
-    """Whether the forward in model.h is this model's."""
+    """Return whether model.h computes this type of model."""
     return model.config.model_type in {"llama", "mistral", "qwen2", "qwen3"} and computable(model)
 
 
 def computable(model: Any) -> bool:
-    """Whether what it does in its layers is what model.h does."""
+    """Return whether the model's layers do what model.h does."""
     config, attention = model.config.get_text_config(), _decoder(model).layers[0].self_attn
     rope = getattr(config, "rope_parameters", None) or {}
     layers = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -157,12 +157,12 @@ def _head_dim(model: Any) -> int:
 
 
 def _decoder(model: Any) -> Any:
-    """What has the layers: a part of a causal LM, a head itself."""
+    """Return the module that has the layers: a part of a causal LM, or a head itself."""
     return getattr(model, "model", model)
 
 
 def _stored(model: Any) -> torch.dtype:
-    """The narrowest type that holds every weight as it is: loading widens a checkpoint in bf16 or fp16."""
+    """Return the narrowest type that holds every weight exactly: loading has widened a bf16 or fp16 checkpoint."""
     loaded: torch.dtype = model.dtype
     if loaded != torch.float32:
         return loaded
@@ -176,30 +176,30 @@ def _stored(model: Any) -> torch.dtype:
 def _make(library: Library, model: Any, slots: int, capacity: int) -> Any:
     config, decoder = model.config.get_text_config(), _decoder(model)
     dtype, head_dim = _stored(model), _head_dim(model)
-    held: list[Tensor] = []  # until the library has copied them
+    alive: list[Tensor] = []  # keeps the tensors until the library has copied them
 
     def matrix(*weights: Tensor) -> int:
-        held.append(torch.cat([weight.to(dtype) for weight in weights]).contiguous())
-        return held[-1].data_ptr()
+        alive.append(torch.cat([weight.to(dtype) for weight in weights]).contiguous())
+        return alive[-1].data_ptr()
 
     def vector(*weights: Tensor | None) -> int | None:
         if weights[0] is None:
             return None
-        held.append(torch.cat([weight.float() for weight in weights if weight is not None]).contiguous())
-        return held[-1].data_ptr()
+        alive.append(torch.cat([weight.float() for weight in weights if weight is not None]).contiguous())
+        return alive[-1].data_ptr()
 
     layers = (LayerWeights * len(decoder.layers))()
-    for place, layer in enumerate(decoder.layers):
+    for index, layer in enumerate(decoder.layers):
         attention, mlp = layer.self_attn, layer.mlp
         projections = attention.q_proj, attention.k_proj, attention.v_proj
-        layers[place] = LayerWeights(
-            matrix(*(one.weight for one in projections)),
+        layers[index] = LayerWeights(
+            matrix(*(projection.weight for projection in projections)),
             matrix(attention.o_proj.weight),
             matrix(mlp.gate_proj.weight, mlp.up_proj.weight),
             matrix(mlp.down_proj.weight),
             vector(layer.input_layernorm.weight),
             vector(layer.post_attention_layernorm.weight),
-            vector(*(one.bias for one in projections)),
+            vector(*(projection.bias for projection in projections)),
             vector(attention.q_norm.weight) if hasattr(attention, "q_norm") else None,
             vector(attention.k_norm.weight) if hasattr(attention, "k_norm") else None,
             vector(layer.hidden_norm.weight) if hasattr(layer, "hidden_norm") else None,
@@ -231,5 +231,5 @@ def _make(library: Library, model: Any, slots: int, capacity: int) -> Any:
 
 
 def _reads(layer: Any) -> int:
-    """`reads` of model.h's `Shape`."""
+    """Return the value of `reads` in model.h's `Shape`."""
     return 1 + layer.norm_first if hasattr(layer, "hidden_norm") else 0

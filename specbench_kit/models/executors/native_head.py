@@ -1,4 +1,4 @@
-"""Feature heads on CPU in one call per forward."""
+"""Runs feature heads on a CPU in one call per forward."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Row, executors
-from specbench_kit.models.executors.head import over_all
+from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.executors.head_states import HeadStates
 from specbench_kit.models.executors.native import NativeExecutor, NativeForward, computable
 from specbench_kit.models.heads.model import HeadModel
@@ -17,14 +17,14 @@ from specbench_kit.models.heads.model import HeadModel
 
 @executors.register("native-head")
 class NativeHeadExecutor(NativeExecutor):
-    """Feature heads with what `native` compiles."""
+    """Runs feature heads with the extension of `native`."""
 
-    bitwise = False  # what it is told goes through torch
+    bitwise = False  # torch fuses the target's states, and its products depend on the batch
 
     def __init__(self, model: HeadModel, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, None)
         self.reads, self.vocabulary = model.config.layers, vocabulary
-        self._fuse, self._tokens, self._said = model.fc, model.tokens, model.tokens.tolist()
+        self._fuse, self._tokens, self._token_ids = model.fc, model.tokens, model.tokens.tolist()
         self._whole = model.config.layer.vocab_size
         self.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
 
@@ -32,25 +32,25 @@ class NativeHeadExecutor(NativeExecutor):
     def supports(cls, model: Any) -> bool:
         return not cls.missing() and isinstance(model, HeadModel) and model.device.type == "cpu" and computable(model)
 
-    def tell(self, slot: int, states: Tensor) -> None:
-        self.states.tell(slot, self._fuse(states))
+    def add_states(self, slot: int, states: Tensor) -> None:
+        self.states.add(slot, self._fuse(states))
 
     def forget(self, slot: int) -> None:
         self.states.forget(slot)
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        given = self.states.read(rows)
-        made = self.states.place(rows[0]) if len(rows) == 1 else torch.empty_like(given)
-        found = self._forward(rows, layers, (given.data_ptr(), made.data_ptr()))
+        states = self.states.read(rows)
+        outputs = self.states.outputs(rows[0]) if len(rows) == 1 else torch.empty_like(states)
+        forward = self._forward(rows, layers, (states.data_ptr(), outputs.data_ptr()))
         if len(rows) > 1:
-            self.states.keep(rows, made)
-        return _HeadForward(found, self._said, self._tokens, self._whole, self.vocabulary)
+            self.states.store(rows, outputs)
+        return _HeadForward(forward, self._token_ids, self._tokens, self._whole, self.vocabulary)
 
-    def beside(self, slots: int, capacity: int) -> "NativeHeadExecutor":
-        other = super().beside(slots, capacity)
-        assert isinstance(other, NativeHeadExecutor)
-        other.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
-        return other
+    def with_slots(self, slots: int, capacity: int) -> "NativeHeadExecutor":
+        executor = super().with_slots(slots, capacity)
+        assert isinstance(executor, NativeHeadExecutor)
+        executor.states = HeadStates(slots, capacity, self._width, torch.float32, self.device)
+        return executor
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         super().move(slot, sources, to)
@@ -61,32 +61,32 @@ class NativeHeadExecutor(NativeExecutor):
 
 
 class _HeadForward(Forward):
-    """Logits of all the target's tokens are made only where somebody asks for more than the likeliest.
+    """Builds logits of the target's whole vocabulary only when more than the likeliest token is needed.
 
-    `said` and `tokens` are the target's token of every one that the head can say.
+    `token_ids` (a list) and `tokens` (a tensor) hold the target's token of each token in the head's vocabulary.
     """
 
     def __init__(
-        self, found: NativeForward, said: Sequence[int], tokens: Tensor, whole: int, vocabulary: int | None
+        self, forward: NativeForward, token_ids: Sequence[int], tokens: Tensor, whole: int, vocabulary: int | None
     ) -> None:
         super().__init__(())
-        self._found, self._said, self._tokens, self._whole = found, said, tokens, whole
+        self._forward, self._token_ids, self._tokens, self._whole = forward, token_ids, tokens, whole
         self._vocabulary = vocabulary or whole
         self._cut = self._vocabulary < whole
 
     @cached_property
     def logits(self) -> Tensor:
-        return over_all(self._found.logits, self._tokens, self._whole)[:, : self._vocabulary]
+        return expand_logits(self._forward.logits, self._tokens, self._whole)[:, : self._vocabulary]
 
     def __getitem__(self, row: int) -> Tensor:
-        first = sum(self._found.counts[:row])
-        return self.logits[first : first + self._found.counts[row]]
+        first = sum(self._forward.counts[:row])
+        return self.logits[first : first + self._forward.counts[row]]
 
     def argmax(self) -> list[list[int]]:
         if self._cut:
             best = iter(self.logits.argmax(-1).tolist())
-            return [list(islice(best, count)) for count in self._found.counts]
-        return [[self._said[token] for token in row] for row in self._found.argmax()]
+            return [list(islice(best, count)) for count in self._forward.counts]
+        return [[self._token_ids[token] for token in row] for row in self._forward.argmax()]
 
     def mask(self, tokens: Sequence[int]) -> None:
         self.logits[:, list(tokens)] = self.logits.amin(-1, keepdim=True)

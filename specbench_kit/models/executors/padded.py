@@ -1,4 +1,4 @@
-"""Executors on torch: rows padded to one width, KV in one tensor, explicit 4-D masks."""
+"""Executors on torch, with rows padded to one width, KV in one tensor and explicit 4-D masks."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ class ForwardInput:
     """One padded batch.
 
     `tokens` and `positions` are [rows, width]; `mask` is additive, [rows, 1, width, kv.length]; logits, and the hidden
-    states of `layers`, are wanted from column `first` on. `key_positions` [rows, kv.length] is set where a model with
-    sliding windows needs to know how far back a key lies.
+    states of `layers`, are computed from column `first` on. `key_positions` [rows, kv.length] is set for models with
+    sliding windows, which need the distance of every key.
     """
 
     tokens: Tensor
@@ -36,30 +36,30 @@ class ForwardInput:
 
 
 class Computed(NamedTuple):
-    """Logits [rows, width - first, vocabulary], and hidden states [rows, width - first, hidden] by layer."""
+    """The logits [rows, width - first, vocabulary] and, by layer, hidden states [rows, width - first, hidden]."""
 
     logits: Tensor
     hidden: Mapping[int, Tensor]
 
 
 class PaddedExecutor(Executor):
-    """A subclass computes one padded batch."""
+    """Splits rows into padded batches; a subclass computes one of them."""
 
     needs_key_positions = False
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
         self._dtype: torch.dtype = model.dtype
-        self._make_room(slots, capacity)
+        self._allocate(slots, capacity)
 
-    def beside(self, slots: int, capacity: int) -> Executor:
-        other = copy(self)
-        other._make_room(slots, capacity)
-        return other
+    def with_slots(self, slots: int, capacity: int) -> Executor:
+        executor = copy(self)
+        executor._allocate(slots, capacity)
+        return executor
 
-    def _make_room(self, slots: int, capacity: int) -> None:
+    def _allocate(self, slots: int, capacity: int) -> None:
         self.slots, self.capacity = slots, capacity
-        # Rows of a batch are padded by less than BAND tokens; their padding needs room behind the last slot.
+        # Rows of a batch are padded by less than BAND tokens, and the padding of a full slot is written past its end.
         self.store = KVStore(self.kv_shape, slots, capacity + BAND, self._dtype, self.device)
         self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)
         self._key_positions = np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
@@ -67,14 +67,14 @@ class PaddedExecutor(Executor):
     @property
     @abstractmethod
     def kv_shape(self) -> KVShape:
-        """Size of one token's KV."""
+        """Return the size of one token's KV."""
 
     @abstractmethod
     def compute(self, batch: ForwardInput) -> Computed:
-        """Write the new tokens' KV through `batch.kv`, and attend to what is below its length."""
+        """Compute one batch: write the new tokens' KV through `batch.kv` and attend to positions below its length."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop does so once for many forwards
+        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop of many forwards enters it once
             with torch.inference_mode():
                 return self.forward(rows, layers)
         parts: dict[int, Tensor] = {}
@@ -91,7 +91,7 @@ class PaddedExecutor(Executor):
                 padding[member] = Padding(len(group), index, batch.kv.width, batch.first, batch.kv.length)
                 for layer in layers:
                     hidden[layer][member] = computed.hidden[layer][index, end - row.keep : end]
-        states = {layer: _in_order(found) for layer, found in hidden.items()}
+        states = {layer: _in_order(parts_of_layer) for layer, parts_of_layer in hidden.items()}
         return Forward(_in_order(parts), states, padding=_in_order(padding))
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
@@ -105,7 +105,7 @@ class PaddedExecutor(Executor):
         return slots * (capacity + BAND) * per_token
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
-        """Pad to one width; every row is laid out as a chain, then the trees are corrected."""
+        """Pad rows to one width; every row is laid out as a chain, then the rows that are trees are corrected."""
         starts = [row.start for row in rows]
         window = KVWindow(self.store, [row.slot for row in rows], starts, max(len(row.tokens) for row in rows))
         inputs = np.zeros((2, len(rows), window.width), np.int64)
@@ -114,7 +114,7 @@ class PaddedExecutor(Executor):
             inputs[1, index, : len(row.tokens)] = range(row.start, row.start + len(row.tokens))
         mask = self.masks.chains(starts, window.width, window.length)
         trees = [(index, row, paths) for index, row in enumerate(rows) if (paths := row.paths()) is not None]
-        mask = mask.clone() if trees else mask  # a chain's is a view of the table that all forwards share
+        mask = mask.clone() if trees else mask  # the mask of chains is a view of a table that all forwards share
         for index, row, paths in trees:
             self.masks.restrict(mask[index, 0], row.prefix, paths)
             inputs[1, index, : len(row.tokens)] = [row.prefix + len(path) - 1 for path in paths]
@@ -124,7 +124,7 @@ class PaddedExecutor(Executor):
         return ForwardInput(tokens, positions, mask, window, first, keys, layers)
 
     def _keys(self, rows: Sequence[Row], positions: np.ndarray[Any, Any], length: int) -> Tensor | None:
-        """The position of every key: of a tree's it is not its place."""
+        """Return the position of every key, which in a tree differs from where it is stored."""
         if self._key_positions is None:
             return None
         for row, new in zip(rows, positions, strict=True):
@@ -137,9 +137,9 @@ def _in_order(parts: Mapping[int, Found]) -> list[Found]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[int]]:
-    """Rows that share one padded batch: all short ones together, each long one (a prefill) alone.
+    """Group rows into padded batches: all short ones together, each long one (a prefill) alone.
 
-    In the order of their slots, since adjacent slots are read without a copy.
+    Rows are in the order of their slots, since adjacent slots are read without a copy.
     """
     if len(rows) == 1:
         return [[0]]

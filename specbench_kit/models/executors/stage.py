@@ -1,4 +1,4 @@
-"""A slice of a model's layers: one stage of a pipeline."""
+"""An executor for one stage of a pipeline: a slice of a model's layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,13 +13,13 @@ from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
 ABLE = ("llama", "mistral", "qwen2", "qwen3")
-"""Kinds of model that do nothing but embed, go through their layers, normalise and project."""
+"""Types of models that only embed, run their layers, normalise and project."""
 
 
 class StageExecutor(TransformersExecutor):
-    """Stage `stage` of `stages`, counted from 1: takes tokens or hidden states, gives hidden states or logits.
+    """Runs stage `stage` of `stages`, counted from 1: tokens or hidden states in, hidden states or logits out.
 
-    The model is cut in place: it keeps nothing but what this stage needs.
+    The model is cut in place and keeps only what this stage needs.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class StageExecutor(TransformersExecutor):
         require_cuttable(model, stages)
         self.first, self.last = stage == 1, stage == stages
         self.received: Mapping[int, Tensor] = {}
-        """By slot, hidden states [tokens, hidden] of the stage before, to be set ahead of a forward."""
+        """The previous stage's hidden states [tokens, hidden] by slot; they are set before a forward."""
         depth = model.config.num_hidden_layers
-        # What leaves a stage enters the next one, which counts it as its own; the last one's are normalised.
+        # A stage's output is the next one's first input and counts there; the last stage adds the normalised states.
         self.layers = range(depth * (stage - 1) // stages, depth + 1 if self.last else depth * stage // stages)
         _cut(model, stage, stages)
         super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
@@ -46,16 +46,16 @@ class StageExecutor(TransformersExecutor):
             output_hidden_states=bool(batch.layers),
         )
         hidden: Tensor = output.last_hidden_state[:, batch.first :]
-        seen = {layer: output.hidden_states[layer - self.layers[0]][:, batch.first :] for layer in batch.layers}
-        return Computed(self.model.lm_head(hidden) if self.last else hidden, seen)
+        states = {layer: output.hidden_states[layer - self.layers[0]][:, batch.first :] for layer in batch.layers}
+        return Computed(self.model.lm_head(hidden) if self.last else hidden, states)
 
     def _embedded(self, batch: ForwardInput) -> Tensor:
-        """What was received, padded as the batch is: [rows, width, hidden]."""
+        """Return the received hidden states padded like the batch: [rows, width, hidden]."""
         return pad_sequence([self.received[slot] for slot in batch.kv.slot_of_row], batch_first=True)
 
 
 def require_cuttable(model: Any, stages: int) -> None:
-    """Refuse a model that cannot be cut into that many stages."""
+    """Raise SkitError for a model that cannot be cut into that many stages."""
     kind, layers = model.config.model_type, model.config.num_hidden_layers
     if kind not in ABLE:
         raise SkitError(f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can")

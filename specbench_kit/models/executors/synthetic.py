@@ -1,4 +1,4 @@
-"""Models without weights: the next token is a hash of the path of tokens, and a place of KV holds that hash."""
+"""Runs models without weights: the next token is a hash of the tokens before it, and KV stores that hash."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -18,17 +18,17 @@ _WORD = (1 << 64) - 1
 
 
 class _Purpose(IntEnum):
-    """What a path is hashed for."""
+    """The purposes of a path's hash, which make their random numbers independent."""
 
     ANSWER = 1
     RANK = 2
     CHANCE = 3
-    WHOSE = 4
+    SHARED = 4
     OTHERS = 5
 
 
 class _State(NamedTuple):
-    """The hash of a path, that of its part up to the present block, and its length."""
+    """The hash of a path of tokens, the hash of its part before the current block, and its length."""
 
     path: int
     block: int
@@ -37,7 +37,7 @@ class _State(NamedTuple):
 
 @executors.register("synthetic")
 class SyntheticExecutor(Executor):
-    """Hashes the context; a draft model ranks the target's token as often as its `agreement` says."""
+    """Derives tokens from hashes of the context; a draft ranks the target's token as its `agreement` says."""
 
     bitwise = True
 
@@ -52,7 +52,7 @@ class SyntheticExecutor(Executor):
     def supports(cls, model: Any) -> bool:
         return bool(model.config.model_type == "synthetic")
 
-    def beside(self, slots: int, capacity: int) -> "SyntheticExecutor":
+    def with_slots(self, slots: int, capacity: int) -> "SyntheticExecutor":
         return SyntheticExecutor(self._model, slots, capacity, self.vocabulary)
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
@@ -68,62 +68,62 @@ class SyntheticExecutor(Executor):
         return 24 * slots * capacity
 
     def _write(self, row: Row) -> list[_State]:
-        """The states after the kept tokens."""
+        """Store the hashes of the new tokens and return those of the kept ones."""
         kv, block = self._kv[row.slot], self._agreement.block if self._agreement else 1
-        places = range(row.start, row.start + len(row.tokens))
+        positions = range(row.start, row.start + len(row.tokens))
         if row.parents is None:
-            above: Sequence[int] = range(row.start - 1, places.stop - 1)
+            above: Sequence[int] = range(row.start - 1, positions.stop - 1)
         else:
             above = [row.prefix + parent for parent in row.parents[len(row.parents) - len(row.tokens) :]]
-        for place, before, token in zip(places, above, row.tokens, strict=True):
+        for position, before, token in zip(positions, above, row.tokens, strict=True):
             state = kv[before] if before >= 0 else _BEGINNING
             path, length = _mixed(state.path + token + 1), state.length + 1
-            kv[place] = _State(path, state.block if length % block else path, length)
-        return kv[places.stop - row.keep : places.stop]
+            kv[position] = _State(path, state.block if length % block else path, length)
+        return kv[positions.stop - row.keep : positions.stop]
 
     def _logits(self, states: Sequence[_State]) -> Tensor:
-        """[states, vocabulary]."""
+        """Return the logits [states, vocabulary]."""
         if self._agreement is None:
-            found = torch.zeros(len(states), self._size)
-            found[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
-            return found
-        tokens, logits, rest = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
-        found = torch.tensor(rest)[:, None].repeat(1, self._size)
-        return found.scatter_(1, torch.tensor(tokens), torch.tensor(logits))
+            rows = torch.zeros(len(states), self._size)
+            rows[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
+            return rows
+        tokens, logits, others = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
+        rows = torch.tensor(others)[:, None].repeat(1, self._size)
+        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits))
 
     def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
-        """The draft's likeliest tokens and one more with their logits, and the logit of each of the others."""
-        shared = _uniform(state.path, _Purpose.WHOSE) < agreement.shared
+        """Return the draft's likeliest tokens and one more with their logits, and the logit of every other token."""
+        shared = _uniform(state.path, _Purpose.SHARED) < agreement.shared
         chance = agreement.chance(_uniform(state.block if shared else state.path, _Purpose.CHANCE))
-        shares, logits, rest = _at(agreement, chance, self._size - len(agreement.ranks))
+        shares, logits, other = _at(agreement, chance, self._size - len(agreement.ranks))
         answer, rank = self._answer(state), self._rank(state, shares)
         first = _hashed(state.path, _Purpose.OTHERS) % (self._size - 1)
         tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits) + 1)]
         tokens[rank] = answer
-        # one that is not ranked is the last of all, so that wider trees do not hold it by chance
-        return tokens, [*logits, rest - 1e-3 if rank == len(logits) else rest], rest
+        # A target token without a rank gets the lowest logit, so that wider trees do not contain it by chance.
+        return tokens, [*logits, other - 1e-3 if rank == len(logits) else other], other
 
     def _answer(self, state: _State) -> int:
         return _hashed(state.path, _Purpose.ANSWER) % self._size
 
     def _rank(self, state: _State, shares: Sequence[float]) -> int:
-        """Where the target's token stands among the draft's, from 0 on; behind all of them if it is none."""
-        left = _uniform(state.path, _Purpose.RANK)
+        """Return the rank of the target's token among the draft's, from 0; len(shares) if it is none of them."""
+        remainder = _uniform(state.path, _Purpose.RANK)
         for rank, share in enumerate(shares):
-            left -= share
-            if left < 0:
+            remainder -= share
+            if remainder < 0:
                 return rank
         return len(shares)
 
 
 @lru_cache
 def _at(agreement: Agreement, chance: float, others: int) -> tuple[list[float], list[float], float]:
-    """Chances of the ranks, their logits, and that of each of the others; a block of tokens may share them."""
-    return agreement.shares(chance), *logits_of(agreement.shares(agreement.told(chance)), others)
+    """Return the chances of the ranks, their logits and the logit of other tokens; cached, as blocks share them."""
+    return agreement.shares(chance), *logits_of(agreement.shares(agreement.reported(chance)), others)
 
 
 def _mixed(number: int) -> int:
-    """The mixing function of SplitMix64 (Steele, Lea and Flood 2014), a step on."""
+    """Return the next output of SplitMix64's mixing function (Steele, Lea and Flood 2014)."""
     number = (number + 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -138,5 +138,5 @@ def _hashed(path: int, purpose: _Purpose) -> int:
 
 
 def _uniform(path: int, purpose: _Purpose) -> float:
-    """From 0 to below 1."""
+    """Return a random number from 0 to below 1."""
     return (_hashed(path, purpose) >> 11) * 2.0**-53

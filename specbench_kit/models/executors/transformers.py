@@ -16,7 +16,7 @@ MASKED_BY_US = {"full_attention", "sliding_attention", "global"}
 
 
 class WindowCache(Cache):
-    """Hands a transformers model the slots of a KV window instead of growing tensors."""
+    """Gives a transformers model the slots of a KV window in place of a cache that grows."""
 
     def __init__(self, window: KVWindow) -> None:
         super().__init__(layers=[])
@@ -34,7 +34,7 @@ class WindowCache(Cache):
 
 @executors.register("transformers")
 class TransformersExecutor(PaddedExecutor):
-    """Plain transformers forward with an explicit 4-D mask and position ids."""
+    """Runs the plain transformers forward with an explicit 4-D mask and position ids."""
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         self.model = model

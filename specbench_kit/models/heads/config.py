@@ -1,4 +1,4 @@
-"""What a feature head is: its config.json, in the format of the `speculators` library."""
+"""The configuration of a feature head: config.json in the format of the `speculators` library."""
 
 import json
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Sizes of a head, and the three layers of the target that it reads.
+    """The sizes of a head, and the three layers of the target that it reads.
 
-    `layer` has the sizes of its own layer, and the target's vocabulary; layer n of the target is what n layers make of
-    the embeddings. `speculative_tokens` is how many it was trained to draft in a row.
+    `layer` holds the sizes of the head's own layer and the target's vocabulary. Layer n of the target is the output of
+    its first n layers. `speculative_tokens` is the number of tokens that the head was trained to draft in a row.
     """
 
     layer: LlamaConfig
@@ -33,11 +33,11 @@ class HeadConfig:
     model_type = ALGORITHM
 
     def get_text_config(self) -> LlamaConfig:
-        """As configurations of transformers have it."""
+        """Return the layer's configuration, as configurations of transformers do."""
         return self.layer
 
     def as_json(self) -> dict[str, Any]:
-        """The contents of config.json."""
+        """Return the contents of config.json."""
         proposal = {
             "proposal_type": "greedy",
             "speculative_tokens": self.speculative_tokens,
@@ -62,12 +62,12 @@ class HeadConfig:
 
 
 def default_layers(depth: int) -> tuple[int, ...]:
-    """Low, middle and high, as the format's readers take them where a head does not say."""
+    """Return a low, a middle and a high layer, the format's default for a head that does not name its layers."""
     return min(2, depth), depth // 2, max(depth - 3, 0)
 
 
 def read_config(folder: Path, depth: int, fc_bias: bool = False) -> HeadConfig:
-    """Of a head for a target of `depth` layers; what this kit cannot run as it is meant is refused."""
+    """Read the configuration of a head for a target of `depth` layers; refuse what this kit cannot run exactly."""
     try:
         data = json.loads((folder / CONFIG).read_text())
         return _checked(data, depth, fc_bias)
@@ -79,8 +79,8 @@ def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
     kind = data.get("speculators_model_type")
     if kind != ALGORITHM:
         raise SkitError(f"heads of type '{kind}' are not known: only '{ALGORITHM}' is")
-    told = data["speculators_config"]
-    for proposal in told["proposal_methods"]:
+    speculation = data["speculators_config"]
+    for proposal in speculation["proposal_methods"]:
         if proposal.get("accept_tolerance", 0) or proposal.get("verifier_accept_k", 1) != 1:
             raise SkitError(
                 "the head asks for lossy acceptance (accept_tolerance, verifier_accept_k): only lossless is done; "
@@ -90,15 +90,15 @@ def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
     if layer.num_hidden_layers != 1 or data.get("norm_before_fc"):
         raise SkitError("the head has more than one layer, or a norm before its projection: only one layer is known")
     layers = tuple(data.get("eagle_aux_hidden_state_layer_ids") or default_layers(depth))
-    if len(layers) != 3 or not all(0 <= one <= depth for one in layers):
+    if len(layers) != 3 or not all(0 <= index <= depth for index in layers):
         raise SkitError(f"the head reads layers {layers} of a target that has {depth}: choose a head made for it")
     return HeadConfig(
         layer=layer,
         draft_vocab_size=data["draft_vocab_size"],
         target_hidden_size=data.get("target_hidden_size") or layer.hidden_size,
         layers=layers,
-        verifier=str(told["verifier"].get("name_or_path")),
-        speculative_tokens=told["proposal_methods"][0].get("speculative_tokens", 4),
+        verifier=str(speculation["verifier"].get("name_or_path")),
+        speculative_tokens=speculation["proposal_methods"][0].get("speculative_tokens", 4),
         norm_before_residual=data.get("norm_before_residual", False),
         fc_bias=fc_bias,
     )

@@ -17,7 +17,7 @@ EMBEDDING = "embed_tokens.weight"
 
 
 def is_head(folder: Path) -> bool:
-    """Whether a folder says that it holds one, whatever else may be wrong with it."""
+    """Return whether a folder claims to hold a head, even if it is damaged."""
     try:
         return "speculators_model_type" in json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError, TypeError):
@@ -25,7 +25,7 @@ def is_head(folder: Path) -> bool:
 
 
 def load_head(folder: Path, target: Any) -> HeadModel:
-    """The head for a target, a transformers model, on its device and in its type."""
+    """Load the head of a target, a transformers model, on the target's device and in its data type."""
     text = target.config.get_text_config()
     weights = _read(folder / WEIGHTS)
     config = read_config(folder, text.num_hidden_layers, fc_bias="fc.bias" in weights)
@@ -39,9 +39,9 @@ def load_head(folder: Path, target: Any) -> HeadModel:
     if not head.owns_embedding and text.hidden_size == config.layer.hidden_size:
         weights[EMBEDDING] = target.get_input_embeddings().weight
     weights.setdefault("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
-    known = head.state_dict()
-    used = {name: weight for name, weight in weights.items() if name in known}
-    wrong = [name for name in known if name not in used or used[name].shape != known[name].shape]
+    expected = head.state_dict()
+    used = {name: weight for name, weight in weights.items() if name in expected}
+    wrong = [name for name in expected if name not in used or used[name].shape != expected[name].shape]
     if wrong:
         raise SkitError(f"the head in '{folder}' is not whole: {min(wrong)} is missing or has another shape")
     head.load_state_dict(used)
@@ -51,15 +51,17 @@ def load_head(folder: Path, target: Any) -> HeadModel:
 
 
 def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write a head; where its embedding is the target's own, without it."""
+    """Write a head, without its embedding if that is the target's own."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(head.config.as_json(), indent=2) + "\n")
-    kept = {name: weight for name, weight in head.state_dict().items() if name != EMBEDDING or head.owns_embedding}
-    weights = {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in kept.items()}
+    state = head.state_dict()
+    if not head.owns_embedding:
+        del state[EMBEDDING]
+    weights = {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in state.items()}
     mapped = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
     mapped[head.tokens] = True
-    whole = {name: weight.contiguous().cpu() for name, weight in weights.items()}
-    save_file(whole | {"t2d": mapped}, folder / WEIGHTS, metadata={"format": "pt"})
+    contiguous = {name: weight.contiguous().cpu() for name, weight in weights.items()}
+    save_file(contiguous | {"t2d": mapped}, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from specbench_kit.models.heads.config import HeadConfig
 
 
 class HeadAttention(nn.Module):
-    """Reads the embedding of a token and the state before it side by side; names are those of checkpoints."""
+    """Attention over a token's embedding concatenated with the state before it; names follow the checkpoints."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -24,20 +24,21 @@ class HeadAttention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=bias)
 
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [rows, heads, width, head_dim] of [rows, width, 2 hidden]."""
+        """Return queries, keys and values [rows, heads, width, head_dim] of inputs [rows, width, 2 hidden]."""
         queries, keys, values = (
-            one(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for one in (self.q_proj, self.k_proj, self.v_proj)
+            projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         return _rotate(queries, rotation), _rotate(keys, rotation), values
 
     def merge(self, mixed: Tensor) -> Tensor:
-        """[rows, heads, width, head_dim] to [rows, width, hidden]."""
+        """Project the heads' outputs [rows, heads, width, head_dim] to [rows, width, hidden]."""
         merged: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return merged
 
 
 class HeadLayer(nn.Module):
-    """The one layer."""
+    """The single decoder layer of a head."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -50,22 +51,22 @@ class HeadLayer(nn.Module):
         self.mlp = LlamaMLP(layer)
 
     def enter(self, embedded: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """What the attention reads, and what its output is added to."""
+        """Return the input of the attention, and the residual to which its output is added."""
         normed = self.hidden_norm(state)
         read = torch.cat((self.input_layernorm(embedded), normed), dim=-1)
         return read, normed if self.norm_first else state
 
     def leave(self, residual: Tensor, mixed: Tensor) -> Tensor:
-        """The new state."""
+        """Return the layer's output, given the residual and the attention's output."""
         state = residual + self.self_attn.merge(mixed)
         out: Tensor = state + self.mlp(self.post_attention_layernorm(state))
         return out
 
 
 class HeadModel(nn.Module):
-    """Predicts, from the target's states of a token and the token after it, the one after that.
+    """Predicts the token after next from the target's hidden states of a token and the token that follows it.
 
-    `d2t` is what is to be added to a draft token to make the target's of it.
+    `d2t` holds, for each token of the head's reduced vocabulary, the offset to the target's token id.
     """
 
     d2t: Tensor
@@ -82,11 +83,11 @@ class HeadModel(nn.Module):
         self.rotary_emb = LlamaRotaryEmbedding(layer)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
         self.owns_embedding = True
-        """Whether its embedding is another than the target's."""
+        """True if the embedding differs from the target's."""
 
     @property
     def layer(self) -> HeadLayer:
-        """The one that it has."""
+        """Return the single layer."""
         (layer,) = self.layers
         assert isinstance(layer, HeadLayer)
         return layer
@@ -101,22 +102,22 @@ class HeadModel(nn.Module):
 
     @property
     def tokens(self) -> Tensor:
-        """The target's token of every draft token."""
+        """Return the target's token id of every token of the head's vocabulary."""
         return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def num_parameters(self) -> int:
-        """As models of transformers have it."""
+        """Return the number of parameters, as models of transformers do."""
         return sum(weight.numel() for weight in self.parameters())
 
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Cosines and sines are [rows, width, head_dim]."""
+    """Rotate by cosines and sines [rows, width, head_dim]."""
     cosines, sines = rotation[0][:, None], rotation[1][:, None]
     first, second = x.chunk(2, -1)
     return x * cosines + torch.cat((-second, first), dim=-1) * sines
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """[rows, heads, width, head_dim], where fewer heads of keys may serve more of queries."""
+    """Attend and return [rows, heads, width, head_dim]; several heads of queries may share one head of keys."""
     grouped = queries.shape[1] != keys.shape[1]
     return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=grouped)

@@ -6,7 +6,7 @@ from pathlib import Path
 from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
 from specbench_kit.methods.base import Method
-from specbench_kit.models.head_library import learned_from
+from specbench_kit.models.head_library import training_prompts
 from specbench_kit.studies.bench.settings import BenchSettings
 
 Heads = Mapping[str, Path]
@@ -36,5 +36,5 @@ def _learned(method: Method, heads: Heads) -> Iterator[tuple[frozenset[str], boo
     yield method.trained_on, method.trained_on_reserved
     for name in method.drafting.models:
         if name in heads:
-            prompts, part = learned_from(heads[name])
+            prompts, part = training_prompts(heads[name])
             yield prompts, part == RESERVED

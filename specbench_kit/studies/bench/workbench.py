@@ -18,7 +18,7 @@ from specbench_kit.live.served import Server, Way, reach
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
-from specbench_kit.models.head_library import HEAD, find, lacks
+from specbench_kit.models.head_library import HEAD, find, is_missing_head
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -161,7 +161,7 @@ def _load(settings: BenchSettings) -> tuple[Server | None, Pair]:
     """The target, and those models that the methods' drafters forward; a head that nobody named may be missing."""
     specs, target = chosen(settings), locate(settings.target, "target")
     asked = [(name, named) for spec, named in specs.items() for name in parse_method(spec).drafting.models]
-    needed = dict.fromkeys(name for name, named in asked if named or not lacks(name, target))
+    needed = dict.fromkeys(name for name, named in asked if named or not is_missing_head(name, target))
     place = {"device": settings.device, "dtype": settings.dtype}
     if settings.server is not None:
         drafts = load_drafts(settings.draft, list(needed), **place)

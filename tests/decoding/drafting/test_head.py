@@ -143,7 +143,7 @@ def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: An
     for name in ("head", "native-head"):
         runner = Runner(make_executor(head, 2, 64, None, name))
         assert runner.acquire() == 0
-        runner.executor.tell(0, told)  # type: ignore[attr-defined]
+        runner.executor.add_states(0, told)  # type: ignore[attr-defined]
         text = tokens[0, 1:].tolist()
         found = [runner.forward([Append(0, text[:12])])]
         nodes = [11]

@@ -14,7 +14,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.models.executors.head import over_all
+from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.training.heads.unroll import unroll
 
@@ -58,7 +58,7 @@ def expected(head: Any, target: Any, text: list[int], path: list[int]) -> torch.
     known = head.fc(torch.cat([found[layer] for layer in head.config.layers], -1)[0])
     fused = torch.cat((known, torch.zeros(len(path), known.shape[-1])))[None]
     *_, state = unroll(head, torch.tensor([text + path]), fused, len(path) + 1, first=len(text) - 2)
-    return over_all(head.lm_head(head.norm(state[0, :1])), head.tokens, 6).softmax(-1)[0]
+    return expand_logits(head.lm_head(head.norm(state[0, :1])), head.tokens, 6).softmax(-1)[0]
 
 
 def test_every_level_stands_on_what_the_target_made_of_all_before_the_root(

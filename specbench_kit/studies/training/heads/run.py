@@ -116,7 +116,7 @@ def _agreement(head: Any, target: Any, texts: Sequence[Text], recipe: Recipe) ->
 
 
 def _learned_from(settings: HeadTrainingSettings, dataset: LoadedDataset | None) -> dict[str, Any]:
-    """What is told of a head's prompts: see `learned_from`."""
+    """What is told of a head's prompts: see `training_prompts`."""
     if dataset is not None:
         return {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
     assert settings.trace is not None
