@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import fields, replace
 from report_builders import autoregressive_like, make_run, simulate_chain
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord

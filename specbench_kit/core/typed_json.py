@@ -75,4 +75,6 @@ def _in_words(message: str) -> str:
             f", not {'a decimal number' if rejected == 'float' else KINDS.get(rejected, rejected)}" if rejected else ""
         )
         return f"{field or 'the document'} must be {allowed}{bound}{wrong}"
+    if match := re.fullmatch(r"Invalid enum value (.*)", problem):
+        return f"{field} must be another word, not {match[1]}"
     return f"{field}: {problem}" if field else problem

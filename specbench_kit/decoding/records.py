@@ -1,186 +1,174 @@
 """What one decoded request leaves behind: the lines of `requests.jsonl`."""
 
 import json
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct, field, to_builtins
 
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.decoding.json_fields import all_checked, checked, parse, shown
+from specbench_kit.core.typed_json import Count, Number, convert, decode
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
 EXPECTED_DIGITS = 3
 """Decimals of `RoundRecord.expected`: fewer than what a predictor's arithmetic leaves open."""
+if TYPE_CHECKING:
+    # Only files of other tools hold null in these fields. Metrics ask once per run whether a field is known, and then
+    # compute with plain numbers; so the type checker sees plain numbers too.
+    KnownCount: TypeAlias = int
+    KnownSeconds: TypeAlias = float
+    Token: TypeAlias = int
+else:
+    KnownCount, KnownSeconds, Token = Count | None, Number | None, Count | None
 
 
-@dataclass(slots=True)
-class RoundRecord:
+class RoundRecord(Struct):
     """One target verification of one request.
 
-    `drafted` tokens were produced by the draft model, `submitted` of them were sent, `accepted` of those
-    matched, and `committed` tokens joined the output (accepted + 1, less what the end cuts off). Seconds are
-    this request's share of the batch's phases, so that sums over requests are busy seconds; `prefill_s` is the
-    draft model's, the target's lies in `verify_s` of the first round. `end_s` is when the round's tokens were
-    committed, since the request's arrival.
+    The draft model produced `drafted` tokens, of which `submitted` were sent; the target accepted `accepted` of them,
+    and `committed` tokens joined the output (accepted + 1 bonus token, less what the end of the output cuts off).
+    Seconds are this request's share of the batch's phases, so that sums over requests are busy seconds; `prefill_s`
+    is the draft model's prefill, the target's is part of the first round's `verify_s`. `end_s` is when the round's
+    tokens were committed, since the request's arrival.
 
-    Of the drafted tokens, `proactive` were drafted while the target verified; `aligned`: they began at the very token
-    that the target gave, so the next round goes on from them; `reused` of the accepted tokens came from the round
-    before in this way.
+    Of the drafted tokens, `proactive` were drafted while the target verified. `aligned` is true if the next round
+    continues from them, because they begin with the target's bonus token; `reused` counts the accepted tokens that
+    the previous round had drafted in this way.
 
-    A pipeline's round lasts until it has to be filled anew: `accepted` tokens were found in flight, `steps` is how
-    often every stage worked, and `commits_s` when each token was committed, since the request's arrival.
+    A round of a pipeline lasts until the pipeline has to be refilled: `accepted` tokens were already in flight,
+    `steps` counts how often all stages worked, and `commits_s` says when each token was committed, since the request's
+    arrival.
 
-    `deepest` is the largest depth below the root at which a token was submitted; records of older kits and of other
-    tools do not say it.
+    `deepest` is the largest depth of a submitted token below the root; None in records of older kits and other tools.
 
-    Of a tree, `parents` holds every submitted node's parent and `path` the accepted nodes, as places among the
-    submitted ones from 1 on; 0 is the token committed last. Both are empty for a chain.
+    For a tree, `parents` holds the parent of every submitted node and `path` the accepted nodes, both as positions
+    among the submitted nodes from 1 up, where 0 is the token committed last. Both are empty for a chain.
 
-    `padded` says how the request lay in a verified batch whose rounding depends on its shape: rows, which of them it
-    was, new tokens and keys per row, and the column from which logits were computed (see `Padding` for the order).
+    `padded` describes the request's row in a batch whose rounding depends on its shape; `Padding` gives the order.
 
-    `expected` is how many of the submitted tokens the policy reckoned with to be accepted, where it decides by a
-    chance of that; a line holds it only there.
+    `expected` is how many submitted tokens the policy expected to be accepted, if it decides by probabilities; a line
+    has the field only then.
     """
 
-    drafted: int
-    submitted: int
-    accepted: int
-    committed: int
-    prefill_s: float
-    draft_s: float
-    policy_s: float
-    link_s: float
-    queue_s: float
-    verify_s: float
-    commit_s: float
-    end_s: float
-    proactive: int = 0
+    drafted: KnownCount
+    submitted: KnownCount
+    accepted: Count
+    committed: Count
+    prefill_s: KnownSeconds
+    draft_s: KnownSeconds
+    policy_s: KnownSeconds
+    link_s: KnownSeconds
+    queue_s: KnownSeconds
+    verify_s: KnownSeconds
+    commit_s: KnownSeconds
+    end_s: KnownSeconds
+    proactive: Count = 0
     aligned: bool = False
-    reused: int = 0
-    steps: int = 0
-    commits_s: list[float] = field(default_factory=list)
-    deepest: int | None = None
-    parents: list[int] = field(default_factory=list)
-    path: list[int] = field(default_factory=list)
-    padded: list[int] = field(default_factory=list)
-    expected: float | None = None
+    reused: Count = 0
+    steps: Count = 0
+    commits_s: list[Number] = field(default_factory=list)
+    deepest: Count | None = None
+    parents: list[Count] = field(default_factory=list)
+    path: list[Count] = field(default_factory=list)
+    padded: list[Count] = field(default_factory=list)
+    expected: Number | None = None
 
     @property
     def first_s(self) -> float:
-        """When the round's first token was committed."""
+        """The time at which the round's first token was committed, since the request's arrival."""
         return self.commits_s[0] if self.commits_s else self.end_s
 
 
-NAMES = ("request_id", "category", "error")
-"""Fields that stand in tables and on terminals."""
 MAY_BE_UNKNOWN = (
-    "drafted",
-    "submitted",
-    "prefill_s",
-    "draft_s",
-    "policy_s",
-    "link_s",
-    "queue_s",
-    "verify_s",
-    "commit_s",
-    "end_s",
+    *("drafted", "submitted", "prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s"),
 )
-"""Fields of a round that hardly any other tool records."""
+"""The fields of a round that hardly any other tool records; they are null in records made of its files."""
 
 
-@dataclass(slots=True)
-class RequestRecord:
-    """One request from arrival to its last token; times in seconds since its arrival.
+class RequestRecord(Struct):
+    """One request from arrival to its last token; times are in seconds since its arrival.
 
-    `finished_s` alone is on the run's clock, which goes on where a resumed run had stopped. `repeat` counts from 0
-    where a run asks the same request several times.
+    Only `finished_s` is on the run's clock, which continues where a resumed run had stopped. `repeat` counts from 0
+    if a run decodes the same request several times.
 
-    Where the draft model is beyond a link, `colocated_s` is what `e2e_s` would be with it beside the target, over the
-    same rounds, and `colocated_draft_s` what drafting would take of that.
+    If the draft model is behind a link, `colocated_s` is what `e2e_s` would be with the draft model beside the target,
+    over the same rounds, and `colocated_draft_s` the part of it spent drafting.
 
-    Of a request that another tool decoded, None stands for what the tool does not say: token by token in `output_ids`,
-    whose length is known, and in the rounds.
+    In a record made of another tool's file, None stands for what the tool does not record: each token of `output_ids`,
+    whose length is known, and fields of the rounds.
     """
 
     request_id: str
     category: str
-    prompt_ids: list[int]
-    output_ids: list[int] = field(default_factory=list)
+    prompt_ids: list[Count]
+    output_ids: list[Token] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason = "length"
     error: str | None = None
-    ttft_s: float | None = None
-    e2e_s: float | None = None
-    tpot_s: float | None = None
-    finished_s: float | None = None
+    ttft_s: Number | None = None
+    e2e_s: Number | None = None
+    tpot_s: Number | None = None
+    finished_s: Number | None = None
     time_kind: TimeKind = "measured"
-    repeat: int = 0
+    repeat: Count = 0
     rounds: list[RoundRecord] = field(default_factory=list)
-    colocated_s: float | None = None
-    colocated_draft_s: float | None = None
+    colocated_s: Number | None = None
+    colocated_draft_s: Number | None = None
 
     @property
     def key(self) -> tuple[str, int]:
-        """What no two records of one method in a run share."""
+        """The identity of the record among those of one method in a run."""
         return self.request_id, self.repeat
 
     @property
     def has_token_ids(self) -> bool:
-        """Whether it is known which tokens the output has."""
+        """True if it is known which tokens the output consists of."""
         tokens: list[int | None] = [*self.output_ids]
         return None not in tokens
 
     def finish(self, output_ids: list[int], reason: FinishReason, now_s: float) -> None:
-        """Note what came out, and the times that follow from the rounds."""
+        """Set the output, and the times that follow from the rounds."""
         self.output_ids, self.finish_reason, self.finished_s = output_ids, reason, now_s
         self.ttft_s, self.e2e_s = self.rounds[0].first_s, self.rounds[-1].end_s
         if len(output_ids) > 1:
             self.tpot_s = (self.e2e_s - self.ttft_s) / (len(output_ids) - 1)
 
     def to_json(self) -> str:
-        """One line of `requests.jsonl`; a number that is not finite is a ValueError."""
-        # Not `asdict`, which copies every number of every round on its own: that takes four times as long.
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found["rounds"] = [_round_fields(one) for one in self.rounds]
-        return json.dumps(found, ensure_ascii=False, allow_nan=False)
+        """Return the line of `requests.jsonl`, without its end; raise ValueError if a number is not finite."""
+        fields = to_builtins(self)
+        for round_fields in fields["rounds"]:
+            if round_fields["expected"] is None:
+                del round_fields["expected"]
+        # Not msgspec's encoder, which would silently write null for a number that is not finite.
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "RequestRecord":
-        """The record that `to_json` wrote; a line that holds none is a ValueError which says why."""
-        return cls.from_dict(parse(line))
+        """Return the record of a line of `requests.jsonl`; raise ValueError if it is damaged, naming the field.
+
+        Fields that a newer kit added are passed over.
+        """
+        record = decode(cls, line)
+        if not record.rounds:
+            decode(_HasRounds, line)
+        return record._with_plain_names()
 
     @classmethod
-    def from_dict(cls, found: Any) -> "RequestRecord":
-        """The record of an object; fields that a newer kit added are passed over, wrong ones are a ValueError."""
-        rounds = found.get("rounds") if isinstance(found, dict) else None
-        known = checked(cls, found if rounds is None else {**found, "rounds": _rounds(rounds)}, ("output_ids",))
-        if rounds is None:
-            raise ValueError("rounds is missing")
-        return cls(**known | {name: one_line(known[name]) for name in NAMES if known.get(name)})
+    def from_document(cls, document: object) -> "RequestRecord":
+        """Return the record of a parsed JSON object, checked as in `from_json`."""
+        record = convert(cls, document)
+        if not record.rounds:
+            convert(_HasRounds, document)
+        return record._with_plain_names()
+
+    def _with_plain_names(self) -> "RequestRecord":
+        """Make the fields that tables and terminals print safe to print, whoever wrote the file."""
+        self.request_id, self.category = one_line(self.request_id), one_line(self.category)
+        self.error = self.error and one_line(self.error)
+        return self
 
 
-_ROUND = tuple(one.name for one in fields(RoundRecord))
-_of_round = attrgetter(*_ROUND)
+class _HasRounds(Struct):
+    """A line that was cut short may lack rounds, which a new record need not name."""
 
-
-def _round_fields(one: RoundRecord) -> dict[str, Any]:
-    found = dict(zip(_ROUND, _of_round(one), strict=True))
-    if one.expected is None:
-        del found["expected"]
-    return found
-
-
-def _rounds(found: Any) -> list[RoundRecord]:
-    if not isinstance(found, list):
-        raise ValueError(f"rounds must be a list, not {shown(found)}")
-    if all_checked(RoundRecord, found, MAY_BE_UNKNOWN):
-        return [RoundRecord(**one) for one in found]
-    rounds = []
-    for number, one in enumerate(found, 1):
-        try:
-            rounds.append(RoundRecord(**checked(RoundRecord, one, MAY_BE_UNKNOWN)))
-        except ValueError as error:
-            raise ValueError(f"round {number}: {error}") from error
-    return rounds
+    rounds: list[RoundRecord]

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from msgspec import structs
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
@@ -131,7 +133,7 @@ def _units(sources: Iterable[Mapping[str, Source]]) -> dict[str, int]:
 
 
 def _renamed(records: Sequence[RequestRecord], dataset: str) -> list[RequestRecord]:
-    return [replace(record, request_id=f"{dataset}/{record.request_id}") for record in records]
+    return [structs.replace(record, request_id=f"{dataset}/{record.request_id}") for record in records]
 
 
 @dataclass(frozen=True, slots=True)

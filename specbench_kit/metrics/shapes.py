@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
@@ -66,7 +67,7 @@ def _parts(one: RoundRecord) -> Iterator[RoundRecord]:
         return
     width = -(-(one.submitted + 1) // one.steps)
     for _ in range(one.committed):
-        yield replace(one, submitted=width - 1, accepted=0, committed=1, steps=0)
+        yield structs.replace(one, submitted=width - 1, accepted=0, committed=1, steps=0)
 
 
 def _round_step(one: RoundRecord, pending: list[int], ahead: list[int]) -> Step:

@@ -1,6 +1,5 @@
 """The round loop: what its records say, whom it refuses, and that requests do not touch each other."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -103,7 +102,7 @@ def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runne
         assert record.finish_reason == ("eos" if record.output_ids[-1] in (3, 4) else "length")
         assert record.time_kind == "measured"
         assert record.error is None
-        assert RequestRecord.from_dict(json.loads(record.to_json())) == record
+        assert RequestRecord.from_json(record.to_json()) == record
     charged = sum(getattr(step, phase) for record in records for step in record.rounds for phase in PHASES)
     assert 0 < charged <= engine.clock.now_s() - 7.0
     finished = [record.finished_s or 0.0 for record in records]
@@ -164,7 +163,7 @@ def test_a_refused_prompt_is_recorded_and_the_run_goes_on(runners: Runners, batc
         assert (record.finish_reason, record.output_ids, record.rounds) == ("error", [], [])
         assert record.error == f"the prompt has {length} tokens; the context holds 1 to 99"
         assert record.ttft_s is record.e2e_s is record.tpot_s is record.finished_s is None
-        assert RequestRecord.from_dict(json.loads(record.to_json())) == record
+        assert RequestRecord.from_json(record.to_json()) == record
     assert [len(records[name].output_ids) for name in ("000", "002", "005")] == [6, 1, 6]
     alone = decode(parse_method("fixed-k"), runners, [make_requests(prompts, 6)[5]])
     assert alone["005"].output_ids == records["005"].output_ids

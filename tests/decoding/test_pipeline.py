@@ -1,6 +1,5 @@
 """The pipeline loop on virtual stages: what is in flight, what KV holds, when tokens come, what a record says."""
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -110,7 +109,7 @@ def test_a_record_says_what_happened_between_two_fills(runners: Runners, target:
         assert moments == sorted(moments)
         assert (record.ttft_s, record.e2e_s) == (moments[0], moments[-1])
         assert list(inter_token_gaps(RequestGroup([record]).rounds)) == pytest.approx(np.diff(moments))
-        assert RequestRecord.from_dict(json.loads(record.to_json())) == record
+        assert RequestRecord.from_json(record.to_json()) == record
 
 
 def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: Any) -> None:

@@ -1,9 +1,8 @@
 """Runs side by side: rows, paired statistics, and what their intervals show."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from report_builders import failed_record, make_run
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 

@@ -1,11 +1,11 @@
 """Headline figures of a run, each worked out by hand where a sum or an inequality would let a fault through."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from metric_records import record, round_of
+from msgspec.structs import replace
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks

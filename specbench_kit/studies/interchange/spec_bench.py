@@ -84,7 +84,7 @@ def _record(identity: str, category: str, text: str, choice: Fields, turn: int) 
     tokens, wall_s = int(choice["new_tokens"][turn]), float(choice["wall_time"][turn])
     if not 0 <= wall_s < inf:
         raise ValueError(f"wall_time must be seconds, not {wall_s}")
-    return RequestRecord.from_dict(
+    return RequestRecord.from_document(
         {
             "request_id": identity,
             "category": category,

@@ -1,12 +1,12 @@
 """What is read of the machine while something is timed on it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
