@@ -11,9 +11,9 @@ NaN and infinities are no JSON, and no `Number`. The caller adds which file and 
         raise SkitError(f"{path}: {error}; write the card again") from error
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -24,6 +24,8 @@ JsonObject = Mapping[str, Any]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 """A finite number. The bounds lie beyond every duration in seconds, so that sums and squares stay finite too."""
+SHOWN = 40
+"""Characters of a wrong value that a message repeats."""
 KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -37,44 +39,59 @@ KINDS = {
 
 def decode(kind: type[T], text: str | bytes) -> T:
     """Return the record of type `kind` that a JSON text holds; ValueError names the field that is wrong."""
-    with _plain_errors():
+    try:
         return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        # The standard library is slower, but says what is wrong with damaged JSON, and reads half a surrogate pair,
+        # with which an answer ends that was cut off inside an emoji.
+        return convert(kind, parse(text))
 
 
 def convert(kind: type[T], document: object) -> T:
     """Return the record of type `kind` made of parsed JSON or TOML; ValueError names the field that is wrong."""
-    with _plain_errors():
-        return msgspec.convert(document, kind)
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
     try:
-        yield
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error))) from error
+        raise ValueError(_in_words(error, document)) from error
+
+
+def parse(text: str | bytes) -> Any:
+    """Return what a JSON text holds, of whatever type; ValueError if it is damaged, or holds NaN or an infinity."""
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def _in_words(message: str) -> str:
-    """Return a message of msgspec in plain words, with the field first.
+def shown(value: object) -> str:
+    """Return a value as its file has it, cut to `SHOWN` characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
-    ``Expected `int`, got `str` - at `$.rounds[0].drafted``` becomes ``rounds[0].drafted must be a whole number, not
-    text``.
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _in_words(error: Exception, document: object) -> str:
+    """Return a message of msgspec with the field first, and with the wrong value.
+
+    ``Expected `int`, got `str` - at `$.rounds[0].drafted`` becomes
+    ``rounds[0].drafted must be a whole number, not "3"``.
     """
-    problem, _, path = message.partition(" - at `$")
+    problem, _, path = str(error).partition(" - at `$")
     field = path.rstrip("`").removeprefix(".")
     if match := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", problem):
         name = f"{field}.{match[2]}" if field else match[2]
         return f"{name} is {'missing' if match[1].startswith('missing') else 'unknown'}"
-    if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", problem):
-        kinds, rejected, bound = (match[1] or "").split(" | "), match[2], match[3]
-        allowed = " or ".join(KINDS.get(kind, kind) for kind in kinds)
-        wrong = (
-            f", not {'a decimal number' if rejected == 'float' else KINDS.get(rejected, rejected)}" if rejected else ""
-        )
-        return f"{field or 'the document'} must be {allowed}{bound}{wrong}"
-    if match := re.fullmatch(r"Invalid enum value (.*)", problem):
-        return f"{field} must be another word, not {match[1]}"
+    value = document
+    for key, row in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
+        # Below a table with free keys msgspec says [...] and not which key it was: then no value can be shown.
+        value = value.get(key) if isinstance(value, dict) else value[int(row)] if isinstance(value, list) else None
+    instead = "" if "..." in field else f", not {shown(value)}"
+    if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `[^`]*`)?(.*)", problem):
+        allowed = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | "))
+        return f"{field or 'the document'} must be {allowed}{match[2]}{instead}"
+    if problem.startswith("Invalid enum value"):
+        return f"{field} must be another word{instead}"
     return f"{field}: {problem}" if field else problem

@@ -10,7 +10,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.renamed import with_current_names
-from specbench_kit.decoding.json_fields import parse
+from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.summary_shape import is_summary

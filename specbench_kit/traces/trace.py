@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line_texts
-from specbench_kit.decoding.json_fields import checked, parse
+from specbench_kit.core.typed_json import Count, Number, convert, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
 
@@ -67,12 +66,12 @@ class TraceHeader:
     are 0. `licence` says under which others may use the trace.
     """
 
-    max_draft: int
-    draft_s: float
-    verify_s: tuple[float, ...]
+    max_draft: Count
+    draft_s: Number
+    verify_s: tuple[Number, ...]
     run: dict[str, Any]
-    statistics_s: float = 0.0
-    capacity: int | None = None
+    statistics_s: Number = 0.0
+    capacity: Count | None = None
     lacks: tuple[str, ...] = ()
     licence: str | None = None
 
@@ -212,14 +211,13 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
 
 
 def _checked_header(content: dict[str, Any]) -> TraceHeader:
-    known = checked(TraceHeader, content)
+    header = convert(TraceHeader, content)
     if unknown := content.keys() - {field.name for field in fields(TraceHeader)}:
         raise ValueError(f"{min(unknown)} is unknown")
-    header = TraceHeader(**known | {"verify_s": tuple(known["verify_s"]), "lacks": tuple(known.get("lacks", ()))})
     if unknown := set(header.lacks) - set(CURES):
         raise ValueError(f"it lacks {min(unknown)}, which is unknown")
     times_s = (header.draft_s, header.statistics_s, *header.verify_s)
-    if not all(isfinite(seconds) and seconds >= 0 for seconds in times_s):
+    if not all(seconds >= 0 for seconds in times_s):
         raise ValueError("times must be numbers from 0 up")
     if len(header.verify_s) <= header.max_draft or not header.max_draft:
         raise ValueError(f"{len(header.verify_s)} verification times do not go with drafts of {header.max_draft}")

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, RoundRecord

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.nested import flat
 from specbench_kit.core.renamed import with_current_names
-from specbench_kit.decoding.json_fields import parse
+from specbench_kit.core.typed_json import parse
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import shown
 from specbench_kit.datasets.rows import read_rows
-from specbench_kit.decoding.json_fields import shown
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, formats
 from specbench_kit.studies.interchange.dialogues import dialogues

@@ -5,7 +5,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.json_fields import shown
+from specbench_kit.core.typed_json import shown
 from specbench_kit.studies.interchange.base import ForeignTrace
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.decoding.json_fields import parse
+from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.latency import BatchSums, LatencyModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.restoring import restore
