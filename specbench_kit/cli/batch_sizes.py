@@ -41,7 +41,9 @@ class Sizes:
     out: common.Out = Path("results")
 
 
-def batch_sizes(asked: Sizes, prompts: DatasetOptions, timed: DeploymentOptions, as_json: options.JsonOption = False) -> None:
+def batch_sizes(
+    asked: Sizes, prompts: DatasetOptions, timed: DeploymentOptions, as_json: options.JsonOption = False
+) -> None:
     """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
     from rich.console import Console
 

@@ -15,7 +15,9 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "bench": CommandEntry("bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."),
+    "bench": CommandEntry(
+        "bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."
+    ),
     "rerun": CommandEntry(
         "rerun:rerun",
         "Run a run again from its run.json, and say what differs: environment, outputs, rounds and time.",
@@ -29,7 +31,9 @@ COMMANDS = {
     ),
     "validate": CommandEntry("load:validate", "Simulate what `skit load` measured, and set both side by side."),
     "report": CommandEntry("report:report", "Report on one run, or put several in one report."),
-    "compare": CommandEntry("compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."),
+    "compare": CommandEntry(
+        "compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."
+    ),
     "import": CommandEntry(
         "interchange:import_run",
         "Make a run directory of another tool's file, so that its numbers stand in the same reports.",
@@ -83,7 +87,9 @@ COMMANDS = {
         "simulate:simulate",
         "Simulate many devices that draft for one server: who keeps which token speed, and what keeps the others.",
     ),
-    "capacity": CommandEntry("capacity:capacity", "Search for the most devices that one server can promise a token speed to."),
+    "capacity": CommandEntry(
+        "capacity:capacity", "Search for the most devices that one server can promise a token speed to."
+    ),
     "reproduce": CommandEntry(
         "reproduce:reproduce",
         "Run experiments of the papers and hold what comes out against the published numbers.",

@@ -10,7 +10,10 @@ from specbench_kit.studies.training.heads.options import HeadTrainingSettings, R
 
 
 def train_head(
-    options_given: Given[HeadTrainingSettings], recipe: Recipe, prompts: DatasetOptions, as_json: options.JsonOption = False
+    options_given: Given[HeadTrainingSettings],
+    recipe: Recipe,
+    prompts: DatasetOptions,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.
 

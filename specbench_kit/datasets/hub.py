@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.hub import is_reachable, hub_reachable
+from specbench_kit.core.hub import hub_reachable, is_reachable
 from specbench_kit.datasets.base import Hub
 from specbench_kit.datasets.rows import LocatedRow, parse_rows
 

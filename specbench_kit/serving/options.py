@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from specbench_kit.core.common_options import Draft, Dtype, MaxNewTokens, Out, DatasetOptions, Target, TorchDevice
+from specbench_kit.core.common_options import DatasetOptions, Draft, Dtype, MaxNewTokens, Out, Target, TorchDevice
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 
