@@ -86,12 +86,12 @@ def _in_words(error: Exception, document: object) -> str:
         return f"{name} is {'missing' if match[1].startswith('missing') else 'unknown'}"
     value = document
     for key, row in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
-        # Below a table with free keys msgspec says [...] and not which key it was: then no value can be shown.
         value = value.get(key) if isinstance(value, dict) else value[int(row)] if isinstance(value, list) else None
-    instead = "" if "..." in field else f", not {shown(value)}"
-    if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `[^`]*`)?(.*)", problem):
-        allowed = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | "))
-        return f"{field or 'the document'} must be {allowed}{match[2]}{instead}"
+    if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", problem):
+        allowed, wrong, bound = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | ")), match[2], match[3]
+        # Below a table with free keys msgspec says [...] and not which key it was: then no value can be shown.
+        instead = KINDS.get(wrong, wrong) if "..." in field else shown(value)
+        return f"{field or 'the document'} must be {allowed}{bound}" + (f", not {instead}" if instead else "")
     if problem.startswith("Invalid enum value"):
-        return f"{field} must be another word{instead}"
+        return f"{field} must be another word, not {shown(value)}"
     return f"{field}: {problem}" if field else problem

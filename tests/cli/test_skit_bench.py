@@ -3,12 +3,12 @@
 import json
 import re
 import subprocess
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
+from msgspec.structs import fields
 
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.records import RequestRecord, RoundRecord

@@ -1,8 +1,7 @@
 """A live run and a replay of its trace agree under a deployment: in every decision, and in every second."""
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 from tiny_models import (
     AUTOREGRESSIVE,
     clear_prompts,
@@ -67,7 +66,7 @@ def test_a_replay_takes_the_time_of_the_live_run(spec: str, name: str, models, a
     shared = {"deployment": load(name), "batch_size": BATCH}
     replayed = {record.request_id: record for record in replay(parse_method(spec), HEADER, traces, **shared)}
     for record in decoded.values():
-        record.rounds = [dataclasses.replace(one, padded=[]) for one in record.rounds]  # a replay has no batches
+        record.rounds = [structs.replace(one, padded=[]) for one in record.rounds]  # a replay has no batches
     assert replayed == decoded
 
 

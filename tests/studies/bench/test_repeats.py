@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import TinyPair, read_rows
+from msgspec import structs
 from test_bench_run import DIALOGUES, interrupt, no_report, prepare, settings
 
 from specbench_kit.core.errors import SkitError
@@ -59,7 +60,7 @@ def test_a_repeat_that_is_recorded_twice_and_not_alike_is_an_error(tiny: TinyPai
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", repeats=2))
     benchmark.run(no_report)
     (run,) = benchmark.runs.values()
-    run.append(replace(run.records()[-1], text="other"))
+    run.append(structs.replace(run.records()[-1], text="other"))
     with pytest.raises(SkitError, match=r"requests\.jsonl:9: request 'q3', repeat 1, is recorded twice"):
         run.records()
 
