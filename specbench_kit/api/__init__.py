@@ -57,7 +57,7 @@ def bench(
     settings = _settings(methods, deployment, replaced, options)
     loaded = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _several(dataset)]
     campaign = Campaign(settings, loaded, _silent)
-    for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
+    for note in [*campaign.bench.measured.notes, *campaign.notes]:
         (tell or _silent)(note)
     campaign.run(progress or _silent)
     return _result(campaign.conclude(), campaign.bench.left_out)

@@ -94,7 +94,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
         if left_out := benchmark.dataset.left_out:
             without = f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
             say(console, f"{benchmark.dataset.name}: {without}")
-    for note in [*campaign.bench.surroundings.notes, *campaign.notes]:
+    for note in [*campaign.bench.measured.notes, *campaign.notes]:
         say(console, note)
     return campaign
 

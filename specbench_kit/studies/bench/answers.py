@@ -1,77 +1,60 @@
-"""How many answers are right, where a dataset says which are: of the methods, the target and the draft model."""
+"""Counts of right answers for datasets with reference answers: of the methods, the target and the draft model."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.datasets.answers import RULES
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.assembly import live_engine
-from specbench_kit.methods.autoregressive import Autoregressive
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
-from specbench_kit.studies.bench.lanes import MethodLane
+from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.workbench import Workbench
 
-Fields = dict[str, Any]
+
+class AnswerCounts(TypedDict):
+    """The number of requests with a reference answer that finished, and of those that were answered correctly."""
+
+    judged: int
+    correct: int
 
 
 class GoldAnswers:
-    """Judges outputs by the prompts that they answer; `draft` are the counts of the draft model alone."""
+    """Judges outputs by the reference answers of their prompts; `draft` are the counts of the draft model alone."""
 
-    def __init__(self, prompts: Iterable[Prompt], draft: Fields | None = None) -> None:
+    def __init__(self, prompts: Iterable[Prompt], draft: AnswerCounts | None = None) -> None:
         self._golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
         self._draft = draft
 
-    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> Fields:
-        """The part `exact_match` of a summary; empty where no prompt has a right answer."""
+    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
+        """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""
         if not self._golds:
             return {}
         rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
-        sides = {"method": self.count(records), "target": target, "draft": self._draft}
-        return {"exact_match": {"rule": "; ".join(rules), **sides}}
+        counts = {"method": self.count(records), "target": target, "draft": self._draft}
+        return {"exact_match": {"rule": "; ".join(rules), **counts}}
 
-    def count(self, records: Sequence[RequestRecord]) -> Mapping[str, int]:
-        """Requests that were judged, and those whose answer is right."""
-        judged = [one for one in records if one.request_id in self._golds and one.finish_reason != "error"]
-        right = sum(self._golds[one.request_id].matches(one.text or "") for one in judged)
-        return {"judged": len(judged), "correct": right}
-
-
-def answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
-    """Of a dataset; where that is asked for, the draft model answers it too, outside of every measurement."""
-    own = GoldAnswers(dataset.prompts)
-    if not bench.settings.draft_answers:
-        return own
-    if not any(prompt.gold for prompt in dataset.prompts):
-        raise SkitError(f"--draft-answers: {dataset.name} does not say which answers are right; leave it out")
-    return GoldAnswers(dataset.prompts, dict(own.count(_of_draft(bench, dataset))))
+    def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
+        """Count the records that have a reference answer and those that match it."""
+        judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
+        correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)
+        return {"judged": len(judged), "correct": correct}
 
 
-def _of_draft(bench: Workbench, dataset: LoadedDataset) -> list[RequestRecord]:
-    settings, tokenizer, found = bench.settings, bench.pair.tokenizer, list[RequestRecord]()
-    if "draft" not in bench.runners:
-        raise SkitError("--draft-answers: no method here drafts with a draft model; leave it out")
-    engine = live_engine(
-        Autoregressive(),
-        bench.runners["draft"],
-        sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
-        seed=settings.seed,
-        eos_ids=bench.pair.eos_ids,
-        batch_size=settings.batch_size,
+def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
+    """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model answer it alone."""
+    answers = GoldAnswers(dataset.prompts)
+    settings = bench.settings
+    if not settings.draft_answers:
+        return answers
+    require(
+        any(prompt.gold for prompt in dataset.prompts),
+        f"--draft-answers: {dataset.name} does not say which answers are right; leave it out",
     )
-    lane = MethodLane(
-        name="draft alone",
-        engine=engine,
-        script=ConversationScript(
-            [Conversation(one, tokenizer, settings.max_new_tokens) for one in dataset.prompts], {}
-        ),
-        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-        sinks=[found.append],
+    require(
+        "draft" in bench.runners,
+        "--draft-answers: no method here drafts with a draft model; leave it out",
     )
-    while not lane.done:
-        for _ in lane.turn(settings.batch_size):
-            pass
-    return found
+    records: list[RequestRecord] = []
+    answer_dataset(dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append)
+    return GoldAnswers(dataset.prompts, answers.count(records))

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.metrics.comparison import MANY
-from specbench_kit.studies.bench.estimate import seconds
+from specbench_kit.studies.bench.estimate import estimate_seconds
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
@@ -17,7 +16,10 @@ from specbench_kit.studies.bench.workbench import Workbench
 
 
 class Campaign:
-    """Every run directory is there before anything is decoded, so that `--resume` finds all that belongs together."""
+    """The benchmarks of several datasets with one pair of models.
+
+    Every run directory exists before anything is decoded, so that `--resume` finds all runs of one command.
+    """
 
     def __init__(self, settings: BenchSettings, datasets: Sequence[LoadedDataset], report: ProgressCallback) -> None:
         self.bench = Workbench(settings, datasets, report)
@@ -27,26 +29,29 @@ class Campaign:
 
     @property
     def outlook(self) -> str:
-        """What many methods will come to, before they begin; nothing to say of a few."""
-        missing = sum(one.planned - one.done for one in self.benchmarks)
+        """Return a line that estimates the duration of a benchmark of many methods; empty for few methods."""
+        missing = sum(benchmark.planned - benchmark.done for benchmark in self.benchmarks)
         if len(self.bench.lanes) <= MANY or not missing:
             return ""
-        minutes = seconds(self.bench, self.bench.datasets) * missing / sum(one.planned for one in self.benchmarks) / 60
-        return f"{len(self.bench.lanes)} methods, {missing} answers to decode: {minutes:.0f} minutes at most, by a try"
+        planned = sum(benchmark.planned for benchmark in self.benchmarks)
+        minutes = estimate_seconds(self.bench, self.bench.datasets) * missing / planned / 60
+        return f"{len(self.bench.lanes)} methods, {missing} answers to decode: at most {minutes:.0f} minutes (estimate)"
 
     def run(self, report: Callable[[Progress], None]) -> None:
-        """Decode everything that is missing, one dataset after the other."""
+        """Decode everything that is missing, one dataset after the other; progress counts over all datasets."""
+        planned = sum(benchmark.planned for benchmark in self.benchmarks)
+        before = 0
+
+        def report_total(progress: Progress) -> None:
+            report(replace(progress, done=before + progress.done, planned=planned))
+
         try:
-            for number, benchmark in enumerate(self.benchmarks):
-                benchmark.run(partial(self._report, report, number))
+            for benchmark in self.benchmarks:
+                benchmark.run(report_total)
+                before += benchmark.planned
         finally:
             self.bench.close()
 
     def conclude(self) -> list[Conclusion]:
-        """Summaries and reports of every run, whole or partial."""
+        """Write the summaries and reports of every run, whole or partial."""
         return [conclusion for benchmark in self.benchmarks for conclusion in benchmark.conclude()]
-
-    def _report(self, report: Callable[[Progress], None], number: int, progress: Progress) -> None:
-        """Count over all datasets."""
-        planned = [benchmark.planned for benchmark in self.benchmarks]
-        report(replace(progress, done=sum(planned[:number]) + progress.done, planned=sum(planned)))

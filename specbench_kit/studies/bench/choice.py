@@ -1,4 +1,4 @@
-"""Which methods a benchmark is to run: those that are named, and what `all` stands for."""
+"""The methods that a benchmark runs: the named ones, and the methods that `all` and `group:NAME` stand for."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
@@ -14,55 +14,41 @@ ALL, GROUP = "all", "group:"
 
 
 def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
-    """Every spec to run, and whether it was named: one that was not is left out where it cannot run.
+    """Return every spec to run, and True for those that were named: others are left out if they cannot run here.
 
-    `all` stands for every method with its default options, `group:NAME` for those of a group; the baseline is no
-    further method where it is decoded anyway.
+    `all` stands for every method with its default options, `group:NAME` for those of a group. The baseline does not
+    count as a further method if it is decoded anyway.
     """
-    wanted = [groups for spec in specs if (groups := _groups(spec))]
+    groups = [group for spec in specs for group in _groups(spec)]
     named = dict.fromkeys((spec for spec in specs if not _groups(spec)), True)
-    chosen = _distinct(list(named))
-    if not wanted:
-        return named
-    found = {name: kind for name, kind in methods.all().items() if any(kind.group in groups for groups in wanted)}
-    every = [name for name, kind in found.items() if _needs_no_option(kind) and not (baseline and name == BASELINE)]
-    return {name: False for name in every if name in named or parse_method(name) not in chosen} | named
+    distinct: dict[Method, str] = {}
+    for spec in named:
+        first = distinct.setdefault(parse_method(spec), spec)
+        if first != spec:
+            raise SkitError(f"'{first}' and '{spec}' are the same method with the same options: name it once")
+    # Without options a method may equal a named spec that only spells its defaults out.
+    unnamed = [
+        name
+        for name, kind in methods.all().items()
+        if kind.group in groups and _has_defaults(kind) and not (baseline and name == BASELINE)
+    ]
+    return {name: False for name in unnamed if name in named or parse_method(name) not in distinct} | named
 
 
 def chosen(settings: BenchSettings) -> dict[str, bool]:
-    """The same of a benchmark, with the options that were tuned for those without any."""
-    found = expand(settings.methods, settings.baseline)
+    """Return the specs of a benchmark as `expand` does, with tuned options for those that have none of their own."""
+    specs = expand(settings.methods, settings.baseline)
     if settings.tuned is None:
-        return found
+        return specs
     tuned = load(settings.tuned)
-    return {tuned.spec(spec): named for spec, named in found.items()}
-
-
-def _groups(spec: str) -> Sequence[str]:
-    """The groups of methods that a spec stands for, if it does."""
-    if spec == ALL:
-        return GROUPS
-    if not spec.startswith(GROUP):
-        return ()
-    group = spec.removeprefix(GROUP)
-    known = {kind.group for kind in methods.all().values()}
-    if group not in known:
-        raise SkitError(f"no methods of group '{group}'; known: {', '.join(one for one in GROUPS if one in known)}")
-    return (group,)
-
-
-def _distinct(specs: Sequence[str]) -> dict[Method, str]:
-    """Specs by the method that they come to; two that come to one are an error."""
-    found: dict[Method, str] = {}
-    for spec in specs:
-        first = found.setdefault(parse_method(spec), spec)
-        if first != spec:
-            raise SkitError(f"'{first}' and '{spec}' are the same method with the same options: name it once")
-    return found
+    return {tuned.spec(spec): named for spec, named in specs.items()}
 
 
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:
-    """The methods that can be made ready, by spec, and why others of `all` cannot; of a named one this is an error."""
+    """Return the prepared methods by spec, and the reasons why others of `all` or of a group cannot run here.
+
+    A named method that cannot be prepared is an error.
+    """
     ready: dict[str, Method] = {}
     left_out: dict[str, str] = {}
     for spec, named in chosen(settings).items():
@@ -77,5 +63,18 @@ def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict
     return ready, left_out
 
 
-def _needs_no_option(method: type[Method]) -> bool:
-    return all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(method))
+def _groups(spec: str) -> Sequence[str]:
+    """Return the groups that `all` or `group:NAME` stands for; none for the spec of a method."""
+    if spec == ALL:
+        return GROUPS
+    if not spec.startswith(GROUP):
+        return ()
+    group = spec.removeprefix(GROUP)
+    used = {kind.group for kind in methods.all().values()}
+    if group not in used:
+        raise SkitError(f"no methods of group '{group}'; known: {', '.join(name for name in GROUPS if name in used)}")
+    return (group,)
+
+
+def _has_defaults(method: type[Method]) -> bool:
+    return all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(method))

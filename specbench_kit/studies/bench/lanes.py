@@ -1,4 +1,4 @@
-"""Methods that take turns on the same models, so that a drift of the machine hits all of them alike."""
+"""Methods that take turns on the same models, so that a drift of the machine affects all of them alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +9,12 @@ from specbench_kit.studies.bench.choice import BASELINE as BASELINE
 from specbench_kit.studies.bench.conversations import ConversationScript
 
 Sink = Callable[[RequestRecord], None]
+"""Stores a finished record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Reported after each finished request; `tokens_per_s` is that method's own speed so far."""
+    """The state of a benchmark after a finished request; `tokens_per_s` is the speed of `method` so far."""
 
     method: str
     done: int
@@ -23,11 +24,11 @@ class Progress:
 
 @dataclass
 class MethodLane:
-    """One method at work: its engine, what it is asked, where its records go.
+    """One method at work: its decoding loop, the requests that it still has to answer, and the sinks of its records.
 
-    `references` are the baseline's records by request id; a lane that needs them asks a request only once its
-    reference is there. `others` tells the processor seconds of the processes that work for it, which `others_s` sums
-    up over its turns; None where nobody can tell.
+    `references` are the baseline's records by request id; a lane with references submits a request only after its
+    reference has arrived. `worker_clock` returns the processor seconds of the processes that work for the lane, which
+    `worker_s` sums up over the lane's turns; it is None if these processes cannot be observed.
     """
 
     name: str
@@ -37,54 +38,51 @@ class MethodLane:
     sinks: Sequence[Sink]
     references: Mapping[str, RequestRecord] | None = None
     repeat: int = 0
-    others: Callable[[], float] | None = lambda: 0.0
+    worker_clock: Callable[[], float] | None = lambda: 0.0
 
     def __post_init__(self) -> None:
-        self._held = list(self.script.take())
+        self._waiting = list(self.script.take())
         self._tokens = 0
-        self.others_s = None if self.others is None else 0.0
+        self.worker_s = None if self.worker_clock is None else 0.0
         self._started_s = self.engine.clock.now_s()
 
     @property
     def done(self) -> bool:
-        """Whether every request was answered."""
-        return self.engine.idle and not self._held
+        """Return True after every request was answered."""
+        return self.engine.idle and not self._waiting
 
     @property
     def tokens_per_s(self) -> float:
-        """Speed of this method since it was started or resumed."""
+        """Return the speed of this method since it was started or resumed."""
         elapsed_s = self.engine.clock.now_s() - self._started_s
         return self._tokens / elapsed_s if elapsed_s else 0.0
 
     def turn(self, requests: int) -> Iterator[RequestRecord]:
-        """Decode until that many requests have finished, or none is left that can be asked."""
-        self._feed()
+        """Decode until `requests` more requests have finished, or no request can be submitted yet."""
+        self._submit_ready()
         finished = 0
         while finished < requests and not self.engine.idle:
             for record in self._step():
                 finished += 1
-                self._deliver(record)
+                self._tokens += len(record.output_ids)
+                record.text, record.repeat = self.decode(record.output_ids), self.repeat
+                for sink in self.sinks:
+                    sink(record)
+                self.script.finish(record)
+                # A dialogue's next turn goes before new dialogues, so that few are open at a time.
+                self._submit_ready(first=True)
                 yield record
 
     def _step(self) -> list[RequestRecord]:
-        if self.others is None or self.others_s is None:
+        if self.worker_clock is None or self.worker_s is None:
             return self.engine.step()
-        before_s = self.others()
-        done = self.engine.step()
-        self.others_s += self.others() - before_s
-        return done
+        before_s = self.worker_clock()
+        finished = self.engine.step()
+        self.worker_s += self.worker_clock() - before_s
+        return finished
 
-    def _deliver(self, record: RequestRecord) -> None:
-        self._tokens += len(record.output_ids)
-        record.text, record.repeat = self.decode(record.output_ids), self.repeat
-        for sink in self.sinks:
-            sink(record)
-        self.script.finish(record)
-        self._feed(first=True)
-
-    def _feed(self, *, first: bool = False) -> None:
-        self._held.extend(self.script.take())
-        waiting, self._held = self._held, []
+    def _submit_ready(self, *, first: bool = False) -> None:
+        waiting, self._waiting = [*self._waiting, *self.script.take()], []
         for request in waiting:
             if self.references is None:
                 self.engine.submit(request, first=first)
@@ -92,11 +90,11 @@ class MethodLane:
                 answer = tuple(self.references[request.id].output_ids)
                 self.engine.submit(replace(request, reference=answer), first=first)
             else:
-                self._held.append(request)
+                self._waiting.append(request)
 
 
 def run_in_turns(lanes: Sequence[MethodLane], requests_per_turn: int) -> Iterator[tuple[MethodLane, RequestRecord]]:
-    """Every lane's records as they finish, in the order of the lanes within each turn."""
+    """Yield every lane's records as they finish; within each turn the lanes decode in the given order."""
     while not all(lane.done for lane in lanes):
         for lane in lanes:
             for record in lane.turn(requests_per_turn):

@@ -1,4 +1,4 @@
-"""What a benchmark notes of the machine while its lanes take turns."""
+"""Readings of the machine while the lanes of a benchmark take turns."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,12 @@ from specbench_kit.runs.machine.steps import same_steps
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.studies.bench.lanes import MethodLane
 
-Fields = dict[str, Any]
+MachineBlock = dict[str, Any]
+"""One entry of `machine` in `run.json`: device, load and steal, and the readings of each lane by its name."""
 
 
 class MachineMonitor:
-    """The readings of every lane since this was made, over all repeats."""
+    """Collects readings of every tracked lane over all repeats, beginning with its construction."""
 
     def __init__(self, probe: Probe, device: torch.device) -> None:
         self._watch = Watch(probe, device)
@@ -26,15 +27,16 @@ class MachineMonitor:
         self._records: dict[str, list[RequestRecord]] = {}
 
     def track(self, lanes: Sequence[MethodLane], methods: Mapping[str, Method]) -> None:
-        """Note what the lanes of a repeat do from here on; `methods` are theirs by name."""
+        """Add the lanes of one repeat; `methods` maps the name of each lane to its method."""
         for lane in lanes:
             self._lanes[lane.name].append(lane)
             method = methods[lane.name]
-            if method.pipeline is None and not method.overlaps:  # whose verifications are not forwards of one kind
+            # The spread of step times is only meaningful if every verification is a forward of the same kind.
+            if method.pipeline is None and not method.overlaps:
                 lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
 
-    def block(self) -> Fields:
-        """The readings up to now, ready for JSON."""
+    def block(self) -> MachineBlock:
+        """Return the readings up to now, ready for JSON."""
         return self._watch.end({name: self._timed(name) for name in self._lanes})
 
     def _timed(self, name: str) -> LaneTimes:
@@ -42,8 +44,6 @@ class MachineMonitor:
         spent = ProcessorTime(
             *(sum(parts) for parts in zip(*(lane.engine.clock.processor_time or () for lane in lanes), strict=True))
         )
-        others = [lane.others_s for lane in lanes]
-        known = [one for one in others if one is not None]
-        return LaneTimes(
-            spent, same_steps(self._records.get(name, ())), sum(known) if len(known) == len(others) else None
-        )
+        worker_s = [lane.worker_s for lane in lanes if lane.worker_s is not None]
+        observed = len(worker_s) == len(lanes)
+        return LaneTimes(spent, same_steps(self._records.get(name, ())), sum(worker_s) if observed else None)

@@ -1,8 +1,7 @@
-"""Run directories that are made or taken up again: one writer each, under the conditions in which they were begun."""
+"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
@@ -20,37 +19,47 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
 HASH_DIGITS = 16
+CONFIG_OPTIONS = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")
+"""Settings that `run.json` repeats under `config`."""
 
 Runs = dict[str, RunDirectory]
+"""The run directories of one dataset by method spec."""
 
 
 def open_runs(
     settings: BenchSettings, bench: Workbench, datasets: Sequence[LoadedDataset]
 ) -> tuple[list[Runs], list[str]]:
-    """For each dataset every method's run directory: new ones, or all those that were begun together; and remarks.
+    """Create the run directories of every dataset, or resume all those that were begun together.
 
-    From here on no other process can write to them.
+    Returned with remarks for the user. From now on no other process can write to them.
     """
-    shared = [_describe(settings, bench, dataset) for dataset in datasets]
-    methods = [describe_method(spec, method) for spec, method in bench.methods.items()]
-    sizes = [{"effective_batch_size": bench.engine(method).effective_batch_size} for method in bench.methods.values()]
-    described = [
-        {**about, **_seen(dataset, method, bench), **shown, **bench.sent(method), "config": {**about["config"], **size}}
-        for dataset, about in zip(datasets, shared, strict=True)
-        for method, shown, size in zip(bench.methods.values(), methods, sizes, strict=True)
-    ]
+    described: list[dict[str, object]] = []
+    config = _describe_config(settings, bench)
+    sizes = {spec: bench.engine(method).effective_batch_size for spec, method in bench.methods.items()}
+    for dataset in datasets:
+        shared = _describe(settings, bench, dataset, config)
+        for spec, method in bench.methods.items():
+            count = count_seen(dataset, method, bench.heads)
+            described.append(
+                {
+                    **shared,
+                    **({"seen_prompts": count} if count else {}),
+                    **describe_method(spec, method),
+                    **bench.describe_hidden_states(method),
+                    "config": {**config, "effective_batch_size": sizes[spec]},
+                }
+            )
     if settings.resume:
-        found = find_resumable(settings.out, [config_key(run) for run in described])
+        directories = find_resumable(settings.out, [config_key(run) for run in described])
     else:
-        found = [RunDirectory.create(settings.out, run) for run in described]
-    notes = take_up(found, described[0], force=settings.force)
-    count = len(bench.methods)
-    runs = [dict(zip(bench.methods, found[at : at + count], strict=True)) for at in range(0, len(found), count)]
-    return runs, notes
+        directories = [RunDirectory.create(settings.out, run) for run in described]
+    notes = take_up(directories, described[0], force=settings.force)
+    remaining = iter(directories)
+    return [{spec: next(remaining) for spec in bench.methods} for _ in datasets], notes
 
 
-def describe_method(spec: str, method: Method) -> dict[str, Any]:
-    """What `run.json` says of the method: spec and resolved options, less folders of this machine, and what it uses."""
+def describe_method(spec: str, method: Method) -> dict[str, object]:
+    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs."""
     options = {
         name: provenance.without_folders(value) if isinstance(value, str) else value
         for name, value in resolved_options(spec).items()
@@ -59,25 +68,61 @@ def describe_method(spec: str, method: Method) -> dict[str, Any]:
     return {"method": provenance.without_folders(spec), "options": options, **({"uses": uses} if uses else {})}
 
 
-def _describe(settings: BenchSettings, bench: Workbench, dataset: LoadedDataset) -> dict[str, Any]:
-    """The content of `run.json`, less the method."""
+def count_turns(dataset: LoadedDataset) -> int:
+    """Count the requests of one method: each turn of a dialogue is one request."""
+    return sum(len(prompt.turns) for prompt in dataset.prompts)
+
+
+def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, force: bool) -> list[str]:
+    """Lock interrupted runs and repair their files; return a line for each run that had to be repaired.
+
+    Raise SkitError if another process writes a run, or if it was begun under other conditions than `conditions`,
+    which `force` permits.
+    """
+    locked: list[RunDirectory] = []
+    try:
+        for run in runs:
+            lock.acquire(run.path)
+            locked.append(run)
+            if run.is_partial and not force:
+                require_same_environment(run.path.name, run.run, conditions)
+    except SkitError:
+        release_locks(locked)
+        raise
+    dropped = {run.path.name: run.drop_repeated() for run in runs}
+    return [f"{name}: dropped {count} duplicate lines" for name, count in dropped.items() if count]
+
+
+def release_locks(runs: Sequence[RunDirectory]) -> None:
+    """Unlock runs to which nothing more is written."""
+    for run in runs:
+        lock.release(run.path)
+
+
+def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
     target = bench.pair.target.model
-    options = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "repeats")
+    return {
+        **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
+        "baseline": BASELINE in bench.lanes,
+        "device": str(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
+        **({"launch": settings.launch} if settings.launch != "virtual" else {}),
+        **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
+    }
+
+
+def _describe(
+    settings: BenchSettings, bench: Workbench, dataset: LoadedDataset, config: dict[str, object]
+) -> dict[str, object]:
+    """Return the content of `run.json` that all methods share."""
     return {
         "dataset": dataset.describe(),
         "models": bench.models,
-        "config": {
-            **{name: getattr(settings, name) for name in options},
-            "baseline": BASELINE in bench.lanes,
-            "device": str(target.device),
-            "dtype": str(target.dtype).removeprefix("torch."),
-            "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
-            **({"launch": settings.launch} if settings.launch != "virtual" else {}),
-            **({"draft_top_n": settings.draft_top_n} if settings.draft_top_n else {}),
-        },
+        "config": config,
         **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),
-        "requests": turns(dataset) * settings.repeats,
+        "requests": count_turns(dataset) * settings.repeats,
         "prompts": {
             prompt.id: _hash_tokens(Conversation(prompt, bench.pair.tokenizer, 1)) for prompt in dataset.prompts
         },
@@ -87,44 +132,8 @@ def _describe(settings: BenchSettings, bench: Workbench, dataset: LoadedDataset)
     }
 
 
-def _seen(dataset: LoadedDataset, method: Method, bench: Workbench) -> dict[str, Any]:
-    count = count_seen(dataset, method, bench.heads)
-    return {"seen_prompts": count} if count else {}
-
-
 def _hash_tokens(conversation: Conversation) -> str:
-    """Of the first turn as the target reads it: the start of a SHA-256."""
+    """Return the start of the SHA-256 of the first turn's token ids, as the target reads them."""
     request = conversation.next_request()
     assert request is not None
     return sha256(repr(request.prompt_ids).encode()).hexdigest()[:HASH_DIGITS]
-
-
-def turns(dataset: LoadedDataset) -> int:
-    """Requests of one method: each turn of a dialogue is one."""
-    return sum(len(prompt.turns) for prompt in dataset.prompts)
-
-
-def take_up(runs: Sequence[RunDirectory], here: Mapping[str, Any], *, force: bool) -> list[str]:
-    """Lock interrupted runs and mend their files; a line on each that had to be mended.
-
-    A run that another process writes, or that was begun under other conditions than `here`, is an error; `force`
-    passes over the conditions.
-    """
-    held: list[RunDirectory] = []
-    try:
-        for run in runs:
-            held.append(run)
-            lock.acquire(run.path)
-            if run.is_partial and not force:
-                require_same_environment(run.path.name, run.run, here)
-    except SkitError:
-        release_locks(held[:-1])
-        raise
-    dropped = {run.path.name: run.drop_repeated() for run in runs}
-    return [f"{name}: lines that stood there twice were dropped: {count}" for name, count in dropped.items() if count]
-
-
-def release_locks(runs: Sequence[RunDirectory]) -> None:
-    """Unlock runs that nothing more is written to."""
-    for run in runs:
-        lock.release(run.path)

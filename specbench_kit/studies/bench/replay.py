@@ -1,9 +1,9 @@
-"""Benchmark on a trace instead of models: the same rounds, run directory and report, with modelled time."""
+"""Benchmarks on a trace instead of models: the same rounds, run directories and reports, with modelled time."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
@@ -19,11 +19,14 @@ from specbench_kit.studies.bench.choice import usable
 from specbench_kit.studies.bench.lanes import BASELINE, Progress
 from specbench_kit.studies.bench.opening import describe_method
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecords, conclude
-from specbench_kit.studies.bench.outputs.evidence import ReplayOutputJudge
 from specbench_kit.studies.bench.outputs.exports import RunExports
+from specbench_kit.studies.bench.outputs.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
+
+CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed")
+"""Settings that `run.json` repeats under `config`."""
 
 
 @gc_paused()
@@ -32,55 +35,55 @@ def bench_replay(
 ) -> tuple[list[Conclusion], dict[str, str]]:
     """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
 
-    Returned with why methods of `all` were left out.
+    Returned with the reasons why methods of `all` were left out.
     """
     trace = TraceFile(path)
     trace.said("dataset", "name")
     deployment = settings.deployment or recorded(trace.header)
-    methods, left_out = usable(settings, lambda spec: _try(spec, trace, deployment))
+    methods, left_out = usable(settings, partial(_prepare, trace=trace, deployment=deployment))
     shared = _describe(settings, trace, deployment)
     runs = {
         spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
         for spec, method in methods.items()
     }
-    progress = _Counter(report, len(trace) * (len(runs) + settings.baseline))
-    at_hand = RunRecords([], [])
+    progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
+    records = RunRecords([], [])
     if settings.baseline:
         for record in progress.count(BASELINE, _replay(settings, trace, parse_method(BASELINE), deployment)):
-            at_hand.baseline.append(record)
+            records.baseline.append(record)
             for run in runs.values():
                 run.append_baseline(record)
-    done = []
+    finished = []
     for spec, run in runs.items():
-        at_hand.records.clear()
+        records.records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
             for record in progress.count(spec, _replay(settings, trace, methods[spec], deployment, exports.timeline)):
-                at_hand.records.append(record)
+                records.records.append(record)
                 run.append(record)
-        except SkitError as error:  # its draft grew beyond what is on record
+        except SkitError as error:  # its draft grew beyond what the trace holds
             if spec in settings.methods or len(runs) == 1:
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
             run.remove()
             continue
         exports.write()
-        done.append(run)
-    # The records of several runs might not fit into memory side by side.
-    read = (lambda _: at_hand) if len(runs) == 1 else RunRecords.read
-    return conclude(done, ReplayOutputJudge(), None, read), left_out
+        finished.append(run)
+    # The records of several runs might not fit into memory together, so they are read from their files.
+    read = (lambda _: records) if len(runs) == 1 else RunRecords.read
+    return conclude(finished, ReplayOutputJudge(), None, read), left_out
 
 
-def _try(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
-    """The method made ready; one that the trace does not serve is refused before there is a run."""
+def _prepare(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
+    """Return the method prepared for a replay; raise SkitError before there is a run if the trace cannot serve it."""
     method = ready(parse_method(spec), trace, deployment)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method
 
 
-class _Counter:
-    """Reports every record of every method."""
+class _ProgressCounter:
+    """Counts the records of all methods and reports each."""
 
     def __init__(self, report: Callable[[Progress], None], planned: int) -> None:
         self._report, self._planned, self._done = report, planned, 0
@@ -111,13 +114,13 @@ def _replay(
         raise SkitError(f"{method.display_name}: {error}") from error
 
 
-def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> Mapping[str, Any]:
-    options = ("batch_size", "temperature", "top_p", "top_k", "seed")
+def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
+    """Return the content of `run.json` that all methods share."""
     return {
         "dataset": trace.said("dataset"),
         "models": trace.said("models"),
         "config": {
-            **{name: getattr(settings, name) for name in options},
+            **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
             "max_new_tokens": trace.said("config", "max_new_tokens"),
             "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,

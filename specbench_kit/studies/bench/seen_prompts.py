@@ -1,4 +1,4 @@
-"""Prompts that a method in the benchmark learned from, or the head that it drafts with."""
+"""Prompts that a method of the benchmark was trained on, or the draft head that it uses."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,29 +10,30 @@ from specbench_kit.models.head_library import training_prompts
 from specbench_kit.studies.bench.settings import BenchSettings
 
 Heads = Mapping[str, Path]
-"""Folders of the heads, by what they are called among models."""
+"""Folders of the draft heads, by their names among the models."""
 
 
 def without_seen(
     dataset: LoadedDataset, methods: Iterable[Method], settings: BenchSettings, heads: Heads
 ) -> LoadedDataset:
-    """The dataset less what its methods learned from: where that is asked for, and where it is a part set apart.
+    """Return the dataset without the prompts that any of its methods was trained on.
 
-    All methods go without, since they are compared on the same prompts.
+    Prompts of a reserved split are always left out, all others only with `exclude_seen`. What one method has seen is
+    left out for all methods, since they are compared on the same prompts.
     """
-    learned = [one for method in methods for one in _learned(method, heads)]
-    left_out = [prompts for prompts, apart in learned if settings.exclude_seen or apart]
+    sources = [source for method in methods for source in _training_prompts(method, heads)]
+    left_out = [prompts for prompts, reserved in sources if settings.exclude_seen or reserved]
     return leave_out(dataset, frozenset().union(*left_out), settings.limit, settings.seed)
 
 
 def count_seen(dataset: LoadedDataset, method: Method, heads: Heads) -> int:
-    """Prompts of a benchmark that the method learned from."""
-    seen = frozenset[str]().union(*(prompts for prompts, _ in _learned(method, heads)))
+    """Count the prompts of a dataset that the method was trained on."""
+    seen = frozenset[str]().union(*(prompts for prompts, _ in _training_prompts(method, heads)))
     return sum(prompt.fingerprint in seen for prompt in dataset.prompts)
 
 
-def _learned(method: Method, heads: Heads) -> Iterator[tuple[frozenset[str], bool]]:
-    """Fingerprints, and whether these prompts are a part set apart for training."""
+def _training_prompts(method: Method, heads: Heads) -> Iterator[tuple[frozenset[str], bool]]:
+    """Yield fingerprints of training prompts, and True if they come from a split that is reserved for training."""
     yield method.trained_on, method.trained_on_reserved
     for name in method.drafting.models:
         if name in heads:

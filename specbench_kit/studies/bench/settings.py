@@ -1,4 +1,4 @@
-"""What one benchmark is asked to do, as the command line gives it."""
+"""The options of one benchmark."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -29,26 +29,26 @@ from specbench_kit.deployments.base import Deployment, Link
 from specbench_kit.live.shape import parse_link
 
 RECORDED_TOGETHER = 8
-"""Requests that the target answers in one batch where a trace is recorded on the way."""
+"""Batch size with which the target answers when another command records a trace first."""
 
 
 Launch = Literal["virtual", "processes"]
-"""Where a pipeline's stages run: all in this process, or each in one of its own."""
+"""`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources(DeploymentOptions):
-    """What a benchmark reads, by name: datasets or a trace, and a deployment; and how it ends."""
+    """The inputs of a benchmark by name: datasets or a trace, and a deployment; and its exit status."""
 
     dataset: Annotated[
         tuple[str, ...],
         Option(
-            "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet "
-            "file; may be given several times.",
+            "Dataset: a name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or "
+            ".parquet file; may be given several times.",
             RUN,
         ),
     ] = ("gsm8k",)
-    replay: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN)] = None
+    replay: Annotated[Path | None, Option("Trace of `skit record` to replay in place of models.", RUN)] = None
     data_dir: DataDir = None
     sample: Sample = True
     strict: Strict = False
@@ -56,16 +56,17 @@ class Sources(DeploymentOptions):
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """Checked when made: a value that makes no sense is an error of one line.
+    """The options of one benchmark, validated on construction: an invalid value raises SkitError.
 
-    Without a deployment, time is this machine's, or in a replay that of the machine that recorded the trace.
+    Without a deployment, time is measured on this machine; a replay uses the time of the machine that recorded the
+    trace.
     """
 
     methods: Annotated[
         tuple[str, ...],
         Option(
-            "name or name:key=value,...; may be given several times. 'all' is every method that can run here, "
-            "'group:NAME' every one of a group.",
+            "Method: name or name:key=value,...; may be given several times. 'all' runs every method that can run "
+            "here, 'group:NAME' the methods of one group.",
             RUN,
             flag="method",
         ),
@@ -76,43 +77,48 @@ class BenchSettings:
     dtype: Dtype = "auto"
     max_new_tokens: MaxNewTokens = 128
     batch_size: BatchSize = 1
-    temperature: Annotated[float, Option("0 is greedy.", DECODING)] = 0.0
-    top_p: Annotated[float, Option("Nucleus; 1 keeps everything.", DECODING)] = 1.0
-    top_k: Annotated[int, Option("0 keeps everything.", DECODING)] = 0
+    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = 0.0
+    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
+    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
     seed: Seed = 0
     limit: Limit = None
-    repeats: Annotated[int, Option("Times that every request is asked, with the same seeds.", RUN)] = 1
-    baseline: Annotated[bool, Option("Decode the autoregressive baseline too.", RUN)] = True
+    repeats: Annotated[int, Option("How often each request is decoded, always with the same seeds.", RUN)] = 1
+    baseline: Annotated[bool, Option("Also decode with the target alone, as the baseline.", RUN)] = True
     out: Out = Path("results")
     resume: Resume = False
     force: Annotated[
         bool,
-        Option("With --resume: go on under another commit, library version or machine; the report says so.", OUTPUT),
+        Option(
+            "With --resume: continue although the commit, a library version or the machine has changed; the report "
+            "says so.",
+            OUTPUT,
+        ),
     ] = False
     timeline: Annotated[
         bool,
         Option(
-            "Write what each resource did when, while this command decoded: a trace for Perfetto or Chrome, and a "
-            "picture.",
+            "Write a timeline of what each resource did while this command decoded: a trace for Perfetto or Chrome, "
+            "and a picture.",
             OUTPUT,
         ),
     ] = False
     token_view: Annotated[
-        bool, Option("Write an HTML page per request, of the first 100: where each token came from.", OUTPUT)
+        bool,
+        Option("For each of the first 100 requests, write an HTML page that shows where each token came from.", OUTPUT),
     ] = False
     exclude_seen: Annotated[
         bool,
         Option(
-            "Leave out prompts that a method's predictor or head was trained on. Those of the part of a dataset that "
-            "is reserved for training are left out in any case.",
+            "Exclude prompts that a method's predictor or draft head was trained on. Prompts of a split that is "
+            "reserved for training are always excluded.",
             RUN,
         ),
     ] = False
     draft_answers: Annotated[
         bool,
         Option(
-            "Let the draft model answer too, outside of the measurement, so that the report says how often it is "
-            "right; for datasets with answers.",
+            "Also let the draft model answer alone, outside of the measurement, and report its accuracy; needs a "
+            "dataset with reference answers.",
             RUN,
         ),
     ] = False
@@ -121,24 +127,25 @@ class BenchSettings:
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
-        Option("Draw drafted tokens from so many of the likeliest alone; 0 is all. For sampled drafts.", DECODING),
+        Option("Sample draft tokens from the top N only (0: no limit).", DECODING),
     ] = 0
     server: Annotated[
         str | None,
         Option(
-            "HOST:PORT of a `skit serve` that has the target and verifies, or ENGINE://HOST:PORT of sglang, vllm, "
-            "llama-cpp or any server of completions; --target is then not loaded.",
+            "Server that verifies, in place of a --target in this process: HOST:PORT of a `skit serve`, or "
+            "ENGINE://HOST:PORT of sglang, vllm, llama-cpp or another completions server.",
             SERVER,
         ),
     ] = None
-    server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
+    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
     server_ca: Annotated[
-        Path | None, Option("Certificates, PEM, that the server's is signed by; encrypts.", SERVER)
+        Path | None,
+        Option("PEM file of the certificate authority that signed the server's certificate; turns TLS on.", SERVER),
     ] = None
     link: Annotated[
         Link | None,
         Option(
-            "Hold messages to and from the server back, as rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6 would.",
+            "Emulate a network link to the server, as in rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6.",
             SERVER,
             parse=parse_link,
         ),
@@ -146,14 +153,14 @@ class BenchSettings:
     launch: Annotated[
         Launch,
         Option(
-            "Where the stages of a pipeline run: virtual, all in this process, or processes, one for each. Under "
-            "torchrun they are its processes.",
+            "How the stages of a pipeline run: 'virtual' runs all in this process, 'processes' starts one process per "
+            "stage. Under torchrun, its processes are used.",
             RUN,
         ),
     ] = "virtual"
     tuned: Annotated[
         Path | None,
-        Option("A file of `skit tune`: what it chose for methods that are named without options.", RUN),
+        Option("File of `skit tune` with the options to use for methods that are named without options.", RUN),
     ] = None
     argv: tuple[str, ...] = ()
 
@@ -163,8 +170,10 @@ class BenchSettings:
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
-        varies = self.repeats == 1 or self.deployment is None
-        require(varies, "--repeats measures again, and modelled time is the same every time: leave out one of them")
+        require(
+            self.repeats == 1 or self.deployment is None,
+            "--repeats measures again, but modelled time never varies: leave out --repeats or --deployment",
+        )
         require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         temperature_fits = isfinite(self.temperature) and self.temperature >= 0
@@ -174,9 +183,15 @@ class BenchSettings:
         launches = get_args(Launch)
         require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
-        alone = self.server is not None or (self.link, self.server_token, self.server_ca) == (None, None, None)
-        require(alone, "--link, --server-token and --server-ca go with --server")
-        free = self.server is None or (self.deployment is None and self.launch == "virtual")
-        require(free, "--server measures a real target elsewhere: leave out --deployment and --launch")
-        real = self.launch == "virtual" or self.deployment is None
-        require(real, "--launch processes measures this machine: leave out --deployment, or the processes")
+        require(
+            self.server is not None or (self.link, self.server_token, self.server_ca) == (None, None, None),
+            "--link, --server-token and --server-ca go with --server",
+        )
+        require(
+            self.server is None or (self.deployment is None and self.launch == "virtual"),
+            "--server measures a real target elsewhere: leave out --deployment and --launch",
+        )
+        require(
+            self.launch == "virtual" or self.deployment is None,
+            "--launch processes measures this machine: leave out --launch or --deployment",
+        )

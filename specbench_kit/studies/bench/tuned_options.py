@@ -1,12 +1,12 @@
-"""The file that `skit tune` writes and `skit bench --tuned` reads: each method's options for one clock."""
+"""The file that `skit tune` writes and `skit bench --tuned` reads: each method's options for one deployment."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import convert
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.folder import to_json, write_text
 
@@ -15,9 +15,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class TunedMethod:
-    """What a method was set to: tokens per second over the prompts kept for the test, and candidates tried.
+    """The chosen spec of a method, its tokens per second on the test requests, and the candidates tried.
 
-    `default_tokens_per_s` is None where the method cannot be replayed as it comes.
+    `default_tokens_per_s` is None if the method cannot be replayed with its default options.
     """
 
     spec: str
@@ -28,42 +28,48 @@ class TunedMethod:
 
 @dataclass(frozen=True, slots=True)
 class TunedOptions:
-    """Choices by method name, and what they were made on."""
+    """The chosen methods by name, and the deployment, batch size, budget and run that they were chosen with."""
 
     methods: Mapping[str, TunedMethod]
     deployment: str
     batch_size: int
     budget: int
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, object] = field(default_factory=dict)
 
     def spec(self, spec: str) -> str:
-        """A spec as it was tuned; one with options of its own is left as it is."""
-        found = self.methods.get(spec)
-        return found.spec if found else spec
+        """Return the tuned spec of a method; a spec with options of its own is returned unchanged."""
+        tuned = self.methods.get(spec)
+        return tuned.spec if tuned else spec
 
     def doubts(self, deployment: str, batch_size: int) -> list[str]:
-        """How a benchmark differs from what this was made for."""
-        here = {"deployment": deployment, "batch size": batch_size}
-        there = {"deployment": self.deployment, "batch size": self.batch_size}
-        return [f"tuned for {name} {there[name]}, run with {here[name]}" for name in here if here[name] != there[name]]
+        """Return a line for each condition of a benchmark that differs from that of the tuning."""
+        conditions = {
+            "deployment": (self.deployment, deployment),
+            "batch size": (self.batch_size, batch_size),
+        }
+        return [
+            f"tuned for {name} {tuned}, run with {current}"
+            for name, (tuned, current) in conditions.items()
+            if tuned != current
+        ]
 
 
 def save(tuned: TunedOptions, path: Path) -> None:
-    """Write a file, over an older one if there is one."""
+    """Write a file, replacing an older one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, to_json({"schema": SCHEMA, **asdict(tuned)}))
 
 
 def load(path: Path) -> TunedOptions:
-    """Read a file, and check every spec in it."""
+    """Read a file and check every spec in it."""
     try:
-        read = json.loads(path.read_text())
-        if read.pop("schema") != SCHEMA:
+        document = json.loads(path.read_text())
+        if document.pop("schema") != SCHEMA:
             raise ValueError("it has another schema")
-        methods = {name: TunedMethod(**choice) for name, choice in read.pop("methods").items()}
-        for choice in methods.values():
-            parse_method(choice.spec)
-        return TunedOptions(methods, **read)
+        tuned = convert(TunedOptions, document)
+        for method in tuned.methods.values():
+            parse_method(method.spec)
+        return tuned
     except OSError as error:
         raise SkitError(f"--tuned {path}: cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:

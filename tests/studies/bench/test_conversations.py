@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, most_tokens
+from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, max_conversation_tokens
 
 QUESTION = Prompt("q", "maths", ("How many?",))
 DIALOGUE = Prompt("d", "chat", ("Who?", "And why?", "Really?"))
@@ -94,7 +94,7 @@ def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(pro
         longest = len(ask(conversation).prompt_ids) + 10
         conversation.answer(garbage)
     assert len(tokenizer(garbage)["input_ids"]) == 30
-    assert most_tokens(prompt, tokenizer, 10) == longest
+    assert max_conversation_tokens(prompt, tokenizer, 10) == longest
 
 
 def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) -> None:

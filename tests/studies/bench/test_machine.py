@@ -9,7 +9,7 @@ import pytest
 from command_line import BUSY, READINGS, TinyPair, read_object, skit_here, write_rows
 
 from specbench_kit.profilers.loading import find_measured, read
-from specbench_kit.studies.bench import latencies
+from specbench_kit.studies.bench import measured_environment
 
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
@@ -71,7 +71,7 @@ def test_modelled_time_reads_no_clock(bench: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_slow_machine_gets_its_whole_short_profile(bench: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latencies, "AIM_S", 1e-6)
+    monkeypatch.setattr(measured_environment, "AIM_S", 1e-6)
     done = bench("--method", "adaspec")
     assert "a short one was measured" in done.stderr
     profiles = {profile.role: profile for profile in map(read, (home / "profiles").glob("*.toml"))}

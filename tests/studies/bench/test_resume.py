@@ -227,7 +227,7 @@ def test_lines_that_two_writers_left_twice_are_dropped_and_told(
     run.joinpath("requests.jsonl").write_bytes(b"".join([*rows[:3], *rows[1:]]))
     done = skit_here(*command, "--out", cut_short, "--resume")
     assert done.returncode == 0, done.stderr
-    assert f"{run.name}: lines that stood there twice were dropped: 2" in done.stdout.splitlines()
+    assert f"{run.name}: dropped 2 duplicate lines" in done.stdout.splitlines()
     assert_same_as(whole, cut_short)
 
 

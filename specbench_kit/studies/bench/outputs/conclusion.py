@@ -1,4 +1,4 @@
-"""From records on disk to summary and report."""
+"""From the records on disk to summary and report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ from specbench_kit.reports.run import markdown
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 
-TEXT = ("md",)
+MARKDOWN_ONLY = ("md",)
+
+Decode = Callable[[list[int]], str]
+"""Turns token ids into text."""
 
 
 class OutputJudge(Protocol):
@@ -27,15 +30,15 @@ class OutputJudge(Protocol):
 
     def judge(
         self, run: dict[str, Any], method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
-    ) -> dict[str, Any]:
-        """The parts `lossless` and `sampling` of its summary."""
+    ) -> dict[str, object]:
+        """Return the parts `lossless` and `sampling` of the run's summary."""
 
 
 class AnswerJudge(Protocol):
-    """Judges what a run's answers are worth."""
+    """Judges a run's answers by reference answers."""
 
-    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, Any]:
-        """The part `exact_match` of its summary, if any."""
+    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
+        """Return the part `exact_match` of the run's summary, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +51,86 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """The records of a run, as its files have them."""
+    """The records of a run and of its baseline."""
 
     records: list[RequestRecord]
     baseline: list[RequestRecord]
 
     @classmethod
     def read(cls, run: RunDirectory) -> "RunRecords":
-        """From its files."""
+        """Read the records from the run's files."""
         return cls(run.records(), run.baseline_records())
 
 
 def conclude(
     runs: Sequence[RunDirectory],
-    evidence: OutputJudge,
-    decode: Callable[[list[int]], str] | None,
+    output_judge: OutputJudge,
+    decode: Decode | None,
     read: Callable[[RunDirectory], RunRecords] = RunRecords.read,
-    quality: AnswerJudge | None = None,
+    answer_judge: AnswerJudge | None = None,
 ) -> list[Conclusion]:
-    """Write report and summary of every run, whose records `read` gives.
+    """Write report and summary of every run, whose records `read` returns.
 
-    Of several runs only the text, since figures and page stand in the report that sets them side by side.
+    Reports of several runs are text only, since figures and HTML page belong to the report that compares the runs.
     """
     oracle = next((_throughput(run, read(run).records) for run in runs if _reads_reference(run)), None)
     conclusions = []
     for run in runs:
-        written = read(run)
-        summary = _summarise(run, written, evidence, oracle)
-        summary |= quality.judge(written.records, written.baseline) if quality else {}
+        records = read(run)
+        summary = _summarise(run, records, output_judge, oracle)
+        summary |= answer_judge.judge(records.records, records.baseline) if answer_judge else {}
         conclusions.append(Conclusion(run, summary))
-        _write_report(conclusions[-1], written, ALL if len(runs) == 1 else TEXT, decode)
-    for conclusion in conclusions:  # last, because the summary is what says that a run is complete
+        _write_report(conclusions[-1], records, ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
+    for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.summary)
     return conclusions
 
 
-def write_report(
-    conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Callable[[list[int]], str] | None = None
-) -> None:
-    """A run's report, in its own folder."""
+def write_report(conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Decode | None = None) -> None:
+    """Write a run's report into its own folder."""
     _write_report(conclusion, RunRecords.read(conclusion.directory), formats, decode)
 
 
-def _write_report(
-    conclusion: Conclusion, written: RunRecords, formats: Sequence[str], decode: Callable[[list[int]], str] | None
-) -> None:
-    run = conclusion.directory
-    found = BenchmarkRun(run.path, run.run, written.records, written.baseline, conclusion.summary)
-    if found.records:
-        write_reports(compare([found]), run.path, formats, decode, hint=RESUME_HINT)
+def _write_report(conclusion: Conclusion, records: RunRecords, formats: Sequence[str], decode: Decode | None) -> None:
+    directory, summary = conclusion.directory, conclusion.summary
+    if records.records:
+        run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
+        write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
     else:
-        run.write_report("report.md", markdown.render(run.run, conclusion.summary, [], decode))
+        directory.write_report("report.md", markdown.render(directory.run, summary, [], decode))
 
 
-def _summarise(run: RunDirectory, written: RunRecords, evidence: OutputJudge, oracle: float | None) -> dict[str, Any]:
-    records, baseline, method = written.records, written.baseline, parse_method(run.run["method"])
+def _summarise(
+    directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
+) -> dict[str, Any]:
+    run, records, baseline = directory.run, run_records.records, run_records.baseline
+    method = parse_method(run["method"])
     failed = sum(record.finish_reason == "error" for record in records)
-    deployment = run.run.get("deployment")
+    deployment = run.get("deployment")
     if deployment and method.placement:
         deployment = deployment | {"placement": method.placement}
-    timed = not spans_interruption(run.run)
     measured = summarise_run(
         records,
         baseline or None,
         deployment,
         oracle_throughput=oracle,
-        timed=timed,
-        batch_size=batch_size(run.run),
+        timed=not spans_interruption(run),
+        batch_size=batch_size(run),
     )
     return {
-        "method": run.run["method"],
-        "partial": len(records) < run.run["requests"],
-        "requests": {"planned": run.run["requests"], "finished": len(records) - failed, "failed": failed},
+        "method": run["method"],
+        "partial": len(records) < run["requests"],
+        "requests": {"planned": run["requests"], "finished": len(records) - failed, "failed": failed},
         "overlaps": method.overlaps,
         **measured,
         "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
-        **({"hidden_states": summarise_states(records, sent)} if (sent := run.run.get("hidden_states")) else {}),
-        **evidence.judge(run.run, method, records, baseline),
+        **({"hidden_states": summarise_states(records, states)} if (states := run.get("hidden_states")) else {}),
+        **output_judge.judge(run, method, records, baseline),
     }
 
 
 def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
+    """Return tokens per second over all requests; None if an interruption makes the clock meaningless."""
     span_s = None if spans_interruption(run.run) else makespan_s(records)
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 

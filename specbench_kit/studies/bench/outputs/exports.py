@@ -1,7 +1,7 @@
-"""What a run leaves beside its records where that is asked for: its timeline, and a page per request of its tokens."""
+"""Optional exports of a run: its timeline, and an HTML page per request that shows where each token came from."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Optional
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
@@ -13,54 +13,55 @@ from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.directory import RunDirectory
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 TIMELINE, PLOTS, TOKENS = "timeline.json", "plots", "tokens"
-MOST_PAGES = 100
-"""Of the token view: the first requests to finish."""
+MAX_PAGES = 100
+"""Requests that get a page: the first ones that finish."""
 
 
 class RunExports:
-    """Watches the loop of one method and writes what was asked for into its run directory."""
+    """Observes the decoding loop of one method and writes the enabled exports into its run directory."""
 
     def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:
         self.timeline = Timeline() if timeline else None
         self._run = run
         self._details = DetailCollector() if token_view else None
-        self._kept = {one.request_id for one in run.details()} if token_view else set()
+        self._detailed = {detail.request_id for detail in run.details()} if token_view else set()
 
     def watch(self, loop: Loop) -> None:
-        """Have the loop's rounds recorded from here on."""
+        """Record the loop's rounds from now on."""
         loop.clock.timeline = self.timeline
         if self._details is not None:
             loop.on_round = self._details.note
 
     def keep(self, record: RequestRecord) -> None:
-        """A request has finished: keep its rounds' trees."""
+        """Store the draft trees of a finished request's rounds."""
         if self._details is None:
             return
         detail = self._details.take(record.request_id)
-        is_new = not record.repeat and detail.request_id not in self._kept
-        if detail.rounds and is_new and len(self._kept) < MOST_PAGES:
+        is_new = not record.repeat and detail.request_id not in self._detailed
+        if detail.rounds and is_new and len(self._detailed) < MAX_PAGES:
             self._run.append_detail(detail)
-            self._kept.add(detail.request_id)
+            self._detailed.add(detail.request_id)
 
-    def write(self, tokenizer: Any = None) -> None:
-        """Write everything; a timeline holds what was decoded since the run was last resumed."""
+    def write(self, tokenizer: Optional["PreTrainedTokenizerBase"] = None) -> None:
+        """Write all exports; a timeline covers what was decoded since the run was last resumed."""
         if self.timeline is not None and self.timeline.spans:
-            self._write_timeline(self.timeline)
+            run, time = self._run.run, time_kind(self._run.run)
+            method = method_label(run)
+            trace = chrome_trace(self.timeline, {"method": method, "dataset": run["dataset"]["name"], "time": time})
+            self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+            write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
         if self._details is not None:
             self._write_pages(tokenizer)
 
-    def _write_timeline(self, timeline: Timeline) -> None:
-        run, where = self._run.run, time_kind(self._run.run)
-        method = method_label(run)
-        trace = chrome_trace(timeline, {"method": method, "dataset": run["dataset"]["name"], "time": where})
-        self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
-        write_pictures(self._run.folder(PLOTS), timeline, f"{method}, {where}")
-
-    def _write_pages(self, tokenizer: Any) -> None:
+    def _write_pages(self, tokenizer: Optional["PreTrainedTokenizerBase"]) -> None:
         run, records = self._run.run, self._run.records()
         show, pages = token_pages.token_text(tokenizer), token_pages.pages(records, self._run.details())
         for page in pages:
+            assert tokenizer is not None  # pages exist only after decoding with models
             prompt = tokenizer.decode(page.record.prompt_ids)
             self._run.write_report(f"{TOKENS}/{page.name}", token_pages.render_page(run, page, show, prompt))
         finished = sum(record.finish_reason != "error" for record in records)

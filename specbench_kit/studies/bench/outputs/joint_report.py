@@ -1,8 +1,7 @@
-"""The report that sets the runs of one command side by side, in a folder of its own."""
+"""The report that compares the runs of one command, in a folder of its own."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
@@ -12,19 +11,20 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 
 
 def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
-    """Write it into a new folder below `out`; nothing where fewer than two runs have finished any request."""
-    runs = [conclusion.directory for conclusion in conclusions]
-    begun = [conclusion.directory.path for conclusion in conclusions if _has_records(conclusion.summary)]
+    """Write the report into a new folder below `out`; return None if fewer than two runs have any records."""
+    begun = []
+    for conclusion in conclusions:
+        requests = conclusion.summary["requests"]
+        if requests["finished"] or requests["failed"]:
+            begun.append(conclusion.directory.path)
     if len(begun) < 2:
         return None
-    # By force, because an interruption can leave runs on different prompts; the report then says so.
-    found, problems = load_runs(begun)
-    comparison = compare(found, force=True, problems=problems)
-    datasets = "-".join(dict.fromkeys(run.run["dataset"]["name"] for run in runs))
+    # force: an interruption can leave runs on different prompts; the report then says so.
+    runs, problems = load_runs(begun)
+    comparison = compare(runs, force=True, problems=problems)
+    datasets = "-".join(dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions))
     folder = unused_folder(out, "bench", datasets, {"runs": [path.name for path in begun]})
-    write_reports(comparison, folder, hint="every run is kept; make room, then have it made by skit report")
+    write_reports(
+        comparison, folder, hint="the runs themselves are complete; make room, then write the report with skit report"
+    )
     return folder, comparison
-
-
-def _has_records(summary: dict[str, Any]) -> bool:
-    return bool(summary["requests"]["finished"] or summary["requests"]["failed"])

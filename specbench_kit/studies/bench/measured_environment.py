@@ -1,4 +1,4 @@
-"""How long the pair's steps take here, for methods that ask: as profiled, or measured briefly there and then."""
+"""The latencies that methods plan with: read from profiles, or measured briefly before the benchmark."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +16,9 @@ from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.fit import Fit, TooLittle
+from specbench_kit.profilers.fit import TooLittle
 from specbench_kit.profilers.measured_run import fit_part, measure_part, unfitted
-from specbench_kit.profilers.measurement import Measured, Stand, choose_factor
+from specbench_kit.profilers.measurement import Stand, choose_factor
 from specbench_kit.profilers.part import Part, Result, parts_of
 from specbench_kit.profilers.place import find_place
 from specbench_kit.profilers.samples import Samples
@@ -29,22 +29,30 @@ from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.studies.bench.settings import BenchSettings
 
-Fields = dict[str, Any]
-
 AIM_S = 10.0
-"""For each model. It decides how long the requests are, never how many configurations are timed: those are all, once,
-while `skit profile-drafter` goes through them three times.
+"""Intended duration of a short measurement per model, in seconds.
+
+It sets the length of the timed requests, never the number of configurations: each is timed once, while
+`skit profile-drafter` times each three times.
 """
-DIGITS = 6
+NAME_DIGITS = 6
 NO_MODEL = "none"
-"""Stands for the hash of a draft model where there is none; nothing was ever trained for it."""
+"""Stands for the hash of a draft model if there is none; nothing was ever trained for it."""
 
 
 class MeasuredEnvironment:
-    """What methods are told of this place; `notes` says what had to be measured for them."""
+    """The environment that methods are prepared with, whose latencies are measured when a method first asks for them.
+
+    `notes` are lines for the user on what was measured, `machine` are the readings of the machine meanwhile.
+    """
 
     def __init__(
-        self, settings: BenchSettings, pair: Pair, models: Mapping[str, Fields], report: ProgressCallback, probe: Probe
+        self,
+        settings: BenchSettings,
+        pair: Pair,
+        models: Mapping[str, Mapping[str, Any]],
+        report: ProgressCallback,
+        probe: Probe,
     ) -> None:
         self._pair, self._models, self._report, self._probe = pair, models, report, probe
         self._resumes = settings.resume
@@ -58,68 +66,66 @@ class MeasuredEnvironment:
             seed=settings.seed,
         )
         hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_MODEL))
-        self._known = environment(hashes, settings.deployment, pair.target.model.device)
-        self._measures = settings.deployment is None
-        self.environment = replace(self._known, latencies=self._latencies, temperature=settings.temperature)
+        self._stored = environment(hashes, settings.deployment, pair.target.model.device)
+        self._modelled = settings.deployment is not None
+        self.environment = replace(self._stored, latencies=self._latencies, temperature=settings.temperature)
         self.notes: list[str] = []
-        self.machine: list[Fields] = []
-        """How quiet the machine was while latencies were measured."""
+        self.machine: list[dict[str, Any]] = []
 
     def _latencies(self) -> Latencies:
-        if not self._measures:
-            return self._known.latencies()
+        if self._modelled:
+            return self._stored.latencies()
         parts = parts_of(self._profiling)
+        # A profile of a disturbed machine may only be used to continue the run that it was measured for.
         if missing := [part for part in parts if self._find(part, disturbed=self._resumes) is None]:
             self._measure(missing)
-        found = [profile.latency() for part in parts if (profile := self._find(part, disturbed=True))]
-        return Latencies(*found)  # the parts are the drafter and the verifier, in this order
+        profiles = [profile.latency() for part in parts if (profile := self._find(part, disturbed=True))]
+        return Latencies(*profiles)  # the parts are the drafter and the verifier, in this order
 
     def _find(self, part: Part, *, disturbed: bool) -> Profile | None:
         weights, device = self._models[part.model]["hash"], self._profiling.device
         return loading.find_measured(weights, part.role, device, form=part.form, disturbed=disturbed)
 
     def _measure(self, parts: Sequence[Part]) -> None:
-        """Time the steps of what is missing, and keep the profiles among the user's own."""
+        """Time the steps of the missing profiles and save these among the user's profiles."""
         clock = MeasuringClock(self._pair.target.model.device)
         with clock.running():
             for part in parts:
                 self._measure_part(part, clock)
             spent_s = clock.now_s()
         doubts = disturbances(self.machine)
-        kept = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
+        use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
         self.notes.append(
             f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and kept "
-            f"{kept}; skit profile-drafter measures a thorough one"
+            f"{use}; skit profile-drafter measures a thorough one"
         )
 
     def _measure_part(self, part: Part, clock: MeasuringClock) -> None:
-        settings, loaded = self._profiling, self._pair.needed_draft if part.model == "draft" else self._pair.target
-        stand = Stand(loaded, clock, settings.seed, settings.runs)
+        settings = self._profiling
+        stand = Stand(
+            self._pair.needed_draft if part.model == "draft" else self._pair.target, clock, settings.seed, settings.runs
+        )
         factor = choose_factor(stand, part.configurations, AIM_S)
-        run: Fields = {
+        run = {
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "models": self._models,
             "workload": {part.role: {"configurations": len(part.configurations), "factor": factor}},
         }
         profile = unfitted(settings, find_place(settings), part, run)
         # Profiles of one pair differ by hardware, and a short one must not replace a thorough one of another.
-        name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:DIGITS]}"
+        name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:NAME_DIGITS]}"
         note = f"short: one run of {len(part.configurations)} configurations, measured by skit bench"
         profile = replace(profile, name=name, samples=f"{name}.csv", note=note)
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
-        samples, blocks = Samples.open(file), list[Fields]()
+        samples, blocks = Samples.open(file), list[dict[str, Any]]()
         with watched(self._probe, stand, part, samples, blocks.append):
             measured = measure_part(stand, part, factor, samples, inf, self._report)
         self.machine += blocks
-        found, told = _fit(part, factor, samples, measured, settings.seed)
+        try:
+            fit, quality = fit_part(part, factor, samples, measured, settings.seed)
+        except TooLittle as error:  # nothing but memory can cut this measurement short
+            raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
         if doubts := disturbances(blocks):
-            told["disturbed"] = doubts
-        loading.save(loading.data_folder() / f"{name}.toml", complete(Result(profile, found, told), run, {}))
-
-
-def _fit(part: Part, factor: float, samples: Samples, measured: Measured, seed: int) -> tuple[Fit, Fields]:
-    try:
-        return fit_part(part, factor, samples, measured, seed)
-    except TooLittle as error:  # nothing but memory can cut this measurement short
-        raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
+            quality["disturbed"] = doubts
+        loading.save(loading.data_folder() / f"{name}.toml", complete(Result(profile, fit, quality), run, {}))
