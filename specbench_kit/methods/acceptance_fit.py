@@ -1,4 +1,4 @@
-"""The chance that a drafted token is accepted, as one feature tells it: a logistic regression fitted step by step."""
+"""The probability that a drafted token is accepted, from one feature: a logistic regression fitted step by step."""
 
 from dataclasses import dataclass, field
 from math import tanh
@@ -18,9 +18,10 @@ class _Sums:
 
 @dataclass
 class AcceptanceFit:
-    """sigmoid(slope x feature + the position's intercept); each refit is a damped Newton step with a ridge `l2`.
+    """The model sigmoid(slope x feature + intercept of the position), fitted by damped Newton steps with a ridge `l2`.
 
-    A step over n tokens counts n / (n + `damping`); the slope stays where it would become negative (vLLM).
+    A step over n tokens is scaled by n / (n + `damping`). A step that would make the slope negative leaves it as it is
+    (vLLM).
     """
 
     positions: int
@@ -34,31 +35,33 @@ class AcceptanceFit:
         self.intercepts = self.intercepts or [1.5] * self.positions
         self._clear()
 
-    def chance(self, place: int, feature: float) -> float:
-        """Of acceptance at a position, 0 for the first, of a token whose forerunners were accepted."""
-        return (1 + tanh((self.slope * feature + self.intercepts[place]) / 2)) / 2
+    def chance(self, position: int, feature: float) -> float:
+        """Return the acceptance probability of a token at a position, from 0, if the tokens before it are accepted."""
+        # The tanh form of the sigmoid overflows nowhere.
+        return (1 + tanh((self.slope * feature + self.intercepts[position]) / 2)) / 2
 
-    def take(self, place: int, feature: float, accepted: bool) -> None:
-        """Learn what became of a token that was verified after its forerunners were accepted."""
-        chance, sums = self.chance(place, feature), self.sums[place]
-        missing, weight = accepted - chance, chance * (1 - chance)
+    def add(self, position: int, feature: float, accepted: bool) -> None:
+        """Add the outcome of a verified token whose predecessors were all accepted."""
+        chance, sums = self.chance(position, feature), self.sums[position]
+        residual, weight = accepted - chance, chance * (1 - chance)
         sums.count += 1
-        sums.slope += missing * feature
-        sums.intercept += missing
+        sums.slope += residual * feature
+        sums.intercept += residual
         sums.slope_slope += weight * feature * feature
         sums.slope_intercept += weight * feature
         sums.intercept_intercept += weight
 
     def refit(self) -> None:
-        """One step on what was learned since the last one, which is then forgotten."""
+        """Take one Newton step on the tokens that were added since the last refit, then discard them."""
+        # The intercepts are eliminated from the Newton system first: each depends on the slope alone.
         curvature = self.l2 + sum(s.slope_slope - s.slope_intercept**2 / self._ridged(s) for s in self.sums)
         gradient = sum(s.slope - s.slope_intercept * s.intercept / self._ridged(s) for s in self.sums)
-        moved = self._damped(sum(s.count for s in self.sums)) * gradient / curvature
-        moved = moved if self.slope + moved >= 0 else 0.0
-        self.slope += moved
-        for place, sums in enumerate(self.sums):
-            step = (sums.intercept - sums.slope_intercept * moved) / self._ridged(sums)
-            self.intercepts[place] += self._damped(sums.count) * step
+        slope_step = self._damped(sum(s.count for s in self.sums)) * gradient / curvature
+        slope_step = slope_step if self.slope + slope_step >= 0 else 0.0
+        self.slope += slope_step
+        for position, sums in enumerate(self.sums):
+            step = (sums.intercept - sums.slope_intercept * slope_step) / self._ridged(sums)
+            self.intercepts[position] += self._damped(sums.count) * step
         self.refits += 1
         self._clear()
 

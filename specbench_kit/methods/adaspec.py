@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @methods.register("adaspec")
 @dataclass(frozen=True)
 class AdaSpec(Method):
-    """Draft together while the batch's expected tokens per second grow, then drop the tokens that slow it down.
+    """Draft all requests while the batch's expected tokens per second grow, then drop the tokens that slow it down.
 
-    Draft probabilities say what to expect, and a latency model of both models what it takes; `initial_confidence`
-    stands for a next token's probability until one was seen. Drafting stops before a round would last longer than
-    `slo_tpot` seconds, or than the speed that the place promises allows. `elimination=false` sends all that was
-    drafted (the paper's AdaSpec-).
+    Tokens are expected by their draft probabilities, and their time by latency models of both models. The average
+    probability of earlier tokens stands for the next one's; it is `initial_confidence` before the first token. Drafting
+    stops before a round would last longer than `slo_tpot` seconds or, by default, than the deployment's promised token
+    speed allows. `elimination=false` sends every drafted token (the paper's AdaSpec-).
     """
 
     max_draft: int = 8
@@ -41,11 +41,10 @@ class AdaSpec(Method):
     proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"adaspec: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
         positive = self.slo_tpot is None or self.slo_tpot > 0
         require(positive, f"adaspec: slo_tpot must be a number of seconds above 0, not {self.slo_tpot}")
-        fits = 0 <= self.initial_confidence <= 1
-        require(fits, f"adaspec: initial_confidence must lie in 0..1, not {self.initial_confidence}")
+        self.require_share("initial_confidence")
 
     @property
     def batch_aware(self) -> bool:
@@ -75,21 +74,22 @@ class _PreparedAdaSpec(Method):
 
 @dataclass(slots=True)
 class _Chain:
-    """`scores`, root first: how likely the target is to accept everything down to each node."""
+    """The draft of one request with the numbers that the policy derives from it."""
 
     draft: "Draft"
     cached: int
-    """Tokens in KV: all before the root, which the next forward of either model computes."""
+    """Tokens in the KV cache: all before the root, which the next forward of either model computes."""
     scores: list[float]
+    """Probability that the target accepts everything down to each node, root first."""
     confidence: float = 1.0
-    """Of the newest token."""
+    """Draft probability of the newest token."""
 
 
 class _AdaSpecPolicy(Policy):
     def __init__(self, options: AdaSpec, latencies: Latencies) -> None:
         self.options, self.latencies = options, latencies
         self.slo_s = inf if options.slo_tpot is None else options.slo_tpot
-        self.confidence, self.seen = options.initial_confidence, 0
+        self.confidence, self.tokens = options.initial_confidence, 0
         self.chains: list[_Chain] = []
         self.expected, self.draft_s = 0.0, 0.0
 
@@ -117,27 +117,27 @@ class _AdaSpecPolicy(Policy):
         return expected_accepted(map(draft.tree.probability, nodes))
 
     def _throughput(self, expected: float, draft_s: float, rows: "Sequence[Row]") -> float:
-        """Expected tokens per second of a round, or -1 where a round with drafts takes longer than the SLO allows."""
+        """Return the expected tokens per second of a round, or -1 if one with drafts lasts longer than the SLO."""
         seconds = draft_s + self.latencies.verify.seconds(rows)
         if seconds > self.slo_s and any(new > 1 for new, _ in rows):
             return -1.0
         return expected / seconds
 
     def _rows(self) -> "list[Row]":
-        """A verification of everything drafted so far."""
+        """Return the rows of a verification of everything that is drafted so far."""
         return [(len(chain.scores), chain.cached) for chain in self.chains]
 
     def _draft_seconds(self, live: list[_Chain]) -> float:
         return self.latencies.draft.seconds([(1, chain.cached + len(chain.scores) - 1) for chain in live])
 
     def _predict(self, live: list[_Chain], drafted: int) -> float:
-        """Throughput with one more token per live chain, each as likely as those seen so far."""
+        """Return the throughput with one more token per live chain, each as likely as the earlier ones on average."""
         expected = self.expected + self.confidence * sum(chain.scores[-1] for chain in live)
         rows = [(new + (new > drafted), cached) for new, cached in self._rows()]
         return self._throughput(expected, self.draft_s + self._draft_seconds(live), rows)
 
     def _extend(self, drafter: "Drafter", live: list[_Chain]) -> list[_Chain]:
-        """Draft one more token per chain; returns the chains that had room for it."""
+        """Draft one more token per chain and return the chains that had room for it."""
         drafter.extend([chain.draft for chain in live])
         grown = [chain for chain in live if len(chain.draft.tree) > len(chain.scores)]
         if grown:
@@ -149,13 +149,13 @@ class _AdaSpecPolicy(Policy):
         return grown
 
     def _learn(self, live: list[_Chain]) -> None:
-        """Take the newest tokens into the historic average."""
-        self.seen += len(live)
-        self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.seen
+        """Add the newest tokens to the average confidence."""
+        self.tokens += len(live)
+        self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.tokens
 
     def _eliminate(self, rows: "list[Row]") -> None:
         """Shorten rows by the least likely token while that makes the batch faster."""
-        # A token is never likelier than the ones before it, so the next to go is always the last of its row.
+        # A token is never likelier than those before it, so the least likely one is always the last of its row.
         tokens = sorted((score, row) for row, chain in enumerate(self.chains) for score in chain.scores[1:])
         expected, reached = self.expected, self._throughput(self.expected, self.draft_s, rows)
         for score, row in tokens:

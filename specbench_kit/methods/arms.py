@@ -1,4 +1,4 @@
-"""Policies made of other policies: every request's round is left to one of several chain rules."""
+"""Policies made of other policies: one of several chain rules drafts each round of a request."""
 
 import re
 from abc import abstractmethod
@@ -21,40 +21,39 @@ RANGE = re.compile(r"(.+=)(\d+)\.\.(\d+)")
 
 
 def arm_specs(text: str) -> list[str]:
-    """`svip+fixed-k.k=1..2+threshold.threshold=0.3+max_draft=4` one by one, ranges written out."""
-    found: list[str] = []
+    """Return the specs in a list of arms such as `svip+fixed-k.k=1..2+threshold.threshold=0.3+max_draft=4`.
+
+    A range is written out, and a part without a method's name is an option of the arm before it.
+    """
+    specs: list[str] = []
     for piece in text.split("+"):
-        if "=" in piece and "." not in piece.partition("=")[0] and found:
-            found[-1] += f"+{piece}"
+        if "=" in piece and "." not in piece.partition("=")[0] and specs:
+            specs[-1] += f"+{piece}"
             continue
         span = RANGE.fullmatch(piece)
-        found += [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)] if span else [piece]
-    return found
+        specs += [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)] if span else [piece]
+    return specs
 
 
 def parse_arm(owner: str, spec: str) -> Method:
-    """The chain rule that an arm names."""
+    """Return the chain rule that an arm names; raise SkitError if the method is not a chain rule."""
     name, _, tail = spec.partition(".")
     rule = from_options(name, methods.get(name), tail, separator="+")
-    is_chain = (
-        rule.required_capability < Capability.TREES
-        and rule.pipeline is None
-        and not rule.overlaps
-        and not rule.needs_reference
-    )
-    require(is_chain, f"{owner}: '{name}' cannot be an arm: arms are rules that draft chains by what the draft says")
+    drafts_chains = rule.required_capability < Capability.TREES and rule.pipeline is None
+    is_chain = drafts_chains and not rule.overlaps and not rule.needs_reference
+    require(is_chain, f"{owner}: '{name}' cannot be an arm: arms are methods that draft chains and read only the draft")
     return rule
 
 
 @dataclass(frozen=True)
-class Composed(Method):
-    """A method that leaves each round to one of its arms; `arms` as in `svip+fixed-k.k=1..4+threshold.max_draft=8`."""
+class ArmsMethod(Method):
+    """A method in which one of several arms drafts each round; `arms` such as `svip+fixed-k.k=1..4+margin`."""
 
     rules: tuple[Method, ...] = field(default=(), init=False, repr=False, kw_only=True)
-    """What the arms name."""
+    """The method of each arm."""
 
     def take_arms(self, arms: str) -> None:
-        """Read the arms, which have to draft in one way."""
+        """Set the arms; raise SkitError unless they are two or more and all draw tokens, or all take the likeliest."""
         specs = arm_specs(arms)
         require(len(specs) > 1, f"{self.display_name}: arms must be two or more, as in svip+fixed-k.k=4")
         repeated = [spec for spec in specs if specs.count(spec) > 1]
@@ -64,7 +63,7 @@ class Composed(Method):
         drawing = {rule.proposal for rule in self.rules if rule.uses_drafter}
         if len(drawing) > 1:
             raise SkitError(
-                f"{self.display_name}: of its arms some draw tokens and some take the likeliest: name one kind"
+                f"{self.display_name}: some of its arms draw tokens and some take the likeliest: name arms of one kind"
             )
         object.__setattr__(self, "proposal", next(iter(drawing), "sample"))
 
@@ -86,13 +85,13 @@ class Composed(Method):
         return max(rule.decision_s for rule in self.rules)
 
     def uses(self) -> Mapping[str, object]:
-        found = [dict(rule.uses()) for rule in self.rules]
-        return {"arms": found} if any(found) else {}
+        arms = [dict(rule.uses()) for rule in self.rules]
+        return {"arms": arms} if any(arms) else {}
 
     def policies(self) -> list[Policy]:
-        """A fresh policy of every arm."""
-        made = [rule.policy() for rule in self.rules]
-        return [policy for policy in made if isinstance(policy, Policy)]
+        """Return a fresh policy of every arm."""
+        policies = [rule.policy() for rule in self.rules]
+        return [policy for policy in policies if isinstance(policy, Policy)]
 
     def _set_rules(self, rules: tuple[Method, ...]) -> None:
         object.__setattr__(self, "rules", rules)
@@ -101,37 +100,37 @@ class Composed(Method):
 
 @dataclass
 class ArmDrafter:
-    """Some of a drafter's requests, whose chains may have at most `longest` tokens."""
+    """The drafter that an arm sees: only its own requests, with chains of at most `longest` tokens."""
 
-    whole: "Drafter"
+    drafter: "Drafter"
     drafts: "list[Draft]"
     longest: int
 
     @property
     def clock(self) -> "Clock":
-        return self.whole.clock
+        return self.drafter.clock
 
     def awaits_answer(self, draft: "Draft") -> bool:
-        return self.whole.awaits_answer(draft)
+        return self.drafter.awaits_answer(draft)
 
     def room(self, draft: "Draft") -> int:
-        return min(self.whole.room(draft), self.longest - draft.tree.last)
+        return min(self.drafter.room(draft), self.longest - draft.tree.last)
 
     def extend(self, drafts: "Sequence[Draft]") -> "list[Draft]":
         short = [draft for draft in drafts if draft.tree.last < self.longest]
-        return self.whole.extend(short) if short else []
+        return self.drafter.extend(short) if short else []
 
     def expand(self, frontier: "Sequence[tuple[Draft, Sequence[int]]]") -> "DraftForward":
-        return self.whole.expand(frontier)
+        return self.drafter.expand(frontier)
 
 
 class ArmsPolicy(Policy):
-    """Plays an arm per scope, which is a request or all of them together, and is told what came of it."""
+    """A policy that plays one arm per scope and learns from the outcome; a scope is one request or the whole run."""
 
     def __init__(self, policies: Sequence[Policy], longest: int, *, shared: bool) -> None:
         self.policies, self.longest, self.shared = policies, longest, shared
         self.played: dict[str, int] = {}
-        """This round's arms, by request."""
+        """The arm of this round, by request."""
 
     def draft(self, drafter: "Drafter") -> None:
         arms = {scope: self.pick(scope) for scope in {self.scope(draft.request_id): None for draft in drafter.drafts}}
@@ -141,39 +140,39 @@ class ArmsPolicy(Policy):
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         chosen: dict[str, list[int]] = {}
-        for arm, own in self._by_arm(drafts):
-            names = [draft.request_id for draft in own]
-            chosen.update(zip(names, self.policies[arm].choose(own), strict=True))
+        for arm, arm_drafts in self._by_arm(drafts):
+            request_ids = [draft.request_id for draft in arm_drafts]
+            chosen.update(zip(request_ids, self.policies[arm].choose(arm_drafts), strict=True))
         return [chosen[draft.request_id] for draft in drafts]
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        of = {verdict.draft.request_id: verdict for verdict in verdicts}
-        for arm, own in self._by_arm([verdict.draft for verdict in verdicts]):
-            self.policies[arm].observe([of[draft.request_id] for draft in own])
+        by_request = {verdict.draft.request_id: verdict for verdict in verdicts}
+        for arm, arm_drafts in self._by_arm([verdict.draft for verdict in verdicts]):
+            self.policies[arm].observe([by_request[draft.request_id] for draft in arm_drafts])
         scopes: dict[str, list[Verdict]] = {}
         for verdict in verdicts:
             scopes.setdefault(self.scope(verdict.draft.request_id), []).append(verdict)
-        for scope, own_verdicts in scopes.items():
-            self.learn(scope, self.played[own_verdicts[0].draft.request_id], own_verdicts)
+        for scope, scope_verdicts in scopes.items():
+            self.learn(scope, self.played[scope_verdicts[0].draft.request_id], scope_verdicts)
 
     def forget(self, request_id: str) -> None:
         for policy in self.policies:
             policy.forget(request_id)
 
     def scope(self, request_id: str) -> str:
-        """Whose experience a request shares."""
+        """Return the scope whose experience a request shares."""
         return "" if self.shared else request_id
 
     @abstractmethod
     def pick(self, scope: str) -> int:
-        """The arm to play."""
+        """Return the index of the arm to play."""
 
     @abstractmethod
     def learn(self, scope: str, arm: int, verdicts: "Sequence[Verdict]") -> None:
-        """What came of an arm that was played."""
+        """Learn from the verdicts of an arm that was played."""
 
     def _by_arm(self, drafts: "Sequence[Draft]") -> "Iterator[tuple[int, list[Draft]]]":
         for arm in range(len(self.policies)):
-            own = [draft for draft in drafts if self.played[draft.request_id] == arm]
-            if own:
-                yield arm, own
+            arm_drafts = [draft for draft in drafts if self.played[draft.request_id] == arm]
+            if arm_drafts:
+                yield arm, arm_drafts

@@ -8,7 +8,7 @@ from specbench_kit.methods.base import Capability, Method, Policy, StopRule, met
 @methods.register("autoregressive")
 @dataclass(frozen=True)
 class Autoregressive(Method):
-    """No draft: every round verifies an empty tree. The baseline for losslessness and speedup."""
+    """Decode without a draft, one target forward per token: the baseline for losslessness and speedup."""
 
     drafter: str = field(default="none", init=False)
     source = "baseline"
@@ -17,8 +17,8 @@ class Autoregressive(Method):
     uses_drafter = False
 
     def policy(self) -> Policy:
-        return _Nothing()
+        return _EmptyPolicy()
 
 
-class _Nothing(Policy):
+class _EmptyPolicy(Policy):
     stop_rule = StopRule(0)

@@ -1,4 +1,4 @@
-"""A bandit over draft lengths, or over any chain rules, per request."""
+"""A bandit that chooses among draft lengths, or among any chain rules, for each request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from specbench_kit.methods.arms import ArmsPolicy, Composed
+from specbench_kit.methods.arms import ArmsMethod, ArmsPolicy
 from specbench_kit.methods.base import Capability, Policy, methods, require
 from specbench_kit.methods.round_time import RoundTime
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 @methods.register("banditspec")
 @dataclass(frozen=True)
-class BanditSpec(Composed):
-    """Leave each round to the arm that a bandit plays: `ucb`, or `exp3` where what pays may change.
+class BanditSpec(ArmsMethod):
+    """Choose the arm that drafts each round by a bandit: `ucb`, or `exp3` if rewards may change over time.
 
-    Arms draft `max_draft` tokens at most. Rewards lie in 0..1: tokens per second of the best round so far (rate; a
-    round in which a prompt comes in counts for nothing), or accepted tokens of the most possible (length), by which a
-    longer draft never loses. `radius` scales the bonus of ucb, which hardly bites within a response. Kept until a
-    request ends, or with `share=run` for the run: each arm's rounds and rewards.
+    Arms draft at most `max_draft` tokens. The reward lies in 0..1. With `reward=rate` it is the round's tokens per
+    second over the best round's so far; a round with a prefill does not count. With `reward=length` it is the accepted
+    tokens over `max_draft`, by which a longer draft never loses. `radius` scales the confidence bonus of `ucb`, which
+    is too wide to matter within one response. Each arm's rounds and rewards are kept until the request ends or, with
+    `share=run`, for the run.
     """
 
     arms: str = "autoregressive+fixed-k.k=1..4"
@@ -37,13 +38,13 @@ class BanditSpec(Composed):
     share: Literal["request", "run"] = "request"
     source = "BanditSpec, arXiv 2505.15141"
     group = "bandit"
-    required_capability = Capability.TOKENS  # of the arms as they come; others may ask more
+    required_capability = Capability.TOKENS  # for the default arms; others may need more
     grid = MappingProxyType(
         {"algorithm": ("ucb", "exp3"), "share": ("request", "run"), "radius": (0.03, 0.1, 0.3, 1.0)}
     )
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"banditspec: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
         require(0 < self.delta < 1, f"banditspec: delta must lie between 0 and 1, not {self.delta}")
         require(self.radius >= 0, f"banditspec: radius must not be negative, but is {self.radius}")
         self.take_arms(self.arms)
@@ -53,20 +54,23 @@ class BanditSpec(Composed):
 
 
 class Bandit(Protocol):
-    """Plays one of some arms, and learns the reward, 0 to 1, of the one that was played."""
+    """A bandit picks one of several arms and learns the reward, 0 to 1, of the arm that was played."""
 
     def pick(self) -> int: ...
     def learn(self, arm: int, reward: float) -> None: ...
 
 
 def confidence_radius(count: int, rounds: int, arms: int, delta: float) -> float:
-    """How far the mean of so many rewards in 0..1 may be off, all arms having been played `rounds` times."""
+    """Return the half-width of the confidence interval of an arm's mean reward.
+
+    The arm was played `count` times, all `arms` together `rounds` times; rewards lie in 0..1 (BanditSpec).
+    """
     bound = 1 + 2 * log(arms * rounds**2 * sqrt(1 + count) / delta)
     return 0.5 * sqrt((1 + count) / count**2 * bound)
 
 
 class Ucb:
-    """Each arm once, then the one whose reward may be the highest."""
+    """The UCB bandit: each arm once, then the arm with the highest upper confidence bound."""
 
     def __init__(self, arms: int, options: BanditSpec) -> None:
         self.counts, self.means, self.options = [0] * arms, [0.0] * arms, options
@@ -87,13 +91,13 @@ class Ucb:
 
 
 class Exp3:
-    """Arms at random, the less likely the more they have lost; what was not played loses nothing."""
+    """The EXP3 bandit: arms at random, less likely the more reward they missed when they were played."""
 
     def __init__(self, arms: int, random: Random) -> None:
         self.losses, self.rounds, self.random = [0.0] * arms, 0, random
 
     def chances(self) -> list[float]:
-        """Of every arm in the next round."""
+        """Return the probability of every arm in the next round."""
         arms = len(self.losses)
         rate = sqrt(log(arms) / ((self.rounds + 1) * arms))
         weights = [exp(-rate * (loss - min(self.losses))) for loss in self.losses]

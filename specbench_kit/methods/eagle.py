@@ -1,4 +1,4 @@
-"""Drafting with a feature head by name, for its commonest setting."""
+"""The method `eagle`: chains of constant length from a feature head."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -11,7 +11,7 @@ from specbench_kit.methods.fixed_k import FixedK
 @methods.register("eagle")
 @dataclass(frozen=True)
 class Eagle(FixedK):
-    """Draft a chain of `k` tokens with the head in the folder `head`; `auto` is the target's own."""
+    """Draft a chain of `k` tokens with a feature head; `head` is its folder, or `auto` for the target's own."""
 
     head: str = "auto"
     drafter: str = field(default="head", init=False)

@@ -1,11 +1,11 @@
-"""Trees that grow level by level and are verified as far as they are likely: EAGLE-2's dynamic draft trees."""
+"""EAGLE-2's dynamic draft trees: they grow level by level, and their likeliest nodes are verified."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
-from specbench_kit.methods.growth import Frontier, Growth, expand, expected_of
+from specbench_kit.methods.growth import Frontier, GrowingTree, expand, expected_of
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 @methods.register("eagle2-tree")
 @dataclass(frozen=True)
 class Eagle2Tree(Method):
-    """Grow `top_k` children of each level's `top_k` likeliest nodes, then verify the `total` - 1 likeliest of all.
+    """Grow `top_k` children of each level's `top_k` likeliest nodes, then verify the `total` - 1 likeliest nodes.
 
-    There are `depth` levels after the first, and a node counts with the probability from the root on.
-    With `drafter=head` it is EAGLE's; any drafter that gives trees will do.
+    A node's likelihood is the product of the draft probabilities from the root to it. `depth` levels follow the first
+    one. EAGLE-2 itself runs with `drafter=head`; any drafter that gives trees will do.
     """
 
     total: int = 60
@@ -40,32 +40,32 @@ class Eagle2Tree(Method):
 class _Eagle2Policy(Policy):
     def __init__(self, options: Eagle2Tree) -> None:
         self._options = options
-        self._growths: list[Growth] = []
+        self._trees: list[GrowingTree] = []
 
     def draft(self, drafter: "Drafter") -> None:
-        self._growths = [Growth(draft, self._options.total - 1, decay=1.0) for draft in drafter.drafts]
-        frontier: Frontier = [(growth, [growth.root]) for growth in self._growths]
+        self._trees = [GrowingTree(draft, self._options.total - 1, decay=1.0) for draft in drafter.drafts]
+        frontier: Frontier = [(tree, [tree.root]) for tree in self._trees]
         for _ in range(self._options.depth + 1):
             frontier = self._next_level(drafter, frontier)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [growth.kept for growth in self._growths]
+        return [tree.selected for tree in self._trees]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_of(self._growths, draft, nodes)
+        return expected_of(self._trees, draft, nodes)
 
     def _next_level(self, drafter: "Drafter", frontier: Frontier) -> Frontier:
-        """The likeliest of the nodes that a level's forward has added.
+        """Forward one level and return the likeliest of the nodes that it adds.
 
-        What falls out of the likeliest `total` - 1 of all so far cannot come back, nor can anything below it.
+        A node that is not among the likeliest `total` - 1 so far never will be, nor any node below it: it is dropped.
         """
-        frontier = [(growth, nodes) for growth, nodes in frontier if nodes and drafter.room(growth.draft) > 0]
+        frontier = [(tree, nodes) for tree, nodes in frontier if nodes and drafter.room(tree.draft) > 0]
         if not frontier:
             return []
         forward, first_rows = expand(drafter, frontier)
         level: Frontier = []
-        for (growth, nodes), first in zip(frontier, first_rows, strict=False):
-            newest = growth.draft.tree.last
-            growth.take(nodes, forward, first, self._options.top_k, drafter.room(growth.draft))
-            level.append((growth, growth.best([n for n in growth.kept if n > newest], self._options.top_k)))
+        for (tree, nodes), first in zip(frontier, first_rows, strict=False):
+            newest = tree.draft.tree.last
+            tree.add_children(nodes, forward, first, self._options.top_k, drafter.room(tree.draft))
+            level.append((tree, tree.best([n for n in tree.selected if n > newest], self._options.top_k)))
         return level

@@ -1,4 +1,4 @@
-"""Stop where the draft model is suddenly less sure than it was at the token before."""
+"""Stop where the draft model is suddenly less certain than at the token before."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 ENTROPY = 1
-"""Its place among the statistics of `Chains`."""
+"""Column of the entropy in the statistics of `Chains`."""
 
 
 @methods.register("entropy-change")
 @dataclass(frozen=True)
 class EntropyChange(Method):
-    """Stop after the first token whose root of the entropy is above that of the token before by more than a threshold.
+    """Stop after the first token at which the square root of the entropy rises by more than the threshold.
 
-    That token is sent; a draft's first one has none before it. Entropy is in nats. It keeps nothing from round to
-    round.
+    The rise is from the token before it in the same draft, so the first token never stops. Entropy is in nats. The
+    token at which it stops is sent. No state is kept between rounds.
     """
 
     threshold: float = 0.2
@@ -34,7 +34,7 @@ class EntropyChange(Method):
 
     def __post_init__(self) -> None:
         require(self.threshold >= 0, f"entropy-change: threshold must not be negative, but is {self.threshold}")
-        require(self.max_draft >= 1, f"entropy-change: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
 
     def policy(self) -> Policy:
         return _EntropyChangePolicy(self)
@@ -51,14 +51,14 @@ class _EntropyChangePolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts
         for _ in range(self.options.max_draft):
-            live = [draft for draft in drafter.extend(live) if self._stays(draft)]
+            live = [draft for draft in drafter.extend(live) if self._is_steady(draft)]
 
     def _stops(self, chains: Chains) -> "NDArray[np.bool_]":
         roots = chains.statistics[..., ENTROPY] ** 0.5
         rises = roots - roots[:, [0, *range(roots.shape[1] - 1)]]
         return rises > self.options.threshold
 
-    def _stays(self, draft: "Draft") -> bool:
+    def _is_steady(self, draft: "Draft") -> bool:
         tree, last = draft.tree, draft.tree.last
-        before, now = (sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last))
-        return now - before <= self.options.threshold
+        before, newest = (sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last))
+        return newest - before <= self.options.threshold

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.methods.base import Capability, Group, Method, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Capability, Group, Method, Policy, StopRule, methods
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Drafter
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @methods.register("fixed-k")
 @dataclass(frozen=True)
 class FixedK(Method):
-    """Draft exactly k tokens, then verify them."""
+    """Draft exactly `k` tokens, then verify them."""
 
     k: int = 4
     required_capability = Capability.TOKENS
@@ -23,7 +23,7 @@ class FixedK(Method):
     grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"{self.display_name}: k must be at least 1, not {self.k}")
+        self.require_at_least(1, "k")
 
     @property
     def longest_draft(self) -> int:

@@ -1,4 +1,4 @@
-"""One draft length for the whole batch: the one that promises the most tokens per second."""
+"""One draft length for the whole batch: the one with the most expected tokens per second."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 PROBE = 10
-"""Of decisions not to draft, every so many-th drafts one token, or nothing would be learned any more."""
+"""Every tenth decision not to draft drafts one token all the same, or the acceptance rate would never change."""
 
 
 @methods.register("goodput")
 @dataclass(frozen=True)
 class Goodput(LatencyAware):
-    """Draft as many tokens as promise the most tokens per second of the batch; decided every `interval` rounds.
+    """Draft the number of tokens with the most expected tokens per second of the batch.
 
-    Lengths are tried upwards from 0, which counts `bias` times, until the promise falls. Kept for the run: one
-    acceptance rate, a moving average (`ema`) over accepted of tested tokens, those after a rejection not counted.
+    It is decided every `interval` rounds. Lengths from 0 to `max_draft` are tried upwards until the expected speed
+    falls; length 0 is weighted by `bias`. The run keeps one acceptance rate, which starts at `initial_acceptance`: a
+    moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count.
     """
 
     max_draft: int = 8
@@ -39,12 +40,9 @@ class Goodput(LatencyAware):
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"goodput: max_draft must be at least 1, not {self.max_draft}")
-        require(self.interval >= 1, f"goodput: interval must be at least 1, not {self.interval}")
+        self.require_at_least(1, "max_draft", "interval")
         require(self.bias > 0, f"goodput: bias must be above 0, not {self.bias}")
-        for name in ("initial_acceptance", "ema"):
-            value = getattr(self, name)
-            require(0 <= value <= 1, f"goodput: {name} must lie in 0..1, not {value}")
+        self.require_share("initial_acceptance", "ema")
 
     def policy_with(self, latencies: Latencies) -> Policy:
         return _GoodputPolicy(self, latencies)
@@ -53,42 +51,42 @@ class Goodput(LatencyAware):
 class _GoodputPolicy(Policy):
     def __init__(self, options: Goodput, latencies: Latencies) -> None:
         self.options, self.latencies = options, latencies
-        self.acceptance = self.believed = options.initial_acceptance
+        self.acceptance = self.assumed_acceptance = options.initial_acceptance
         self.length, self.rounds, self.idle_decisions = 0, 0, 0
 
     def draft(self, drafter: "Drafter") -> None:
         if self.rounds % self.options.interval == 0:
             self.length = self._decide(drafter.drafts)
         self.rounds += 1
-        self.believed = self.acceptance
+        self.assumed_acceptance = self.acceptance
         for _ in range(self.length):
             drafter.extend(drafter.drafts)
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_accepted([self.believed] * len(nodes))
+        return expected_accepted([self.assumed_acceptance] * len(nodes))
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         accepted = sum(len(verdict.path) for verdict in verdicts)
         rejected = sum(len(verdict.path) < len(verdict.submitted) for verdict in verdicts)
         if accepted + rejected:
-            seen = accepted / (accepted + rejected)
-            self.acceptance += self.options.ema * (seen - self.acceptance)
+            observed = accepted / (accepted + rejected)
+            self.acceptance += self.options.ema * (observed - self.acceptance)
 
-    def promises(self, drafts: "Sequence[Draft]") -> list[float]:
-        """Tokens per second by draft length, from 0 up to the first fall."""
-        found: list[float] = []
+    def expected_speeds(self, drafts: "Sequence[Draft]") -> list[float]:
+        """Return the expected tokens per second by draft length, from 0 up to the first fall."""
+        speeds: list[float] = []
         expected = 0.0
         for length in range(self.options.max_draft + 1):
             expected += len(drafts) * self.acceptance**length
             weight = 1.0 if length else self.options.bias
-            found.append(weight * expected / round_s(self.latencies, drafts, length))
-            if length and found[-1] < found[-2]:
+            speeds.append(weight * expected / round_s(self.latencies, drafts, length))
+            if length and speeds[-1] < speeds[-2]:
                 break
-        return found
+        return speeds
 
     def _decide(self, drafts: "Sequence[Draft]") -> int:
-        promises = self.promises(drafts)
-        best = promises.index(max(promises))
+        speeds = self.expected_speeds(drafts)
+        best = speeds.index(max(speeds))
         if best:
             return best
         self.idle_decisions += 1

@@ -1,4 +1,4 @@
-"""Trees that grow where the draft model is surest, level by level."""
+"""Trees that grow level by level where the draft model is most certain."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Growth:
-    """The part of one request's tree below `root`, of which at most `budget` nodes are kept: those that score highest.
+class GrowingTree:
+    """The part of one request's tree below `root`, of which the `budget` nodes with the highest scores are selected.
 
-    A node's score is its parent's, plus the logarithm of `decay` and of its draft probability; it is never above its
-    parent's, so what is kept is always a tree. Nodes that fell out stay in `draft.tree`, where their KV may be, but
-    are neither grown nor kept.
+    A node's score is its parent's plus the logarithms of `decay` and of its draft probability. It is never above its
+    parent's, so the selected nodes always form a tree. Nodes that are no longer selected stay in `draft.tree`, where
+    their KV may be, but do not grow.
     """
 
     draft: "Draft"
@@ -25,101 +25,114 @@ class Growth:
     decay: float
     root: int = 0
     scores: dict[int, float] = field(default_factory=dict)
-    kept: list[int] = field(default_factory=list)
+    selected: list[int] = field(default_factory=list)
     forwarded: dict[int, "tuple[DraftForward, int]"] = field(default_factory=dict)
-    """Where each forwarded node's next token is predicted."""
+    """The forward and the row that predict the next token of each forwarded node."""
 
     def __post_init__(self) -> None:
         self.scores.setdefault(self.root, 0.0)
         self._loss = log(self.decay)
 
-    def waiting(self, most: int) -> list[int]:
-        """The highest-scoring of the kept nodes that were not yet forwarded."""
-        return self.best([node for node in (self.root, *self.kept) if node not in self.forwarded], most)
+    def frontier(self, limit: int) -> list[int]:
+        """Return the highest-scoring selected nodes that were not yet forwarded, at most `limit`."""
+        return self.best([node for node in (self.root, *self.selected) if node not in self.forwarded], limit)
 
     @property
     def leaves(self) -> list[int]:
-        """The kept nodes without a kept child; the root where nothing is kept."""
-        parents = {self.draft.tree.parents[node] for node in self.kept}
-        return [node for node in (self.root, *self.kept) if node not in parents]
+        """Return the selected nodes without a selected child; the root if no node is selected."""
+        parents = {self.draft.tree.parents[node] for node in self.selected}
+        return [node for node in (self.root, *self.selected) if node not in parents]
 
-    def best(self, nodes: Sequence[int], most: int) -> list[int]:
-        """The highest-scoring of some nodes, parents before children."""
-        if len(nodes) <= most:
+    def best(self, nodes: Sequence[int], limit: int) -> list[int]:
+        """Return the highest-scoring of some nodes, at most `limit`, parents before children."""
+        if len(nodes) <= limit:
             return sorted(nodes)
-        return sorted(sorted(nodes, key=self.scores.__getitem__, reverse=True)[:most])
+        return sorted(sorted(nodes, key=self.scores.__getitem__, reverse=True)[:limit])
 
-    def take(self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int) -> bool:
-        """Take in those children of just forwarded nodes that beat what is kept; returns whether any did."""
-        self.note(nodes, forward, first_row)
+    def add_children(
+        self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int
+    ) -> bool:
+        """Add the children of just forwarded nodes that score above a selected node; return True if there are any.
+
+        The nodes have the rows from `first_row` on in `forward`; each gets at most `branch` children, all together at
+        most `room`.
+        """
+        self.record_forward(nodes, forward, first_row)
         scores, loss = self.scores, self._loss
         bases = [scores[node] + loss for node in nodes]
-        floor = min(map(scores.__getitem__, self.kept)) if len(self.kept) >= self.budget else -inf
+        floor = min(map(scores.__getitem__, self.selected)) if len(self.selected) >= self.budget else -inf
         rows = range(first_row, first_row + len(nodes))
-        found = forward.likeliest(rows, bases, branch, min(self.budget, room), floor)
-        if not found:
+        candidates = forward.likeliest(rows, bases, branch, min(self.budget, room), floor)
+        if not candidates:
             return False
-        values, places, tokens = zip(*found, strict=True)
-        parents, origins = [nodes[place] for place in places], [rows[place] for place in places]
-        newcomers = self.draft.tree.extend(tokens, parents, forward, origins)
-        scores.update(zip(newcomers, values, strict=True))
-        # Of equals the older stays, so that no node outlives its parent.
-        self.kept = self.best([*self.kept, *newcomers], self.budget)
+        values, indices, tokens = zip(*candidates, strict=True)
+        parents, origins = [nodes[index] for index in indices], [rows[index] for index in indices]
+        children = self.draft.tree.extend(tokens, parents, forward, origins)
+        scores.update(zip(children, values, strict=True))
+        # Among equal scores the older node stays selected, so that no node outlives its parent.
+        self.selected = self.best([*self.selected, *children], self.budget)
         return True
 
     def expected(self, nodes: Sequence[int]) -> float:
-        """How many of some nodes are accepted at a mean, by their scores."""
+        """Return the expected number of accepted tokens among some nodes, by their scores."""
         return sum(exp(self.scores[node]) for node in nodes)
 
-    def below_root(self, draft: "Draft") -> "Growth":
-        """The same growth in a tree that begins at its root (`TokenTree.below`)."""
-        place = {node: new for new, node in enumerate(self.draft.tree.below(self.root))}
-        return Growth(
+    def below_root(self, draft: "Draft") -> "GrowingTree":
+        """Return this tree renumbered for a draft whose tree begins at its root (`TokenTree.below`)."""
+        renumbered = {node: new for new, node in enumerate(self.draft.tree.below(self.root))}
+        return GrowingTree(
             draft,
             self.budget,
             self.decay,
-            scores={place[node]: score for node, score in self.scores.items()},
-            kept=[place[node] for node in self.kept],
-            forwarded={place[node]: source for node, source in self.forwarded.items()},
+            scores={renumbered[node]: score for node, score in self.scores.items()},
+            selected=[renumbered[node] for node in self.selected],
+            forwarded={renumbered[node]: source for node, source in self.forwarded.items()},
         )
 
-    def note(self, nodes: Sequence[int], forward: "DraftForward", first_row: int) -> None:
-        """Remember where forwarded nodes' next tokens are predicted."""
+    def record_forward(self, nodes: Sequence[int], forward: "DraftForward", first_row: int) -> None:
+        """Record the rows of a forward that predict the next tokens of some nodes."""
         self.forwarded.update(zip(nodes, zip(repeat(forward), count(first_row)), strict=False))
 
     def add(self, parent: int, token: int, score: float) -> int:
-        """Append a child of a forwarded node."""
+        """Append a child of a forwarded node and return its index."""
         node = self.draft.tree.add(token, parent, *self.forwarded[parent])
         self.scores[node] = score
         return node
 
 
-Frontier = list[tuple[Growth, list[int]]]
+Frontier = list[tuple[GrowingTree, list[int]]]
+"""Growing trees, each with the nodes that are forwarded next."""
 
 
-def expected_of(growths: Iterable[Growth], draft: "Draft", nodes: Sequence[int]) -> float:
-    """How many of a draft's nodes are accepted at a mean, by the scores of its growth."""
-    return next(growth for growth in growths if growth.draft is draft).expected(nodes)
+def expected_of(trees: Iterable[GrowingTree], draft: "Draft", nodes: Sequence[int]) -> float:
+    """Return the expected number of accepted tokens among a draft's nodes, by the scores of its growing tree."""
+    return next(tree for tree in trees if tree.draft is draft).expected(nodes)
 
 
 def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, Iterator[int]]":
-    """One batched draft forward of every tree's nodes; the second part is each tree's first row, and the end of all."""
-    forward = drafter.expand([(growth.draft, nodes) for growth, nodes in frontier])
+    """Forward the nodes of all trees in one batch; return the forward and the first row of each tree.
+
+    The rows are followed by their total number.
+    """
+    forward = drafter.expand([(tree.draft, nodes) for tree, nodes in frontier])
     return forward, accumulate([len(nodes) for _, nodes in frontier], initial=0)
 
 
-def grow(drafter: "Drafter", growths: Sequence[Growth], beams: int, branch: int) -> list[Growth]:
-    """One level of every tree that has room; returns the trees that gained a node."""
+def grow(drafter: "Drafter", trees: Sequence[GrowingTree], beams: int, branch: int) -> list[GrowingTree]:
+    """Grow every tree that has room by one level and return the trees that gained a node.
+
+    At most `beams` nodes of a tree are forwarded, and each gets at most `branch` children.
+    """
     frontier, rooms = [], []
-    for growth in growths:
-        if (room := drafter.room(growth.draft)) > 0 and (nodes := growth.waiting(beams)):
-            frontier.append((growth, nodes))
+    for tree in trees:
+        if (room := drafter.room(tree.draft)) > 0 and (nodes := tree.frontier(beams)):
+            frontier.append((tree, nodes))
             rooms.append(room)
     if not frontier:
         return []
     forward, first_rows = expand(drafter, frontier)
     grown = []
-    for (growth, nodes), first, room in zip(frontier, first_rows, rooms, strict=False):
-        if growth.take(nodes, forward, first, branch, room):
-            grown.append(growth)
+    for (tree, nodes), first_row, room in zip(frontier, first_rows, rooms, strict=False):
+        if tree.add_children(nodes, forward, first_row, branch, room):
+            grown.append(tree)
     return grown

@@ -1,4 +1,4 @@
-"""What policies share that weigh tokens against the time of drafting and verifying them."""
+"""The base of methods that weigh expected tokens against the time of drafting and verifying them."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LatencyAware(Method):
-    """A method whose policy is made of the pair's latencies, which it finds where it is prepared."""
+    """A method whose policy needs the pair's latencies, which `prepare` takes from the environment."""
 
     latencies: Latencies | None = field(default=None, init=False, repr=False, kw_only=True)
     group: ClassVar[Group] = "latency-aware"
@@ -38,21 +38,21 @@ class LatencyAware(Method):
 
     @abstractmethod
     def policy_with(self, latencies: Latencies) -> Policy:
-        """A fresh policy that goes by these latencies."""
+        """Return a fresh policy for these latencies."""
 
 
 def draft_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
-    """Seconds of drafting so many tokens for every request, one after the other."""
+    """Return the seconds of `steps` draft forwards, each of one token per request."""
     cached = [draft.context_length - 1 for draft in drafts]
     return sum(latencies.draft.seconds([(1, before + step) for before in cached]) for step in range(steps))
 
 
 def verify_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
-    """Seconds of verifying so many tokens of each request."""
+    """Return the seconds of a verification with `lengths[i]` drafted tokens of request i."""
     rows = [(1 + length, draft.context_length - 1) for draft, length in zip(drafts, lengths, strict=True)]
     return latencies.verify.seconds(rows)
 
 
 def round_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
-    """Seconds of drafting and verifying so many tokens of every request."""
+    """Return the seconds of a round that drafts and verifies `steps` tokens of every request."""
     return draft_s(latencies, drafts, steps) + verify_s(latencies, drafts, [steps] * len(drafts))

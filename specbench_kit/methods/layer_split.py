@@ -1,4 +1,4 @@
-"""The target's layers shared out between edge and server: plain decoding that crosses the link for every token."""
+"""The target's layers split between edge and server: plain decoding that crosses the link for every token."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ from specbench_kit.methods.base import Environment, Method, methods
 @methods.register("layer-split")
 @dataclass(frozen=True)
 class LayerSplit(Autoregressive):
-    """One token per round trip; the layers take as long, and the states that cross the link no longer, as elsewhere."""
+    """Decode one token per round trip, with the first layers on the edge and the others on the server, without a draft.
+
+    All layers together take as long as on the server alone, and the hidden states cross the link as fast as tokens.
+    """
 
     source = "baseline of SpecEdge, Park et al. 2025"
     group = "bounds"

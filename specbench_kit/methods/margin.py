@@ -1,24 +1,25 @@
-"""Stop where the draft model can hardly tell its two likeliest tokens apart."""
+"""Stop where the draft model's two likeliest tokens are almost equally likely."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Method, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Method, Policy, StopRule, methods
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
 
 MARGIN = 2
-"""Its place among the statistics of `Chains`."""
+"""Column of the margin in the statistics of `Chains`."""
 
 
 @methods.register("margin")
 @dataclass(frozen=True)
 class Margin(Method):
-    """Stop after the first token that was drawn where the likeliest token led the second by less than the threshold.
+    """Stop after the first token drawn where the likeliest token leads the second by less than the threshold.
 
-    That token is sent. The lead is one of probabilities. It keeps nothing from round to round.
+    The lead is a difference of probabilities, 0..1. The token at which it stops is sent. No state is kept between
+    rounds.
     """
 
     threshold: float = 0.2
@@ -28,8 +29,8 @@ class Margin(Method):
     grid = MappingProxyType({"threshold": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
-        require(0 <= self.threshold <= 1, f"margin: threshold must lie in 0..1, not {self.threshold}")
-        require(self.max_draft >= 1, f"margin: max_draft must be at least 1, not {self.max_draft}")
+        self.require_share("threshold")
+        self.require_at_least(1, "max_draft")
 
     def policy(self) -> Policy:
         return _MarginPolicy(self)

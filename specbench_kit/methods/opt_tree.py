@@ -1,4 +1,4 @@
-"""Trees that grow as long as another level is expected to bring enough tokens."""
+"""Trees that grow until another level is no longer expected to add enough accepted tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Capability, Method, Policy, methods, require
-from specbench_kit.methods.growth import Growth, expected_of, grow
+from specbench_kit.methods.growth import GrowingTree, expected_of, grow
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 @methods.register("opt-tree")
 @dataclass(frozen=True)
 class OptTree(Method):
-    """Draft the tree of `nodes` tokens that is expected to have the most accepted, level by level.
+    """Draft the tree of `nodes` tokens with the most expected accepted tokens, level by level.
 
-    The expectation is the sum of the nodes' cumulative draft probabilities, right only at draft temperature 1. A tree
-    is finished with the level that raises it by no more than `gain`, or one level later with `late=true`, as the
-    authors' code has it. It keeps nothing from round to round.
+    The expected number is the sum of the nodes' cumulative draft probabilities, which holds only at draft temperature
+    1. Growth ends with the level that adds `gain` expected tokens or fewer or, with `late=true`, one level later, as in
+    the authors' code. No state is kept between rounds.
     """
 
     nodes: int = 60
@@ -33,47 +33,44 @@ class OptTree(Method):
     required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "max_depth"):
-            require(getattr(self, name) >= 1, f"opt-tree: {name} must be at least 1, not {getattr(self, name)}")
+        self.require_at_least(1, "nodes", "max_depth")
         require(self.gain >= 0, f"opt-tree: gain must not be negative, but is {self.gain}")
 
     def policy(self) -> Policy:
         return _OptTreePolicy(self)
 
 
-class Rising:
-    """A tree that grows, and what its last levels brought."""
+class RatedTree:
+    """A growing tree with the expected accepted tokens that its last two levels added."""
 
-    def __init__(self, growth: Growth) -> None:
-        self.growth = growth
-        self.expected, self.rise, self.rise_before = 0.0, inf, inf
+    def __init__(self, tree: GrowingTree) -> None:
+        self.tree = tree
+        self.expected, self.gain, self.previous_gain = 0.0, inf, inf
 
-    def note(self) -> None:
-        """A level was drafted."""
-        before, self.expected = self.expected, self.growth.expected(self.growth.kept)
-        self.rise_before, self.rise = self.rise, self.expected - before
+    def rate_level(self) -> None:
+        """Update the gains after a level was added."""
+        before, self.expected = self.expected, self.tree.expected(self.tree.selected)
+        self.previous_gain, self.gain = self.gain, self.expected - before
 
 
 class _OptTreePolicy(Policy):
     def __init__(self, options: OptTree) -> None:
         self.options = options
-        self.growths: list[Growth] = []
+        self.trees: list[GrowingTree] = []
 
     def draft(self, drafter: "Drafter") -> None:
-        live = [Rising(Growth(draft, self.options.nodes, decay=1.0)) for draft in drafter.drafts]
-        self.growths = [tree.growth for tree in live]
-        for _ in range(self.options.max_depth):
-            grown = grow(drafter, [tree.growth for tree in live], self.options.nodes, self.options.nodes)
-            live = [tree for tree in live if tree.growth in grown]
-            for tree in live:
-                tree.note()
-            live = [tree for tree in live if self._is_worth_it(tree)]
+        options = self.options
+        live = [RatedTree(GrowingTree(draft, options.nodes, decay=1.0)) for draft in drafter.drafts]
+        self.trees = [rated.tree for rated in live]
+        for _ in range(options.max_depth):
+            grown = grow(drafter, [rated.tree for rated in live], options.nodes, options.nodes)
+            live = [rated for rated in live if rated.tree in grown]
+            for rated in live:
+                rated.rate_level()
+            live = [rated for rated in live if (rated.previous_gain if options.late else rated.gain) > options.gain]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [growth.kept for growth in self.growths]
+        return [tree.selected for tree in self.trees]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_of(self.growths, draft, nodes)
-
-    def _is_worth_it(self, tree: Rising) -> bool:
-        return (tree.rise_before if self.options.late else tree.rise) > self.options.gain
+        return expected_of(self.trees, draft, nodes)

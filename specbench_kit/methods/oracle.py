@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import Capability, Method, Policy, StopRule, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, StopRule, methods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Oracle(Method):
     """Stop at the first token that the target will reject; that token is drafted but not sent.
 
-    It reads the target's answer, so it cannot be deployed: it bounds every rule that stops by looking at the
-    token just drafted.
+    It reads the target's answer, so it cannot be deployed. It is an upper bound for all rules that decide after each
+    drafted token.
     """
 
     max_draft: int = 8
@@ -28,7 +28,7 @@ class Oracle(Method):
     needs_reference = True
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"oracle: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
 
     def policy(self) -> Policy:
         return _OraclePolicy(self.max_draft)
@@ -52,6 +52,6 @@ class _OraclePolicy(Policy):
 
 
 def _agrees(draft: "Draft", node: int) -> bool:
-    """Whether the target's answer has this token at the node's place."""
-    place = draft.tree.depth(node) - 1
-    return place < len(draft.reference) and draft.tree.tokens[node] == draft.reference[place]
+    """Return True if the target's answer has the node's token at its position."""
+    position = draft.tree.depth(node) - 1
+    return position < len(draft.reference) and draft.tree.tokens[node] == draft.reference[position]

@@ -1,17 +1,18 @@
-"""Plain decoding in a pipeline, every request on its own in a stage."""
+"""Plain decoding in a pipeline, with one request per stage."""
 
 from dataclasses import dataclass, field
 from math import inf
 
-from specbench_kit.methods.base import Capability, LevelPolicy, Method, Pipeline, StepBudget, methods, require
+from specbench_kit.methods.base import Capability, LevelPolicy, Method, Pipeline, StepBudget, methods
 
 
 @methods.register("pipeline-ar")
 @dataclass(frozen=True)
 class PipelineAR(Method):
-    """A token takes as many steps as there are `stages`; the requests of a batch follow each other through them.
+    """Decode without a draft through `stages` pipeline stages, each of which holds one request at a time.
 
-    New prompts go first, in steps of their own of `chunk` tokens.
+    A token takes one step per stage, and the requests of a batch follow each other. New prompts go first, in steps of
+    their own of `chunk` tokens.
     """
 
     drafter: str = field(default="none", init=False)
@@ -23,14 +24,11 @@ class PipelineAR(Method):
     uses_drafter = False
 
     def __post_init__(self) -> None:
-        for name in ("stages", "chunk"):
-            require(
-                getattr(self, name) >= 1, f"{self.display_name}: {name} must be at least 1, not {getattr(self, name)}"
-            )
+        self.require_at_least(1, "stages", "chunk")
 
     @property
     def groups(self) -> float:
-        """Batches that the requests make at most, which follow each other."""
+        """Return the largest number of groups of requests that follow each other through the stages."""
         return inf
 
     @property

@@ -1,4 +1,4 @@
-"""Plain decoding in a pipeline, the batch in as many groups as there are stages: what serving engines do."""
+"""Plain decoding in a pipeline with micro-batches, as serving engines do it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from specbench_kit.methods.pipeline_ar import PipelineAR
 @methods.register("pp-microbatch")
 @dataclass(frozen=True)
 class PPMicrobatch(PipelineAR):
-    """No draft: a group in every stage, whose requests are one batch there."""
+    """Decode without a draft through `stages` pipeline stages, each of which holds one group of requests as a batch."""
 
     @property
     def groups(self) -> float:

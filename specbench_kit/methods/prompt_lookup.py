@@ -1,4 +1,4 @@
-"""N-gram drafting by name, for its commonest setting."""
+"""The method `prompt-lookup`: chains of constant length by n-gram matching."""
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,7 +11,10 @@ from specbench_kit.methods.fixed_k import FixedK
 @methods.register("prompt-lookup")
 @dataclass(frozen=True)
 class PromptLookup(FixedK):
-    """Draft the `k` tokens that followed the longest of the last `min` to `max` tokens, where they stood first."""
+    """Draft the `k` tokens that followed the first earlier occurrence of the newest n-gram of prompt and answer.
+
+    The n-gram is the longest of `max` down to `min` tokens that occurred before.
+    """
 
     k: int = 10
     min: int = 1
@@ -24,7 +27,7 @@ class PromptLookup(FixedK):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.drafting  # refuses a bad range
+        _ = self.drafting  # raises SkitError for a bad range
 
     @property
     def drafting(self) -> Drafting:

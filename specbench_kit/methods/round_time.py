@@ -1,4 +1,4 @@
-"""How long a round took, for policies that learn from it."""
+"""The duration of a round, for policies that learn from it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,14 +7,14 @@ if TYPE_CHECKING:
 
 
 class RoundTime:
-    """The clock's time from the start of a draft to when its verdicts are shown."""
+    """The time on the clock from the start of a draft to the arrival of its verdicts."""
 
     def __init__(self, drafter: "Drafter") -> None:
         self._clock = drafter.clock
-        self._began_s = self._clock.now_s()
+        self._started_s = self._clock.now_s()
         self.typical = all(draft.session.produced for draft in drafter.drafts)
-        """Whether no request brings its prompt in, which takes a time of its own."""
+        """False if a request of the round has its prefill in it, which takes additional time."""
 
     def seconds(self) -> float:
-        """Until now."""
-        return self._clock.now_s() - self._began_s
+        """Return the seconds since the draft began."""
+        return self._clock.now_s() - self._started_s

@@ -1,4 +1,4 @@
-"""A tree of one shape, the one that pays best by the pair's rank-wise acceptance."""
+"""A tree of fixed shape, the fastest one by the pair's rank-wise acceptance."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @methods.register("sequoia")
 @dataclass(frozen=True)
 class Sequoia(LatencyAware):
-    """Draft the tree that takes the least time per expected token, the same in every round of the run.
+    """Draft the tree that takes the least time per expected token, of the same shape in every round of the run.
 
-    The b-th child of a node counts as accepted as often as the target's token was the draft model's b-th likeliest:
-    `ranks=measured` takes the table that `skit measure-ranks` made for the pair and the run's temperature, or name its
-    file. `size` is the number of nodes, the root included, on at most `max_depth` levels. Kept for the run: the shape,
-    chosen for the batch of the first round.
+    The b-th child of a node is accepted as often as the target's token was the draft model's b-th likeliest. `ranks`
+    is the table of these shares: `measured` for the one that `skit measure-ranks` made for the pair and the run's
+    temperature, or a file. `size` is the number of nodes, the root included (1..512, or `auto` for the fastest), on at
+    most `max_depth` levels. The shape is chosen for the batch of the first round and kept for the run.
     """
 
     size: int | Literal["auto"] = "auto"
@@ -41,12 +41,21 @@ class Sequoia(LatencyAware):
 
     def __post_init__(self) -> None:
         require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")
-        require(self.max_depth >= 1, f"sequoia: max_depth must be at least 1, not {self.max_depth}")
+        self.require_at_least(1, "max_depth")
 
     def prepare(self, environment: Environment) -> Method:
-        ready = copy(super().prepare(environment))
-        object.__setattr__(ready, "table", self._find(environment))
-        return ready
+        if self.ranks != "measured":
+            table = load(Path(self.ranks).expanduser())
+        elif (measured := find(environment.pair, environment.temperature)) is not None:
+            table = measured
+        else:
+            raise SkitError(
+                f"sequoia: rank-wise acceptance of this pair at temperature {environment.temperature:g} was not "
+                "measured: run skit measure-ranks with the same --target, --draft and --temperature"
+            )
+        prepared = copy(super().prepare(environment))
+        object.__setattr__(prepared, "table", table)
+        return prepared
 
     def uses(self) -> Mapping[str, object]:
         ranks = {} if self.table is None else {"ranks": {"shares": self.table.shares, "count": self.table.count}}
@@ -56,17 +65,6 @@ class Sequoia(LatencyAware):
         assert self.table is not None
         sizes = SIZES if self.size == "auto" else (int(self.size),)
         return _SequoiaPolicy(self.table.shares, sizes, self.max_depth, latencies)
-
-    def _find(self, environment: Environment) -> RankTable:
-        if self.ranks != "measured":
-            return load(Path(self.ranks).expanduser())
-        found = find(environment.pair, environment.temperature)
-        if found is None:
-            raise SkitError(
-                f"sequoia: rank-wise acceptance of this pair at temperature {environment.temperature:g} was not "
-                "measured: run skit measure-ranks with the same --target, --draft and --temperature"
-            )
-        return found
 
 
 @dataclass
@@ -80,10 +78,10 @@ class _SequoiaPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         self.shape = self.shape or self._choose_shape(drafter.drafts)
         live: list[tuple[Draft, list[int], list[TreeShape]]] = [(draft, [0], [self.shape]) for draft in drafter.drafts]
-        while live := _inner(drafter, live):
+        while live := _with_children(drafter, live):
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in live])
-            most = max(len(shape.children) for _, _, shapes in live for shape in shapes)
-            likeliest = iter(enumerate(forward.probabilities.topk(most).indices.tolist()))
+            widest = max(len(shape.children) for _, _, shapes in live for shape in shapes)
+            likeliest = iter(enumerate(forward.probabilities.topk(widest).indices.tolist()))
             grown = []
             for draft, nodes, shapes in live:
                 added: list[int] = []
@@ -109,13 +107,13 @@ class _SequoiaPolicy(Policy):
         return fastest(self.chances, self.sizes, self.levels, draft_s(self.latencies, drafts, 1), verifying_s)
 
 
-def _inner(
+def _with_children(
     drafter: "Drafter", live: "list[tuple[Draft, list[int], list[TreeShape]]]"
 ) -> "list[tuple[Draft, list[int], list[TreeShape]]]":
-    """The nodes of a level that have children, of trees with room for all of these."""
-    found = []
+    """Return the nodes of a level that have children, for the trees with room for all of these children."""
+    levels = []
     for draft, nodes, shapes in live:
-        kept = [(node, shape) for node, shape in zip(nodes, shapes, strict=True) if shape.children]
-        if kept and drafter.room(draft) >= sum(len(shape.children) for _, shape in kept):
-            found.append((draft, [node for node, _ in kept], [shape for _, shape in kept]))
-    return found
+        inner = [(node, shape) for node, shape in zip(nodes, shapes, strict=True) if shape.children]
+        if inner and drafter.room(draft) >= sum(len(shape.children) for _, shape in inner):
+            levels.append((draft, [node for node, _ in inner], [shape for _, shape in inner]))
+    return levels

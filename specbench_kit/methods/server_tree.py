@@ -1,4 +1,4 @@
-"""SpecEdge's tree with everything on the server: no link within a round, and nobody drafts meanwhile."""
+"""SpecEdge's tree with the draft model on the server: no link within a round, and no drafting ahead."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from specbench_kit.methods.specedge import SpecEdge
 @methods.register("server-tree")
 @dataclass(frozen=True)
 class ServerTree(SpecEdge):
-    """A tree of the `budget` likeliest tokens, drafted beside the verifier as fast as the drafter would elsewhere."""
+    """Draft a tree of the `budget` likeliest tokens on the server, as fast as the edge's draft model would."""
 
     proactive: bool = False
     source = "server-only baseline of SpecEdge, Park et al. 2025"

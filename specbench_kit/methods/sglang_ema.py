@@ -1,4 +1,4 @@
-"""A draft length that follows how many drafts were accepted lately."""
+"""A draft length that follows a moving average of accepted drafts."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 CANDIDATES = {1: (1, 3, 5, 7), 8: (0, 1, 3), 32: (0, 1), 64: (0,)}
-"""Draft lengths by the smallest batch that they are for."""
+"""Candidate draft lengths, by the smallest batch size that they are for."""
 
 
 @methods.register("sglang-ema")
 @dataclass(frozen=True)
 class SGLangEma(Method):
-    """Move the draft length among a few candidates after a moving average of accepted drafts; `steps` at first.
+    """Move the draft length among a few candidates by a moving average of the accepted tokens; it starts at `steps`.
 
-    Kept for the run, apart for batches of 1-7, 8-31, 32-63 and more: length, average (weight `alpha` of the newest
-    round) and rounds. After `warmup` rounds, every `interval`-th moves down while the average is half a token and
-    `down` below the next shorter candidate, or up while it is less than half a token and `up` short of the present one:
-    what lies beyond the draft is never seen. Without a draft nothing is learned, so the next candidate is tried.
-    `ceiling` above 0 caps a length that does not rise at that multiple of the average.
+    Batches of 1-7, 8-31, 32-63 and more requests each have their own length, average (the newest round has the weight
+    `alpha`) and number of rounds, kept for the run. After `warmup` rounds the length may change in every `interval`-th
+    round. It moves down while the average is at most half a token less than the next shorter candidate, plus `down`
+    (negative by default). It moves up while the average is more than the present length less half a token, plus `up`,
+    since tokens beyond the draft are never observed. Without a draft there is nothing to learn, so the next candidate
+    is tried. A `ceiling` above 0 caps a length that does not rise at that multiple of the average.
     """
 
     steps: int = 3
@@ -55,59 +56,57 @@ class SGLangEma(Method):
         return _SGLangEmaPolicy(self)
 
 
-class Slot:
-    """What is kept for batches of some sizes."""
+class LengthState:
+    """The draft length, the average and the number of rounds for a range of batch sizes."""
 
     def __init__(self, options: SGLangEma, smallest: int) -> None:
         self.options, self.candidates = options, CANDIDATES[smallest]
-        known = options.steps in self.candidates
-        self.steps = options.steps if known else self.candidates[len(self.candidates) // 2]
+        is_candidate = options.steps in self.candidates
+        self.steps = options.steps if is_candidate else self.candidates[len(self.candidates) // 2]
         self.down = options.down if smallest == 1 else 0.0
         self.average = max(0.0, self.steps - 1.0)
         self.rounds = 0
 
     def learn(self, accepted: float) -> None:
-        """Take in a round's mean of accepted drafts, and move if it is time."""
+        """Add a round's mean number of accepted tokens, and move the length if it is time."""
         if self.steps:
             self.average += self.options.alpha * (accepted - self.average)
         self.rounds += 1
         since = self.rounds - self.options.warmup
         if since >= 0 and since % self.options.interval == 0:
-            self.steps = self._capped(self._target())
+            self.steps = self._next_length()
 
-    def _target(self) -> int:
-        place, last = self.candidates.index(self.steps), len(self.candidates) - 1
+    def _next_length(self) -> int:
+        index, last = self.candidates.index(self.steps), len(self.candidates) - 1
         if not self.steps:
             return self.candidates[min(1, last)]
-        while place > 0 and self.average <= self._lower(self.candidates[place - 1]):
-            place -= 1
-        if self.candidates[place] == self.steps:
-            while place < last and self.average > self.candidates[place] - 0.5 + self.options.up:
-                place += 1
-        return self.candidates[place]
-
-    def _lower(self, shorter: int) -> float:
-        return (shorter - 0.5 if shorter else 0.5) + self.down
-
-    def _capped(self, target: int) -> int:
+        while index > 0:
+            shorter = self.candidates[index - 1]
+            if self.average > (shorter - 0.5 if shorter else 0.5) + self.down:
+                break
+            index -= 1
+        if self.candidates[index] == self.steps:
+            while index < last and self.average > self.candidates[index] - 0.5 + self.options.up:
+                index += 1
+        target = self.candidates[index]
         if not self.options.ceiling or target > self.steps:
             return target
-        most = max(1, ceil(self.options.ceiling * self.average))
-        return max((one for one in self.candidates if one <= min(target, most)), default=target)
+        cap = min(target, max(1, ceil(self.options.ceiling * self.average)))
+        return max((length for length in self.candidates if length <= cap), default=target)
 
 
 class _SGLangEmaPolicy(Policy):
     def __init__(self, options: SGLangEma) -> None:
-        self.slots = {smallest: Slot(options, smallest) for smallest in CANDIDATES}
+        self.states = {smallest: LengthState(options, smallest) for smallest in CANDIDATES}
 
-    def slot(self, batch: int) -> Slot:
-        """The one for a batch of this size."""
+    def state(self, batch: int) -> LengthState:
+        """Return the state for a batch of this size."""
         bounds = list(CANDIDATES)
-        return self.slots[bounds[bisect_right(bounds, batch) - 1]]
+        return self.states[bounds[bisect_right(bounds, batch) - 1]]
 
     def draft(self, drafter: "Drafter") -> None:
-        for _ in range(self.slot(len(drafter.drafts)).steps):
+        for _ in range(self.state(len(drafter.drafts)).steps):
             drafter.extend(drafter.drafts)
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        self.slot(len(verdicts)).learn(fmean(len(verdict.path) for verdict in verdicts))
+        self.state(len(verdicts)).learn(fmean(len(verdict.path) for verdict in verdicts))

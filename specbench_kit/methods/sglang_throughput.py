@@ -1,4 +1,4 @@
-"""One draft length for the whole batch, by how often each position was reached lately and what it costs."""
+"""One draft length for the whole batch, by the recent acceptance of each position and the time that it takes."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 @methods.register("sglang-throughput")
 @dataclass(frozen=True)
 class SGLangThroughput(LatencyAware):
-    """Draft the number of tokens that yields the most per second by recent rounds; `steps` at first.
+    """Draft the number of tokens with the most committed tokens per second by recent rounds; it starts at `steps`.
 
-    Kept for the run: for each position the share of requests that had it accepted in each of the last `window` rounds
-    that drafted it; deeper positions go on falling as the known ones do. Decided every `interval` rounds once all
-    windows in use are full; those of positions that are no longer drafted are emptied.
+    The run keeps, for each position, the share of requests that had it accepted in each of the last `window` rounds
+    that drafted it. Shares of deeper positions are extrapolated. The length, 1 to `max_draft`, is decided every
+    `interval` rounds once the windows of all drafted positions are full; windows of positions that are no longer
+    drafted are emptied.
     """
 
     steps: int = 3
@@ -36,8 +37,7 @@ class SGLangThroughput(LatencyAware):
     def __post_init__(self) -> None:
         fits = 1 <= self.steps <= self.max_draft
         require(fits, f"sglang-throughput: steps must lie in 1..max_draft, not {self.steps} of {self.max_draft}")
-        for name in ("window", "interval"):
-            require(getattr(self, name) >= 1, f"sglang-throughput: {name} must be at least 1")
+        self.require_at_least(1, "window", "interval")
 
     def policy_with(self, latencies: Latencies) -> Policy:
         return _SGLangThroughputPolicy(self, latencies)
@@ -59,24 +59,24 @@ class _SGLangThroughputPolicy(Policy):
             drafter.extend(drafter.drafts)
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        for place, window in enumerate(self.windows[: self.steps]):
-            tried = [len(verdict.path) > place for verdict in verdicts if len(verdict.submitted) > place]
-            if tried:
-                window.append(fmean(tried))
+        for position, window in enumerate(self.windows[: self.steps]):
+            accepted = [len(verdict.path) > position for verdict in verdicts if len(verdict.submitted) > position]
+            if accepted:
+                window.append(fmean(accepted))
 
-    def reached(self) -> list[float]:
-        """The share of requests that has each position accepted, known or extrapolated."""
-        known = [fmean(window) for window in self.windows[: self.steps]]
-        first, last, count = known[0], known[-1], len(known)
-        # one position alone says nothing of the fall: taken as acceptance that does not depend on the place
+    def acceptance_shares(self) -> list[float]:
+        """Return the share of requests that have each position accepted, measured or extrapolated."""
+        measured = [fmean(window) for window in self.windows[: self.steps]]
+        first, last, count = measured[0], measured[-1], len(measured)
+        # One position alone does not show how shares fall: assume that acceptance does not depend on the position.
         fall = first if count == 1 else (last / first) ** (1 / (count - 1)) if first else 0.0
         beyond = range(1, self.options.max_draft - count + 1)
-        return [*known, *(last * min(fall, 1.0) ** step for step in beyond)]
+        return [*measured, *(last * min(fall, 1.0) ** step for step in beyond)]
 
     def _decide(self, drafts: "Sequence[Draft]") -> None:
-        reached = self.reached()
+        shares = self.acceptance_shares()
         rates = [
-            (1 + sum(reached[:steps])) / round_s(self.latencies, drafts, steps) for steps in range(1, len(reached) + 1)
+            (1 + sum(shares[:steps])) / round_s(self.latencies, drafts, steps) for steps in range(1, len(shares) + 1)
         ]
         self.steps = 1 + rates.index(max(rates))
         for window in self.windows[self.steps :]:

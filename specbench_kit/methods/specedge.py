@@ -1,4 +1,4 @@
-"""Trees on the edge that go on growing, below a guess of the answer, while the server verifies."""
+"""Trees on the edge that continue to grow, below a guess of the server's answer, while the server verifies."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from math import inf, log
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
-from specbench_kit.methods.growth import Growth, expand, grow
+from specbench_kit.methods.growth import GrowingTree, expand, grow
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 DECAY = 0.9
 """Factor on every draft probability (SpecExec)."""
 FIRST_DEPTH = 5
-"""Of the first round, before anything was timed."""
+"""Levels of the first round, before any time is known."""
 
 
 @methods.register("specedge")
 @dataclass(frozen=True)
 class SpecEdge(Method):
-    """Draft a tree of the `budget` likeliest tokens, and go on below the likeliest answer while it is verified.
+    """Draft a tree of the `budget` likeliest tokens, then draft ahead below the likeliest answer during verification.
 
-    Each level forwards at most `beams` nodes with `branch` children each. `depth=auto` drafts for as long as a
-    verification takes beyond the round trip. What was drafted meanwhile, for `proactive_depth` levels at most, is kept
-    if the answer is exactly the guess. `tree=chain` drafts and guesses a single line.
+    Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of levels; `auto` fills
+    the time of a verification less the round trip. Drafting ahead adds at most `proactive_depth` levels, which are used
+    only if the answer is exactly the guess; `proactive=false` turns it off. `tree=chain` drafts and guesses one chain.
 
-    The guess is right about as often as the draft's first choice to the power of the levels and one. So drafting ahead
-    pays with few levels or a very sure draft, and hardly tells at 7 levels (`skit reproduce specedge/drafting-ahead`).
+    With n levels, the guess is right about as often as n + 1 first choices of the draft model in a row. Drafting ahead
+    therefore pays with few levels or a very certain draft, and hardly matters at 7 levels
+    (`skit reproduce specedge/drafting-ahead`).
     """
 
     budget: int = 32
@@ -49,8 +50,7 @@ class SpecEdge(Method):
     overlaps = True
 
     def __post_init__(self) -> None:
-        for name in ("budget", "beams", "branch", "proactive_depth"):
-            require(getattr(self, name) >= 1, f"specedge: {name} must be at least 1, not {getattr(self, name)}")
+        self.require_at_least(1, "budget", "beams", "branch", "proactive_depth")
         require(
             self.depth == "auto" or self.depth >= 1, f"specedge: depth must be auto or at least 1, not {self.depth}"
         )
@@ -60,7 +60,7 @@ class SpecEdge(Method):
 
 
 def calibrated_depth(verify_s: float, rtt_s: float, step_s: float) -> int:
-    """Levels that fill the time in which the server verifies, less the round trip (SpecEdge)."""
+    """Return the number of levels that fill the time of a verification less the round trip (SpecEdge); at least 1."""
     return max(1, round((verify_s - rtt_s) / step_s))
 
 
@@ -68,26 +68,26 @@ class _SpecEdgePolicy(Policy):
     def __init__(self, options: SpecEdge) -> None:
         self.options = options
         self.beams, self.branch = (1, 1) if options.tree == "chain" else (options.beams, options.branch)
-        self.growths: list[Growth] = []
-        self.guesses: dict[str, Growth] = {}
-        """Trees below a guessed answer, by request."""
-        self.confirmed: dict[str, Growth] = {}
+        self.trees: list[GrowingTree] = []
+        self.guesses: dict[str, GrowingTree] = {}
+        """The trees below a guessed answer, by request."""
+        self.confirmed: dict[str, GrowingTree] = {}
 
     def draft(self, drafter: "Drafter") -> None:
-        live = self.growths = [self._begin(draft) for draft in drafter.drafts]
+        live = self.trees = [self._start_tree(draft) for draft in drafter.drafts]
         for _ in range(self._depth(drafter.clock)):
             live = grow(drafter, live, self.beams, self.branch)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [growth.kept for growth in self.growths]
+        return [tree.selected for tree in self.trees]
 
     def overlap(self, drafter: "Drafter") -> None:
         if not self.options.proactive:
             return
         live = self._guess(drafter)
-        self.guesses = {growth.draft.request_id: growth for growth in live}
+        self.guesses = {tree.draft.request_id: tree for tree in live}
         for _ in range(self.options.proactive_depth):
-            live = grow(drafter, [g for g in live if drafter.awaits_answer(g.draft)], self.beams, self.branch)
+            live = grow(drafter, [tree for tree in live if drafter.awaits_answer(tree.draft)], self.beams, self.branch)
 
     def next_root(self, verdict: "Verdict") -> int | None:
         guess = self.guesses.pop(verdict.draft.request_id, None)
@@ -100,9 +100,9 @@ class _SpecEdgePolicy(Policy):
         self.guesses.pop(request_id, None)
         self.confirmed.pop(request_id, None)
 
-    def _begin(self, draft: "Draft") -> Growth:
+    def _start_tree(self, draft: "Draft") -> GrowingTree:
         guess = self.confirmed.pop(draft.request_id, None)
-        return Growth(draft, self.options.budget, DECAY) if guess is None else guess.below_root(draft)
+        return GrowingTree(draft, self.options.budget, DECAY) if guess is None else guess.below_root(draft)
 
     def _depth(self, clock: "Clock") -> int:
         if self.options.depth != "auto":
@@ -110,38 +110,39 @@ class _SpecEdgePolicy(Policy):
         verify_s, rtt_s, step_s = (clock.typical_s(phase) for phase in ("verify", "link", "draft"))
         return calibrated_depth(verify_s, 2 * rtt_s, step_s) if verify_s and step_s else FIRST_DEPTH
 
-    def _guess(self, drafter: "Drafter") -> list[Growth]:
-        """The likeliest token after any leaf becomes the root of a new tree."""
-        trees = [g for g in self.growths if drafter.awaits_answer(g.draft) and drafter.room(g.draft) > 0]
-        frontier = [(growth, [n for n in growth.leaves if n not in growth.forwarded]) for growth in trees]
-        frontier = [(growth, nodes) for growth, nodes in frontier if nodes]
+    def _guess(self, drafter: "Drafter") -> list[GrowingTree]:
+        """Return a new tree per request, whose root is the likeliest token after any leaf."""
+        trees = [t for t in self.trees if drafter.awaits_answer(t.draft) and drafter.room(t.draft) > 0]
+        frontier = [(tree, [n for n in tree.leaves if n not in tree.forwarded]) for tree in trees]
+        frontier = [(tree, nodes) for tree, nodes in frontier if nodes]
         if frontier:
             forward, first_rows = expand(drafter, frontier)
-            for (growth, nodes), first in zip(frontier, first_rows, strict=False):
-                growth.note(nodes, forward, first)
-        return [Growth(growth.draft, self.options.budget, DECAY, root=_best_answer(growth)) for growth in trees]
+            for (tree, nodes), first in zip(frontier, first_rows, strict=False):
+                tree.record_forward(nodes, forward, first)
+        return [GrowingTree(tree.draft, self.options.budget, DECAY, root=_best_answer(tree)) for tree in trees]
 
 
-def _best_answer(growth: Growth) -> int:
-    """Append the best pair of a leaf and its next token."""
+def _best_answer(tree: GrowingTree) -> int:
+    """Append the likeliest next token after any leaf and return its node."""
     leaves: defaultdict[DraftForward, list[int]] = defaultdict(list)
-    for leaf in growth.leaves:
-        leaves[growth.forwarded[leaf][0]].append(leaf)
+    for leaf in tree.leaves:
+        leaves[tree.forwarded[leaf][0]].append(leaf)
     best = (-inf, 0, 0)
-    tops = {forward: max(map(growth.scores.__getitem__, nodes)) for forward, nodes in leaves.items()}
+    # Leaves of one forward are compared at once, in the order of their best leaf.
+    tops = {forward: max(map(tree.scores.__getitem__, nodes)) for forward, nodes in leaves.items()}
     for forward in sorted(tops, key=tops.__getitem__, reverse=True):
         if tops[forward] < best[0]:  # no pair scores above its leaf
             break
         nodes = leaves[forward]
-        rows, bases = [growth.forwarded[node][1] for node in nodes], [growth.scores[node] for node in nodes]
-        ((score, place, token),) = forward.likeliest(rows, bases, 1, 1)
-        best = max(best, (score, nodes[place], token))
+        rows, bases = [tree.forwarded[node][1] for node in nodes], [tree.scores[node] for node in nodes]
+        ((score, index, token),) = forward.likeliest(rows, bases, 1, 1)
+        best = max(best, (score, nodes[index], token))
     score, leaf, token = best
-    return growth.add(leaf, token, score + log(DECAY))
+    return tree.add(leaf, token, score + log(DECAY))
 
 
-def _aligned(guess: Growth, verdict: "Verdict") -> bool:
-    """Complete draft alignment: the accepted path ends at the guess's parent, and the extra token is the guess."""
+def _aligned(guess: GrowingTree, verdict: "Verdict") -> bool:
+    """Return True if the accepted path ends at the guess's parent and the bonus token is the guess (SpecEdge)."""
     tree = guess.draft.tree
     end = verdict.path[-1] if verdict.path else 0
     return tree.parents[guess.root] == end and tree.tokens[guess.root] == verdict.bonus

@@ -1,4 +1,4 @@
-"""A token tree of one fixed shape."""
+"""A token tree of fixed shape."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @methods.register("specinfer")
 @dataclass(frozen=True)
 class SpecInfer(Method):
-    """Draft the same tree in every round: at depth i every node has the `branching[i]` most likely children.
+    """Draft a tree of the same shape in every round: a node at depth i gets its `branching[i]` most likely children.
 
-    The default is SpecInfer's tree of 20 tokens: `branching=1-1-3-1-1-1-1-1`. With `guesses` it drafts asynchronously:
-    while a tree is verified, the next one grows below each of so many outcomes, the likeliest by the draft model's own
-    chances. An outcome is the last token that the target accepts and its own token after it.
+    The default, `branching=1-1-3-1-1-1-1-1`, is SpecInfer's tree of 20 tokens. `guesses` above 0 drafts asynchronously:
+    while a tree is verified, the next one grows below that many outcomes, the likeliest by the draft model's
+    probabilities. An outcome is the last accepted token together with the target's bonus token after it.
     """
 
     branching: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
@@ -36,7 +36,7 @@ class SpecInfer(Method):
     def __post_init__(self) -> None:
         shape = "-".join(map(str, self.branching))
         require(all(width >= 1 for width in self.branching), f"specinfer: branching must be of 1 and more, not {shape}")
-        require(self.guesses >= 0, f"specinfer: guesses must be at least 0, not {self.guesses}")
+        self.require_at_least(0, "guesses")
 
     @property
     def overlaps(self) -> bool:
@@ -47,7 +47,7 @@ class SpecInfer(Method):
 
 
 class _Frontier(NamedTuple):
-    """The nodes that a tree, or several of one request, have gained last, `level` levels below where it begins."""
+    """The newest nodes of a request's tree, or of its trees below several guesses, at depth `level` of the shape."""
 
     draft: "Draft"
     nodes: Sequence[int]
@@ -59,10 +59,10 @@ class _SpecInferPolicy(Policy):
     branching: tuple[int, ...]
     guesses: int = 0
     outcomes: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
-    """Of a request that is verified: node by the last accepted node and the target's token after it."""
+    """Drafted nodes of a request in verification, by the last accepted node and the target's token after it."""
 
     def draft(self, drafter: "Drafter") -> None:
-        self._grow(drafter, [_bottom(draft) for draft in drafter.drafts], lambda _: True)
+        self._grow(drafter, [_deepest_nodes(draft) for draft in drafter.drafts], lambda _: True)
 
     def overlap(self, drafter: "Drafter") -> None:
         waiting = [
@@ -70,10 +70,10 @@ class _SpecInferPolicy(Policy):
         ]
         if not self.guesses or not waiting:
             return
-        leaves = [_bottom(draft).nodes for draft in waiting]
+        leaves = [_deepest_nodes(draft).nodes for draft in waiting]
         forward, row, ahead = drafter.expand(list(zip(waiting, leaves, strict=True))), 0, []
         for draft, nodes in zip(waiting, leaves, strict=True):
-            after = {leaf: (forward, row + place) for place, leaf in enumerate(nodes)}
+            after = {leaf: (forward, row + index) for index, leaf in enumerate(nodes)}
             row += len(nodes)
             outcomes = self.outcomes[draft.request_id] = _likeliest_outcomes(draft.tree, after, self.guesses)
             ahead.append(_Frontier(draft, list(outcomes.values()), 0))
@@ -86,11 +86,11 @@ class _SpecInferPolicy(Policy):
     def forget(self, request_id: str) -> None:
         self.outcomes.pop(request_id, None)
 
-    def _grow(self, drafter: "Drafter", frontier: list[_Frontier], goes_on: "Callable[[Draft], bool]") -> None:
-        """Level by level, each whole or not at all, down to the last of the shape."""
-        while frontier := [one for one in frontier if goes_on(one.draft) and self._fits(drafter, one)]:
+    def _grow(self, drafter: "Drafter", frontier: list[_Frontier], may_continue: "Callable[[Draft], bool]") -> None:
+        """Grow the trees level by level to the end of the shape; a level that does not fit is left out."""
+        while frontier := [tree for tree in frontier if may_continue(tree.draft) and self._fits(drafter, tree)]:
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in frontier])
-            widest = max(self.branching[one.level] for one in frontier)
+            widest = max(self.branching[level] for _, _, level in frontier)
             children = iter(forward.probabilities.topk(min(widest, forward.probabilities.shape[-1])).indices.tolist())
             rows = iter(range(sum(len(nodes) for _, nodes, _ in frontier)))
             frontier = [
@@ -106,13 +106,14 @@ class _SpecInferPolicy(Policy):
                 for draft, nodes, level in frontier
             ]
 
-    def _fits(self, drafter: "Drafter", one: _Frontier) -> bool:
-        """Whether there is another level, and room for it."""
-        return one.level < len(self.branching) and drafter.room(one.draft) >= self.branching[one.level] * len(one.nodes)
+    def _fits(self, drafter: "Drafter", tree: _Frontier) -> bool:
+        """Return True if the shape has another level and the drafter has room for it."""
+        draft, nodes, level = tree
+        return level < len(self.branching) and drafter.room(draft) >= self.branching[level] * len(nodes)
 
 
-def _bottom(draft: "Draft") -> _Frontier:
-    """The deepest nodes: a tree grows level by level, so the newest node is one of them."""
+def _deepest_nodes(draft: "Draft") -> _Frontier:
+    """Return the deepest nodes of a tree; the newest node is one of them, because trees grow level by level."""
     tree = draft.tree
     level = tree.depth(tree.last)
     return _Frontier(draft, [node for node in range(len(tree)) if tree.depth(node) == level], level)
@@ -121,20 +122,20 @@ def _bottom(draft: "Draft") -> _Frontier:
 def _likeliest_outcomes(
     tree: "TokenTree", leaves: "Mapping[int, tuple[Distributions, int]]", count: int
 ) -> dict[tuple[int, int], int]:
-    """Append the `count` likeliest tokens that the target may say where the accepted path ends.
+    """Append the `count` likeliest bonus tokens and return their nodes, by the last accepted node and the token.
 
-    `leaves` have the distributions after them. What was drafted below a node is no such token: it would be
-    accepted.
+    `leaves` gives the distribution after each leaf. A token that was drafted below a node cannot be the bonus token
+    after it, because it would be accepted.
     """
     drafted, chances, after = defaultdict[int, set[int]](set), {0: 1.0}, {**leaves}
     for node, parent in enumerate(tree.parents[1:], 1):
         chances[node] = chances[parent] * tree.probability(node)
         drafted[parent].add(tree.tokens[node])
         after.setdefault(parent, tree.source(node))
-    found: list[tuple[float, int, int]] = []
+    candidates: list[tuple[float, int, int]] = []
     for node, (source, row) in after.items():
         probabilities = cast("DraftForward", source).probabilities[row]
         best = probabilities.topk(min(count + len(drafted[node]), len(probabilities)))
         pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        found += [(chances[node] * chance, node, token) for chance, token in pairs if token not in drafted[node]]
-    return {(node, token): tree.add(token, node, *after[node]) for _, node, token in nlargest(count, found)}
+        candidates += [(chances[node] * chance, node, token) for chance, token in pairs if token not in drafted[node]]
+    return {(node, token): tree.add(token, node, *after[node]) for _, node, token in nlargest(count, candidates)}

@@ -1,4 +1,4 @@
-"""A tree that fills a pipeline: one more level per step, while the stages work on the levels before."""
+"""A tree that fills a pipeline: each step drafts one more level while the stages verify the levels before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 @methods.register("specpipe")
 @dataclass(frozen=True)
 class SpecPipe(Method):
-    """Feed a target of `stages` pipeline stages one tree level per step: the likeliest `width` tokens.
+    """Feed one tree level per step, of the `width` likeliest tokens, to a target of `stages` pipeline stages.
 
-    Each node of the last level offers its `children` likeliest tokens; what counts is the probability from the root
-    on. The tree is cut back to what follows each token that the last stage yields, and a token that it does not hold
-    empties the pipeline. The levels of a batch come to `rows` tokens in a step, shared out `equal`ly or `greedy` by
-    probability; with `budget=request` each keeps to its own width alone. New prompts go `mixed` with the levels, as far
-    as the rows go, or `first`, in steps of their own of `chunk` tokens.
+    Candidates are the `children` likeliest tokens after each node of the last level, ranked by their probability from
+    the root. When the last stage yields a token, only the tree below that token is kept; a token that the tree does not
+    hold empties the pipeline. The levels of a batch have at most `rows` tokens per step, which requests `share` in
+    equal parts or greedily by probability; with `budget=request` only the width limits them. The `prefill` of new
+    prompts is mixed with the levels, within the same rows, or goes first, in steps of its own of `chunk` tokens.
     """
 
     stages: int = 8
@@ -38,8 +38,7 @@ class SpecPipe(Method):
     required_capability = Capability.LEVELS
 
     def __post_init__(self) -> None:
-        for name in ("stages", "width", "children", "rows", "chunk"):
-            require(getattr(self, name) >= 1, f"specpipe: {name} must be at least 1, not {getattr(self, name)}")
+        self.require_at_least(1, "stages", "width", "children", "rows", "chunk")
         fits = self.width <= self.rows or self.budget == "request"
         require(fits, f"specpipe: width={self.width} is more than a step's rows={self.rows}: give rows={self.width}")
 
@@ -64,7 +63,7 @@ class _SpecPipePolicy(LevelPolicy):
         tokens = best.indices.flatten()[chosen.indices].tolist()
         offered = best.indices.shape[-1]
         return [
-            Child(place // offered, token, score)
-            for place, token, score in zip(chosen.indices.tolist(), tokens, chosen.values.tolist(), strict=True)
+            Child(index // offered, token, score)
+            for index, token, score in zip(chosen.indices.tolist(), tokens, chosen.values.tolist(), strict=True)
             if score > -inf
         ]

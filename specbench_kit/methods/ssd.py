@@ -1,4 +1,4 @@
-"""Prepare the next chain for several likely outcomes while the target verifies this one."""
+"""Draft the next chain for several likely outcomes while the target verifies the present one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,19 +12,20 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 ROUNDS_TO_LEARN = 50
-"""Rounds whose acceptance decides how guesses are shared out."""
+"""Number of first rounds whose acceptance rate decides how guesses are allocated."""
 
 
 @methods.register("ssd")
 @dataclass(frozen=True)
 class Ssd(Method):
-    """While a chain of k tokens is verified, draft the next one for each of several outcomes of the verification.
+    """Draft the next chain of `k` tokens for several outcomes of a verification while it runs.
 
-    An outcome is how many tokens are accepted and which one the target says then: `guesses` per number of accepted
-    tokens on average, the draft model's likeliest ones besides the token that was drafted there. `geometric` gives more
-    of them to likelier numbers, with tail exponent r, by the acceptance rate of the run's first 50 rounds. Where no
-    guess was right, `backup=jit` drafts after the verdict and `none` does a plain step. Kept for the run: accepted and
-    rejected tokens of those rounds; for a request, what was drafted ahead.
+    An outcome is a number of accepted tokens and the bonus token after them. `guesses` is the average number of bonus
+    tokens that are tried per number of accepted tokens: the likeliest ones of the draft model other than the drafted
+    token. `allocation=uniform` gives each number as many; `geometric` gives likelier numbers more, with tail exponent
+    `r`, by the acceptance rate of the run's first 50 rounds. If no guess was right, `backup=jit` drafts after the
+    verdict and `none` decodes one token without a draft. The run keeps the counts of accepted and rejected tokens of
+    those rounds, a request what was drafted ahead for it.
     """
 
     k: int = 6
@@ -40,8 +41,7 @@ class Ssd(Method):
     overlaps = True
 
     def __post_init__(self) -> None:
-        for name in ("k", "guesses"):
-            require(getattr(self, name) >= 1, f"ssd: {name} must be at least 1, not {getattr(self, name)}")
+        self.require_at_least(1, "k", "guesses")
         require(self.r > 0, f"ssd: r must be above 0, not {self.r}")
 
     def policy(self) -> Policy:
@@ -49,54 +49,55 @@ class Ssd(Method):
 
 
 def geometric_shares(acceptance: float, length: int, budget: int, exponent: float) -> list[int]:
-    """Guesses for 0 to `length` accepted tokens: as chances ^ (1 / (1 + exponent)), at least one, by remainders.
+    """Return the number of guesses for 0 to `length` accepted tokens, at least one each, out of `budget`.
 
-    It minimises the chance of a miss where the n-th guess of each outcome misses with n ^ -exponent.
+    Shares are proportional to probability ^ (1 / (1 + exponent)) and rounded by largest remainder. This minimises the
+    probability of a miss if n guesses for an outcome all miss with probability n ^ -exponent.
     """
     chances = [acceptance**accepted * (1 - acceptance) for accepted in range(length)] + [acceptance**length]
     weights = [chance ** (1 / (1 + exponent)) for chance in chances]
-    wanted = [budget * weight / sum(weights) for weight in weights]
-    shares = [max(1, int(one)) for one in wanted]
-    by_remainder = sorted(range(len(wanted)), key=lambda place: shares[place] - wanted[place])
-    for place in by_remainder[: max(0, budget - sum(shares))]:
-        shares[place] += 1
+    ideal = [budget * weight / sum(weights) for weight in weights]
+    shares = [max(1, int(share)) for share in ideal]
+    by_remainder = sorted(range(len(ideal)), key=lambda index: shares[index] - ideal[index])
+    for index in by_remainder[: max(0, budget - sum(shares))]:
+        shares[index] += 1
     return shares
 
 
 @dataclass
-class _Ahead:
-    """What is drafted below the outcomes of one request's verification."""
+class _DraftedAhead:
+    """The nodes that are drafted below the outcomes of one request's verification."""
 
     draft: "Draft"
     tips: list[int] = field(default_factory=list)
     """The newest node below each outcome."""
     outcomes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Node by the last accepted node and the target's token after it."""
+    """The guessed node, by the last accepted node and the bonus token after it."""
 
 
 class _SsdPolicy(Policy):
     def __init__(self, options: Ssd) -> None:
         self.options = options
         self.chains: dict[str, list[int]] = {}
-        self.ahead: dict[str, _Ahead] = {}
+        self.ahead: dict[str, _DraftedAhead] = {}
         self.missed: set[str] = set()
-        """Requests that begin anew because no guess was right."""
+        """Requests that begin a new draft because no guess was right."""
         self.accepted, self.rejected, self.rounds = 0, 0, 0
 
     def draft(self, drafter: "Drafter") -> None:
         self.chains = {draft.request_id: list(range(1, len(draft.tree))) for draft in drafter.drafts}
-        plain = self.missed if self.options.backup == "none" else set()
-        live = [draft for draft in drafter.drafts if draft.request_id not in plain]
+        without_draft = self.missed if self.options.backup == "none" else set()
+        live = [draft for draft in drafter.drafts if draft.request_id not in without_draft]
         for _ in range(self.options.k):
             live = [draft for draft in live if len(self.chains[draft.request_id]) < self.options.k]
-            live = self._lengthen(drafter, live)
+            live = self._extend_chains(drafter, live)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [list(self.chains[draft.request_id]) for draft in drafts]
 
     def overlap(self, drafter: "Drafter") -> None:
         waiting = [
-            _Ahead(draft) for draft in drafter.drafts if drafter.awaits_answer(draft) and drafter.room(draft) > 0
+            _DraftedAhead(draft) for draft in drafter.drafts if drafter.awaits_answer(draft) and drafter.room(draft) > 0
         ]
         self.ahead = {ahead.draft.request_id: ahead for ahead in waiting}
         if waiting:
@@ -104,14 +105,16 @@ class _SsdPolicy(Policy):
             for row, ahead in enumerate(waiting):
                 self._guess(drafter, ahead, forward, row)
         for _ in range(self.options.k):
-            self._go_on(drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits_answer(ahead.draft)])
+            self._extend_guesses(
+                drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits_answer(ahead.draft)]
+            )
 
     def next_root(self, verdict: "Verdict") -> int | None:
-        name = verdict.draft.request_id
-        ahead = self.ahead.pop(name, None)
+        request_id = verdict.draft.request_id
+        ahead = self.ahead.pop(request_id, None)
         end = verdict.path[-1] if verdict.path else 0
         node = ahead.outcomes.get((end, verdict.bonus)) if ahead else None
-        (self.missed.add if node is None else self.missed.discard)(name)
+        (self.missed.add if node is None else self.missed.discard)(request_id)
         return node
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
@@ -124,7 +127,7 @@ class _SsdPolicy(Policy):
         self.ahead.pop(request_id, None)
         self.missed.discard(request_id)
 
-    def _lengthen(self, drafter: "Drafter", drafts: "list[Draft]") -> "list[Draft]":
+    def _extend_chains(self, drafter: "Drafter", drafts: "list[Draft]") -> "list[Draft]":
         live = [draft for draft in drafts if drafter.room(draft) > 0]
         if live:
             forward = drafter.expand([(draft, [self._leaf(draft)]) for draft in live])
@@ -137,26 +140,28 @@ class _SsdPolicy(Policy):
         chain = self.chains[draft.request_id]
         return chain[-1] if chain else 0
 
-    def _guess(self, drafter: "Drafter", ahead: _Ahead, forward: "DraftForward", row: int) -> None:
-        """Add the likeliest tokens that the target may say after each number of accepted ones."""
+    def _guess(self, drafter: "Drafter", ahead: _DraftedAhead, forward: "DraftForward", row: int) -> None:
+        """Append the likeliest bonus tokens after each number of accepted tokens."""
         tree, chain = ahead.draft.tree, self.chains[ahead.draft.request_id]
         sources = [*(tree.source(node) for node in chain), (forward, row)]
         drafted = [*(tree.tokens[node] for node in chain), -1]
-        for parent, source, token, count in zip([0, *chain], sources, drafted, self._shares(len(chain)), strict=True):
-            for guess in _others(source, token, min(count, drafter.room(ahead.draft))):
+        for parent, source, token, count in zip(
+            [0, *chain], sources, drafted, self._guess_counts(len(chain)), strict=True
+        ):
+            for guess in _likeliest_except(source, token, min(count, drafter.room(ahead.draft))):
                 node = ahead.outcomes[parent, guess] = tree.add(guess, parent, *source)
                 ahead.tips.append(node)
 
-    def _shares(self, length: int) -> list[int]:
-        """Guesses for each number of accepted tokens."""
+    def _guess_counts(self, length: int) -> list[int]:
+        """Return the number of guesses for each number of accepted tokens, from 0 to `length`."""
         tested = self.accepted + self.rejected
         if self.options.allocation == "uniform" or self.rounds < ROUNDS_TO_LEARN or not tested:
             return [self.options.guesses] * (length + 1)
         budget = self.options.guesses * (length + 1)
         return geometric_shares(self.accepted / tested, length, budget, self.options.r)
 
-    def _go_on(self, drafter: "Drafter", waiting: list[_Ahead]) -> None:
-        """One more token below every outcome."""
+    def _extend_guesses(self, drafter: "Drafter", waiting: list[_DraftedAhead]) -> None:
+        """Draft one more token below every outcome, as far as there is room."""
         for ahead in waiting:
             del ahead.tips[max(0, drafter.room(ahead.draft)) :]
         waiting = [ahead for ahead in waiting if ahead.tips]
@@ -165,8 +170,8 @@ class _SsdPolicy(Policy):
         forward = drafter.expand([(ahead.draft, ahead.tips) for ahead in waiting])
         best, row = _best(forward), 0
         for ahead in waiting:
-            for place, tip in enumerate(ahead.tips):
-                ahead.tips[place] = ahead.draft.tree.add(best[row], tip, forward, row)
+            for index, tip in enumerate(ahead.tips):
+                ahead.tips[index] = ahead.draft.tree.add(best[row], tip, forward, row)
                 row += 1
 
 
@@ -175,8 +180,8 @@ def _best(forward: "DraftForward") -> list[int]:
     return tokens
 
 
-def _others(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
-    """The likeliest tokens of a distribution besides the one that was drafted from it."""
+def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
+    """Return the `count` likeliest tokens of a distribution other than the one that was drafted from it."""
     forward, row = cast("DraftForward", source[0]), source[1]
     likeliest = forward.logits[row].topk(min(count + 1, forward.logits.shape[-1])).indices.tolist()
     return [token for token in likeliest if token != drafted][:count]

@@ -1,19 +1,21 @@
-"""Suffix decoding by name, for its commonest setting."""
+"""The method `suffix`: suffix decoding with its drafter's options."""
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from specbench_kit.decoding.drafting.base import Drafting
-from specbench_kit.methods.base import Method, Policy, methods, require
+from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.fixed_k import FixedK
 
 
 @methods.register("suffix")
 @dataclass(frozen=True)
 class Suffix(Method):
-    """Draft at most `max_draft` tokens of what most often followed the last ones; the options are the drafter's.
+    """Draft up to `max_draft` tokens of the most frequent continuation of the newest tokens in earlier text.
 
-    `shared=false` keeps requests apart, so that results do not depend on their order.
+    Matches of up to `max_depth` tokens count. A draft has at most `factor` x match length + `offset` tokens, and ends
+    where the estimated probability of the continuation falls below `min_prob`. The text is the request's own and the
+    answers to earlier requests; `shared=false` leaves the latter out, so that results do not depend on their order.
     """
 
     max_draft: int = 16
@@ -29,8 +31,8 @@ class Suffix(Method):
     grid = MappingProxyType({"max_draft": (4, 8, 16), "factor": (1, 2), "min_prob": (0.1, 0.3)})
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"suffix: max_draft must be at least 1, not {self.max_draft}")
-        _ = self.drafting  # refuses bad options
+        self.require_at_least(1, "max_draft")
+        _ = self.drafting  # raises SkitError for bad options
 
     @property
     def drafting(self) -> Drafting:

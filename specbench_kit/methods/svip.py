@@ -1,4 +1,4 @@
-"""Stop where the draft model's entropy says that the next token would be a guess."""
+"""Stop where the entropy of the draft model shows that it is uncertain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 @methods.register("svip")
 @dataclass(frozen=True)
 class Svip(Method):
-    """Stop after the first token that was drawn where sqrt(factor x entropy) exceeds the threshold; it is sent.
+    """Stop after the first token drawn where sqrt(factor x entropy) exceeds the threshold; that token is sent.
 
-    The root bounds how likely the target is to reject; entropy is in nats. It keeps nothing from round to round.
+    The square root is an upper bound on the rejection probability; entropy is in nats. No state is kept between rounds.
     """
 
     threshold: float = 0.3
@@ -32,7 +32,7 @@ class Svip(Method):
     def __post_init__(self) -> None:
         require(self.threshold >= 0, f"svip: threshold must not be negative, but is {self.threshold}")
         require(self.factor > 0, f"svip: factor must be above 0, not {self.factor}")
-        require(self.max_draft >= 1, f"svip: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
 
     def policy(self) -> Policy:
         return _SvipPolicy(self)
@@ -45,14 +45,12 @@ class _SvipPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts
         for _ in range(self.options.max_draft):
-            live = [draft for draft in drafter.extend(live) if self._is_sure(draft)]
+            extended = drafter.extend(live)
+            live = [d for d in extended if self._rejection_bound(d, d.tree.last) <= self.options.threshold]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
-        return expected_accepted(max(0.0, 1 - self._rejection(draft, node)) for node in nodes)
+        return expected_accepted(max(0.0, 1 - self._rejection_bound(draft, node)) for node in nodes)
 
-    def _is_sure(self, draft: "Draft") -> bool:
-        return self._rejection(draft, draft.tree.last) <= self.options.threshold
-
-    def _rejection(self, draft: "Draft", node: int) -> float:
-        """The bound on its chance."""
+    def _rejection_bound(self, draft: "Draft", node: int) -> float:
+        """Return the upper bound on the rejection probability of a node."""
         return sqrt(self.options.factor * draft.tree.distribution_stats(node).entropy)

@@ -1,4 +1,4 @@
-"""A bandit over stop rules, none of which has to be tuned."""
+"""A bandit that chooses among stop rules, so that none of them has to be tuned."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.arms import ArmsPolicy, Composed
-from specbench_kit.methods.base import Policy, methods, require
+from specbench_kit.methods.arms import ArmsMethod, ArmsPolicy
+from specbench_kit.methods.base import Policy, methods
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @methods.register("tapout")
 @dataclass(frozen=True)
-class TapOut(Composed):
-    """Leave each round of the batch to the stop rule whose reward may be the highest (UCB1).
+class TapOut(ArmsMethod):
+    """Choose the stop rule that drafts each round of the batch by its upper confidence bound (UCB1).
 
-    The reward is half the accepted share of `max_draft`, the most that an arm may draft, and half the accepted share
-    of what was drafted. Kept for the run: each arm's rounds and mean reward.
+    Arms draft at most `max_draft` tokens. The reward, 0..1, is half the accepted tokens over `max_draft` plus half the
+    accepted tokens over the drafted ones. Each arm's rounds and mean reward are kept for the run.
     """
 
     arms: str = "threshold+svip+adaedl+entropy-change+margin"
@@ -35,7 +35,7 @@ class TapOut(Composed):
     )
 
     def __post_init__(self) -> None:
-        require(self.max_draft >= 1, f"tapout: max_draft must be at least 1, not {self.max_draft}")
+        self.require_at_least(1, "max_draft")
         self.take_arms(self.arms)
 
     def policy(self) -> Policy:
@@ -43,7 +43,7 @@ class TapOut(Composed):
 
 
 def blended(accepted: int, drafted: int, longest: int) -> float:
-    """Half for how much was gained, half for how little was wasted."""
+    """Return a reward in 0..1: half of accepted over `longest` tokens plus half of accepted over drafted tokens."""
     return 0.5 * accepted / longest + (0.5 * accepted / drafted if drafted else 0.0)
 
 

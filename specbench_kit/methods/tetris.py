@@ -1,4 +1,4 @@
-"""Draft more than can be verified, and verify those tokens of the whole batch that are likeliest to be accepted."""
+"""Draft more tokens than are verified, and verify those of the whole batch that are likeliest to be accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Capability, Method, Policy, methods, require
+from specbench_kit.methods.base import Capability, Method, Policy, methods
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 @methods.register("tetris")
 @dataclass(frozen=True)
 class Tetris(Method):
-    """Draft k + `extra` tokens per request, and verify the k per request of highest cumulative draft probability.
+    """Draft `k` + `extra` tokens per request, then verify the batch's `k` per request with the highest probability.
 
-    Some requests get more of the batch's places and others fewer. Below `min_batch` requests: k tokens each. It keeps
-    nothing from round to round.
+    A token's probability is the product of the draft probabilities down to it, so some requests have more tokens
+    verified than others. Batches of fewer than `min_batch` requests draft and verify `k` tokens each. No state is kept
+    between rounds.
     """
 
     k: int = 3
@@ -31,8 +32,8 @@ class Tetris(Method):
     proposal = "top"  # which tokens are verified depends on the tokens themselves
 
     def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("extra", 0), ("min_batch", 1)):
-            require(getattr(self, name) >= least, f"tetris: {name} must be at least {least}, not {getattr(self, name)}")
+        self.require_at_least(1, "k", "min_batch")
+        self.require_at_least(0, "extra")
 
     def policy(self) -> Policy:
         return _TetrisPolicy(self)
@@ -48,14 +49,14 @@ class _TetrisPolicy(Policy):
             drafter.extend(drafter.drafts)
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        places = [
+        candidates = [
             (-draft.tree.path_probability(node), request, node)
             for request, draft in enumerate(drafts)
             for node in range(1, len(draft.tree))
         ]
-        # A token is never likelier than the ones before it, and of equals the earlier goes first: these are prefixes.
-        taken = sorted(places)[: self.options.k * len(drafts)]
-        return [sorted(node for _, request, node in taken if request == one) for one in range(len(drafts))]
+        # A token is never likelier than those before it, and among equals the earlier comes first: these are prefixes.
+        chosen = sorted(candidates)[: self.options.k * len(drafts)]
+        return [sorted(node for _, owner, node in chosen if owner == request) for request in range(len(drafts))]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(map(draft.tree.probability, nodes))

@@ -1,4 +1,4 @@
-"""Stop drafting where the draft model is unsure."""
+"""Stop drafting where the draft model is uncertain."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ Schedule = Literal["constant", "heuristic", "heuristic-transient"]
 @methods.register("threshold")
 @dataclass(frozen=True)
 class Threshold(Method):
-    """Stop after the first token whose draft probability is below the threshold; that token is still sent.
+    """Stop after the first token whose draft probability is below the threshold; that token is sent.
 
-    `schedule` moves the longest draft up by 2 when all was accepted and down by 1 otherwise, over the whole
-    run (heuristic) or per request (heuristic-transient). `adaptive` refits each request's threshold to the
-    least FPR + 3 FNR of its own history. `unit=batch` stops all requests together, by their mean probability
-    (AdaSpec's baseline: threshold=0.6, max_draft=8).
+    A draft has at most `max_draft` tokens. With `schedule=heuristic` this limit rises by 2 when a whole draft was
+    accepted and falls by 1 otherwise, over the whole run; with `heuristic-transient`, per request. `adaptive` refits
+    each request's threshold to the least false positive rate + 3 x false negative rate of its own tokens.
+    `unit=batch` stops all requests together by their mean probability (AdaSpec's baseline: threshold=0.6, max_draft=8).
     """
 
     threshold: float = 0.4
@@ -38,8 +38,8 @@ class Threshold(Method):
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
-        require(0 <= self.threshold <= 1, f"threshold: threshold must lie in 0..1, not {self.threshold}")
-        require(self.max_draft >= 1, f"threshold: max_draft must be at least 1, not {self.max_draft}")
+        self.require_share("threshold")
+        self.require_at_least(1, "max_draft")
         require(not self.adaptive or self.unit == "request", "threshold: adaptive=true needs unit=request")
 
     @property
@@ -52,7 +52,7 @@ class Threshold(Method):
 
 @dataclass
 class _History:
-    """Probabilities of tested tokens and whether the target took them."""
+    """The draft probabilities of verified tokens and whether the target accepted them."""
 
     probabilities: list[float] = field(default_factory=list)
     accepted: list[bool] = field(default_factory=list)
@@ -79,8 +79,8 @@ class _ThresholdPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         live = list(drafter.drafts)
         while live:
-            grown = [d for d in live if len(d.tree) - 1 < self.limits[self._scope(d.request_id)]]
-            live = self._sure(drafter.extend(grown))
+            growing = [d for d in live if len(d.tree) - 1 < self.limits[self._scope(d.request_id)]]
+            live = self._confident(drafter.extend(growing))
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(map(draft.tree.probability, nodes))
@@ -99,8 +99,8 @@ class _ThresholdPolicy(Policy):
     def _scope(self, request_id: str) -> str:
         return request_id if self.options.schedule == "heuristic-transient" else ""
 
-    def _sure(self, drafts: "Sequence[Draft]") -> "list[Draft]":
-        """The drafts that go on after their newest token."""
+    def _confident(self, drafts: "Sequence[Draft]") -> "list[Draft]":
+        """Return the drafts that continue after their newest token."""
         probabilities = [draft.tree.probability(draft.tree.last) for draft in drafts]
         if self.options.unit == "batch" and probabilities:
             mean = sum(probabilities) / len(probabilities)
@@ -116,15 +116,18 @@ class _ThresholdPolicy(Policy):
     def _refit(self, verdict: "Verdict") -> None:
         request_id, accepted = verdict.draft.request_id, len(verdict.path)
         history = self.histories[request_id]
-        for place, node in enumerate(verdict.submitted[: accepted + 1]):
+        for position, node in enumerate(verdict.submitted[: accepted + 1]):
             history.probabilities.append(verdict.draft.tree.probability(node))
-            history.accepted.append(place < accepted)
+            history.accepted.append(position < accepted)
         if len(history.accepted) > 5 and len(set(history.accepted)) == 2:
             self.thresholds[request_id] = best_threshold(history.probabilities, history.accepted)
 
 
 def best_threshold(probabilities: Sequence[float], accepted: Sequence[bool]) -> float:
-    """The threshold among the probabilities with the least FPR + 3 FNR, "at or above" meaning accepted."""
+    """Return the probability that is the best threshold: the one with the least FPR + 3 FNR.
+
+    A token at or above the threshold is predicted accepted.
+    """
     import numpy as np
 
     order = np.argsort(probabilities)[::-1]

@@ -1,4 +1,4 @@
-"""The draft length that takes the least time per token over a link, learned by trying."""
+"""The draft length with the least time per token over a link, learned by a bandit."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 TYPICAL_MS = 100.0
-"""Round time for which `beta` was meant."""
+"""The round time, in milliseconds, that the paper's values of `beta` are meant for."""
 
 
 @methods.register("ucb-specstop")
 @dataclass(frozen=True)
 class UcbSpecStop(Method):
-    """Draft exactly k tokens, 1 to `k_max`: the k whose milliseconds per token may yet turn out the lowest.
+    """Draft exactly k tokens, 1 to `k_max`, with the k of the lowest lower confidence bound on milliseconds per token.
 
-    Kept for the run, by k: milliseconds of its rounds, tokens that they gave and how many there were; a round in which
-    a prompt comes in counts for nothing. The requests of a batch have one k. `estimator=mean` averages the rounds' own
-    ratios instead of taking the ratio of the sums. `scale=auto` measures `beta` in rounds of 100 ms. `context=link`
-    keeps all that apart for every state of the link, which is how often 1 ms has to be doubled to come to what a
-    message has typically taken of late.
+    All requests of a batch draft the same k. The run keeps, by k, the number of rounds, their milliseconds and their
+    committed tokens; a round with a prefill does not count. `estimator=ratio` divides the sums, `mean` averages the
+    rounds' ratios. `beta` scales the confidence bonus; with `scale=auto` it is multiplied by the mean round time over
+    100 ms. `context=link` learns separately for every state of the link: the number of doublings from 1 ms to the
+    typical time of a recent message.
     """
 
     k_max: int = 20
@@ -43,7 +43,7 @@ class UcbSpecStop(Method):
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
-        require(self.k_max >= 1, f"ucb-specstop: k_max must be at least 1, not {self.k_max}")
+        self.require_at_least(1, "k_max")
         require(self.beta >= 0, f"ucb-specstop: beta must not be negative, but is {self.beta}")
 
     def prepare(self, environment: Environment) -> Method:
@@ -55,8 +55,8 @@ class UcbSpecStop(Method):
 
 
 @dataclass
-class Arm:
-    """What a draft length has come to: milliseconds, tokens, rounds, and the sum of the rounds' own ratios."""
+class LengthTimes:
+    """The milliseconds, tokens and rounds of a draft length, and the sum of its rounds' milliseconds per token."""
 
     milliseconds: float = 0.0
     tokens: int = 0
@@ -64,35 +64,36 @@ class Arm:
     ratios: float = 0.0
 
     def learn(self, milliseconds: float, tokens: int) -> None:
-        """Take in a round."""
+        """Add a round."""
         self.milliseconds += milliseconds
         self.tokens += tokens
         self.rounds += 1
         self.ratios += milliseconds / tokens
 
     def bound(self, rounds: int, beta: float, estimator: str) -> float:
-        """The least milliseconds per token that may be expected after so many rounds of all lengths."""
+        """Return the lower confidence bound on milliseconds per token after `rounds` rounds of all lengths together."""
         if estimator == "mean":
             return self.ratios / self.rounds - beta * sqrt(log(rounds) / self.rounds)
         return self.milliseconds / self.tokens - beta * sqrt(self.rounds * log(rounds)) / self.tokens
 
 
 def link_state(message_s: float) -> int:
-    """Doublings of 1 ms, rounded; 0 for anything below."""
+    """Return the number of doublings, rounded, from 1 ms to the time of a message; at least 0."""
     return max(0, round(log2(1000 * message_s))) if message_s else 0
 
 
 class _UcbSpecStopPolicy(Policy):
     def __init__(self, options: UcbSpecStop) -> None:
         self.options = options
-        self.states: defaultdict[int, list[Arm]] = defaultdict(lambda: [Arm() for _ in range(options.k_max)])
-        self.arms = self.states[0]
-        """Those of the link's present state."""
-        self.length, self.time = 0, None  # type: int, RoundTime | None
+        self.states = defaultdict[int, list[LengthTimes]](lambda: [LengthTimes() for _ in range(options.k_max)])
+        self.lengths = self.states[0]
+        """The draft lengths in the present state of the link."""
+        self.length = 0
+        self.time: RoundTime | None = None
 
     def draft(self, drafter: "Drafter") -> None:
         if self.options.context == "link":
-            self.arms = self.states[link_state(drafter.clock.typical_s("link"))]
+            self.lengths = self.states[link_state(drafter.clock.typical_s("link"))]
         self.length, self.time = self._best(), RoundTime(drafter)
         for _ in range(self.length):
             drafter.extend(drafter.drafts)
@@ -100,14 +101,14 @@ class _UcbSpecStopPolicy(Policy):
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         if self.time is not None and self.time.typical:
             tokens = sum(len(verdict.path) + 1 for verdict in verdicts)
-            self.arms[self.length - 1].learn(1000 * self.time.seconds(), tokens)
+            self.lengths[self.length - 1].learn(1000 * self.time.seconds(), tokens)
 
     def _best(self) -> int:
-        untried = [length for length, arm in enumerate(self.arms, 1) if not arm.rounds]
+        untried = [length for length, times in enumerate(self.lengths, 1) if not times.rounds]
         if untried:
             return untried[0]
-        rounds = sum(arm.rounds for arm in self.arms)
-        mean_ms = sum(arm.milliseconds for arm in self.arms) / rounds
+        rounds = sum(times.rounds for times in self.lengths)
+        mean_ms = sum(times.milliseconds for times in self.lengths) / rounds
         beta = self.options.beta * (mean_ms / TYPICAL_MS if self.options.scale == "auto" else 1.0)
-        bounds = [arm.bound(rounds + 1, beta, self.options.estimator) for arm in self.arms]
+        bounds = [times.bound(rounds + 1, beta, self.options.estimator) for times in self.lengths]
         return 1 + bounds.index(min(bounds))

@@ -1,4 +1,4 @@
-"""Verify as many tokens of the batch as pay for themselves, by an acceptance estimate that is fitted on the way."""
+"""Verify the tokens of the batch that are worth their time, by an acceptance model that is fitted during the run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 LARGEST = 40.0
-"""Log-odds are cut to plus and minus this."""
+"""Log-odds are clipped to this value and its negative."""
 
 
 @methods.register("vllm-adaptive")
 @dataclass(frozen=True)
 class VllmAdaptive(LatencyAware):
-    """Draft `max_draft` tokens, and verify those slots of the batch that raise its expected tokens per second.
+    """Draft `max_draft` tokens, then verify those of the batch that raise its expected tokens per second.
 
-    Acceptance at each position is a logistic function of one `feature`: the log-odds of the likeliest token (max), the
-    lead of its logit (margin), or the log-odds of the drafted token (drawn, takes the likeliest tokens). How many
-    slots is decided from the scores of the round before, or from `budget=fresh` ones (takes the likeliest tokens too).
-    Kept for the run: slope, intercepts, and the sums of the rounds since the last fit; each request's last scores until
-    it ends. All is verified until `warmup_refits` fits, one every `refit_every` rounds. Tokens after a rejection, and
-    those that were not verified, count for nothing.
+    The acceptance probability at each position is a logistic function of one `feature`: the log-odds of the likeliest
+    token (`max`), the lead of its logit over the second (`margin`), or the log-odds of the drafted token (`drawn`).
+    The number of verified tokens follows from the scores of the round before (`budget=stale`) or of this one
+    (`fresh`); `drawn` and `fresh` draft the likeliest tokens instead of drawing them. The model is refitted every
+    `refit_every` rounds, with `damping` and the ridge `l2`; until `warmup_refits` fits, every token is verified. Tokens
+    that were not verified, or follow a rejection, do not count. The model is kept for the run, scores per request.
     """
 
     max_draft: int = 7
@@ -47,12 +47,12 @@ class VllmAdaptive(LatencyAware):
     )
 
     def __post_init__(self) -> None:
-        for name in ("max_draft", "refit_every"):
-            require(getattr(self, name) >= 1, f"vllm-adaptive: {name} must be at least 1, not {getattr(self, name)}")
+        self.require_at_least(1, "max_draft", "refit_every")
         require(self.warmup_refits >= 0, "vllm-adaptive: warmup_refits must not be negative")
         require(self.damping >= 0 and self.l2 > 0, "vllm-adaptive: damping must not be negative, and l2 above 0")
         if self.feature == "drawn" or self.budget == "fresh":
-            object.__setattr__(self, "proposal", "top")  # or a token would have a say in whether it is verified
+            # A token drawn at random must not influence whether it is verified: that would bias the output.
+            object.__setattr__(self, "proposal", "top")
 
     def policy_with(self, latencies: Latencies) -> Policy:
         return _VllmAdaptivePolicy(self, latencies)
@@ -64,7 +64,7 @@ class _VllmAdaptivePolicy(Policy):
         self.fit = AcceptanceFit(options.max_draft, options.damping, options.l2)
         self.rounds = 0
         self.scores: dict[str, list[float]] = {}
-        """Chance that everything up to each position is accepted, by request, in its last round."""
+        """By request, the probability in its last round that everything up to each position is accepted."""
 
     def draft(self, drafter: "Drafter") -> None:
         for _ in range(self.options.max_draft):
@@ -87,8 +87,8 @@ class _VllmAdaptivePolicy(Policy):
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:
             draft, accepted = verdict.draft, len(verdict.path)
-            for place, node in enumerate(verdict.submitted[: accepted + 1]):
-                self.fit.take(place, self._feature(draft, node), place < accepted)
+            for position, node in enumerate(verdict.submitted[: accepted + 1]):
+                self.fit.add(position, self._feature(draft, node), position < accepted)
             self.scores[draft.request_id] = list(self._fresh(draft))
         self.rounds += 1
         if self.rounds % self.options.refit_every == 0:
@@ -98,7 +98,7 @@ class _VllmAdaptivePolicy(Policy):
         self.scores.pop(request_id, None)
 
     def count(self, drafts: "Sequence[Draft]", scores: Sequence[Iterator[float]]) -> int:
-        """How many slots give the most expected tokens per second, the likeliest first."""
+        """Return the number of verified tokens with the most expected tokens per second, the likeliest first."""
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
         rows = [(1, draft.context_length - 1) for draft in drafts]
         sums, expected = sums_of(rows), float(len(drafts))
@@ -112,12 +112,12 @@ class _VllmAdaptivePolicy(Policy):
         return best
 
     def _stale(self, draft: "Draft") -> Iterator[float]:
-        """Of the round before; a new request is taken for certain."""
+        """Return the scores of the round before; 1 for a new request, which has none yet."""
         certain = [1.0] * self.options.max_draft
         return iter(self.scores.get(draft.request_id, certain)[: draft.tree.last])
 
     def _fresh(self, draft: "Draft") -> Iterator[float]:
-        """One after the other: a slot is looked at only once the one before it is to be verified."""
+        """Yield the scores of this round; a token is scored only once the one before it is to be verified."""
         score = 1.0
         for node in range(1, len(draft.tree)):
             score *= self.fit.chance(node - 1, self._feature(draft, node))
@@ -135,10 +135,10 @@ class _VllmAdaptivePolicy(Policy):
 
 
 def best_first(scores: Sequence[Iterator[float]]) -> Iterator[tuple[int, float]]:
-    """Requests by falling score of their next slot, each with that score, which never rises within a request."""
+    """Yield requests, with the score of their next token, by falling score; scores never rise within a request."""
     heap: list[tuple[float, int]] = []
-    for request, own in enumerate(scores):
-        _push(heap, request, own)
+    for request, request_scores in enumerate(scores):
+        _push(heap, request, request_scores)
     while heap:
         score, request = heappop(heap)
         yield request, -score
@@ -152,7 +152,7 @@ def _push(heap: list[tuple[float, int]], request: int, scores: Iterator[float]) 
 
 
 def log_odds(probability: float) -> float:
-    """Cut to a range that exp() takes."""
+    """Return the log-odds of a probability, clipped to a range in which exp() is finite."""
     if not 0 < probability < 1:
         return LARGEST if probability else -LARGEST
     return max(-LARGEST, min(LARGEST, log(probability / (1 - probability))))

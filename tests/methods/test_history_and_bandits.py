@@ -12,12 +12,12 @@ from tiny_predictors import PAIR
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.deployments.placing import environment
-from specbench_kit.methods.arms import Composed, arm_specs
+from specbench_kit.methods.arms import ArmsMethod, arm_specs
 from specbench_kit.methods.banditspec import BanditSpec, Exp3, Ucb, _BanditSpecPolicy, confidence_radius
-from specbench_kit.methods.sglang_ema import SGLangEma, Slot, _SGLangEmaPolicy
+from specbench_kit.methods.sglang_ema import LengthState, SGLangEma, _SGLangEmaPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tapout import _TapOutPolicy, blended
-from specbench_kit.methods.ucb_specstop import Arm, UcbSpecStop, _UcbSpecStopPolicy, link_state
+from specbench_kit.methods.ucb_specstop import LengthTimes, UcbSpecStop, _UcbSpecStopPolicy, link_state
 
 ONE = at()
 
@@ -38,7 +38,7 @@ def round_of(
 
 @pytest.mark.parametrize(("accepted", "average", "steps"), [(3, 2.96482, 5), (0, 0.07037, 1)])
 def test_sglang_ema_follows_the_average(accepted: int, average: float, steps: int) -> None:
-    slot = Slot(SGLangEma(warmup=15), 1)
+    slot = LengthState(SGLangEma(warmup=15), 1)
     assert (slot.steps, slot.average) == (3, 2.0)
     for _ in range(15):
         slot.learn(accepted)
@@ -47,7 +47,7 @@ def test_sglang_ema_follows_the_average(accepted: int, average: float, steps: in
 
 
 def test_sglang_ema_moves_only_when_it_is_time() -> None:
-    slot, lengths = Slot(SGLangEma(), 1), []
+    slot, lengths = LengthState(SGLangEma(), 1), []
     for _ in range(21):
         slot.learn(slot.steps)
         lengths.append(slot.steps)
@@ -55,7 +55,7 @@ def test_sglang_ema_moves_only_when_it_is_time() -> None:
 
 
 def test_sglang_ema_tries_again_where_it_does_not_draft() -> None:
-    slot = Slot(SGLangEma(warmup=0, interval=1), 32)
+    slot = LengthState(SGLangEma(warmup=0, interval=1), 32)
     lengths = []
     for _ in range(30):
         slot.learn(0)
@@ -63,29 +63,29 @@ def test_sglang_ema_tries_again_where_it_does_not_draft() -> None:
     assert set(lengths) == {0, 1}
     first = lengths.index(0)
     assert lengths[first : first + 4] == [0, 1, 0, 1]
-    assert Slot(SGLangEma(), 64).candidates == (0,)
+    assert LengthState(SGLangEma(), 64).candidates == (0,)
 
 
 def test_sglang_ema_keeps_batches_of_different_size_apart() -> None:
     policy = _SGLangEmaPolicy(SGLangEma(warmup=1, interval=1))
     assert round_of(policy, [0]) == [3]
-    assert policy.slot(7).rounds == 1
-    assert policy.slot(8) is policy.slot(31)
-    assert policy.slot(8).rounds == 0
-    assert (policy.slot(8).steps, policy.slot(40).steps, policy.slot(64).steps) == (3, 1, 0)
+    assert policy.state(7).rounds == 1
+    assert policy.state(8) is policy.state(31)
+    assert policy.state(8).rounds == 0
+    assert (policy.state(8).steps, policy.state(40).steps, policy.state(64).steps) == (3, 1, 0)
 
 
 def test_sglang_ema_caps_a_length_that_does_not_rise() -> None:
-    slot = Slot(SGLangEma(warmup=1, interval=1, alpha=1.0, ceiling=1.0, down=-9.0), 1)
+    slot = LengthState(SGLangEma(warmup=1, interval=1, alpha=1.0, ceiling=1.0, down=-9.0), 1)
     slot.learn(0.5)
     assert slot.steps == 1
 
 
 def test_ucb_specstop_plays_the_least_lower_bound() -> None:
-    arms = [Arm(300, 4, 3), Arm(420, 7, 4), Arm(330, 6, 3)]
+    arms = [LengthTimes(300, 4, 3), LengthTimes(420, 7, 4), LengthTimes(330, 6, 3)]
     assert [arm.bound(10, 1.0, "ratio") for arm in arms] == pytest.approx([74.3429, 59.5664, 54.5620], abs=1e-4)
     policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3, beta=0))
-    policy.arms = arms
+    policy.lengths = arms
     assert round_of(policy, [0]) == [3]
 
 
@@ -93,12 +93,12 @@ def test_ucb_specstop_tries_every_length_once_and_learns_ratios_of_sums() -> Non
     policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3, beta=0))
     lengths = [round_of(policy, [1, 0], took_s=0.05 * length)[0] for length in (1, 2, 3, 1)]
     assert lengths == [1, 2, 3, 1]
-    assert [(arm.milliseconds, arm.tokens) for arm in policy.arms] == [
+    assert [(arm.milliseconds, arm.tokens) for arm in policy.lengths] == [
         (pytest.approx(100.0), 6),
         (pytest.approx(100.0), 3),
         (pytest.approx(150.0), 3),
     ]
-    mean = Arm()
+    mean = LengthTimes()
     for milliseconds, tokens in ((10, 1), (10, 4)):
         mean.learn(milliseconds, tokens)
     assert mean.bound(10, 0.0, "mean") == pytest.approx(6.25)
@@ -108,7 +108,7 @@ def test_ucb_specstop_tries_every_length_once_and_learns_ratios_of_sums() -> Non
 def test_a_round_that_brings_a_prompt_in_says_nothing_of_a_length() -> None:
     policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3))
     assert [round_of(policy, [1], produced=0)[0] for _ in range(3)] == [1, 1, 1]
-    assert policy.arms[0].rounds == 0
+    assert policy.lengths[0].rounds == 0
 
 
 def test_ucb_specstop_needs_a_link() -> None:
@@ -198,7 +198,7 @@ def test_how_arms_are_written() -> None:
 def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
     method = parse_method("tapout:arms=adaspec+tetris").prepare(ENVIRONMENT)
     assert method.proposal == "top"
-    assert isinstance(method, Composed)
+    assert isinstance(method, ArmsMethod)
     assert len(method.uses()["arms"]) == 2
 
 
@@ -207,9 +207,9 @@ def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
     [
         ("svip", "tapout: arms must be two or more, as in svip"),
         ("svip+svip", "tapout: the arm svip is named twice"),
-        ("svip+specinfer", "tapout: 'specinfer' cannot be an arm: arms are rules that draft chains"),
+        ("svip+specinfer", "tapout: 'specinfer' cannot be an arm: arms are methods that draft chains"),
         ("svip+oracle", "tapout: 'oracle' cannot be an arm"),
-        ("svip+tetris", "tapout: of its arms some draw tokens and some take the likeliest: name one kind"),
+        ("svip+tetris", "tapout: some of its arms draw tokens and some take the likeliest: name arms of one kind"),
         ("svip+fixed-k.k=0", "fixed-k: k must be at least 1, not 0"),
         ("svip+nothing", "unknown method 'nothing'"),
         ("svip+fixed-k.q=1", "fixed-k: unknown option 'q'; known: k, drafter"),

@@ -43,7 +43,7 @@ FREE = TableModel((0.0,))
 def test_goodput_stops_at_the_first_fall() -> None:
     policy = _GoodputPolicy(Goodput(), Latencies(TableModel((2.0,)), OfLength(20.0, 2.0)))
     drafter = KnownDrafter([[ONE] * 9] * 4)
-    promises = policy.promises(drafter.drafts)
+    promises = policy.expected_speeds(drafter.drafts)
     assert promises == pytest.approx([0.2, 0.2615, 0.292, 0.298, 0.2919], abs=1e-4)
     policy.draft(drafter)
     assert {draft.tree.last for draft in drafter.drafts} == {3}
@@ -83,8 +83,8 @@ def test_sglang_throughput_extrapolates_positions_that_it_does_not_draft() -> No
         drafter = KnownDrafter([[ONE] * 5] * 5)
         policy.draft(drafter)
         policy.observe(drafter.verdicts(policy.choose(drafter.drafts), accepted))
-    assert policy.reached() == pytest.approx([0.8, 0.6, 0.45])
-    assert [(1 + sum(policy.reached()[:k])) / COSTS.by_new_tokens_s[k] for k in (1, 2, 3)] == pytest.approx(
+    assert policy.acceptance_shares() == pytest.approx([0.8, 0.6, 0.45])
+    assert [(1 + sum(policy.acceptance_shares()[:k])) / COSTS.by_new_tokens_s[k] for k in (1, 2, 3)] == pytest.approx(
         [0.18, 0.2182, 0.2036], abs=1e-4
     )
     policy.draft(KnownDrafter([[ONE] * 5] * 5))
@@ -106,7 +106,7 @@ def test_sglang_throughput_moves_and_forgets_what_it_no_longer_drafts() -> None:
         drafter = KnownDrafter([[ONE] * 5])
         policy.draft(drafter)
         policy.observe(drafter.verdicts(policy.choose(drafter.drafts), [3]))
-    assert policy.reached() == [1.0, 1.0, 1.0]
+    assert policy.acceptance_shares() == [1.0, 1.0, 1.0]
     assert policy.steps > 1
 
 
@@ -161,7 +161,7 @@ def test_sums_of_a_request_that_gets_longer(row: tuple[int, int]) -> None:
 def test_vllm_adaptive_fits_one_damped_step() -> None:
     fit = AcceptanceFit(1, damping=50, l2=1e-3)
     for probability, accepted in ((0.9, True), (0.6, False), (0.8, True)):
-        fit.take(0, log(probability / (1 - probability)), accepted)
+        fit.add(0, log(probability / (1 - probability)), accepted)
     fit.refit()
     assert (fit.slope, fit.intercepts[0]) == pytest.approx((0.21506, 1.42671), abs=1e-5)
     fit.refit()
@@ -171,7 +171,7 @@ def test_vllm_adaptive_fits_one_damped_step() -> None:
 def test_a_slope_that_would_turn_negative_stays() -> None:
     fit = AcceptanceFit(1, damping=0, l2=1e-3)
     for feature, accepted in ((2.0, False), (-2.0, True)):
-        fit.take(0, feature, accepted)
+        fit.add(0, feature, accepted)
     fit.refit()
     assert fit.slope == 0
     assert fit.intercepts[0] < 1.5

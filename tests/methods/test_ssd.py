@@ -61,9 +61,9 @@ def test_without_a_backup_a_miss_is_a_plain_step(runners: Runners) -> None:
 def test_it_shares_guesses_out_once_it_has_seen_enough() -> None:
     policy = _SsdPolicy(Ssd(k=2, guesses=2, allocation="geometric"))
     policy.accepted, policy.rejected = 8, 2
-    assert policy._shares(2) == [2, 2, 2]
+    assert policy._guess_counts(2) == [2, 2, 2]
     policy.rounds = 50
-    assert policy._shares(2) == [2, 1, 3]
+    assert policy._guess_counts(2) == [2, 1, 3]
 
 
 @pytest.mark.parametrize(
