@@ -1,95 +1,89 @@
-"""What runs must agree in before their numbers stand in one table."""
+"""The properties that runs must share before their numbers may stand in one table."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from specbench_kit.core.nested import flat
-from specbench_kit.metrics import setting
 from specbench_kit.metrics.run_data import BenchmarkRun
-from specbench_kit.metrics.setting import deployment_name, sampling_sentence
+from specbench_kit.metrics.setting import deployment_name, describe_inputs, describe_options, sampling_sentence
 
-Labelled = Sequence[tuple[str, BenchmarkRun]]
+LabelledRuns = Sequence[tuple[str, BenchmarkRun]]
+Property = Callable[[BenchmarkRun], str]
 
 NOT_STATED = "not stated"
 MODELLED = "modelled"
-"""What stands for the machine where no clock was read."""
+"""The text in place of a machine's property for runs on modelled time."""
 
 
-def obstacles(runs: Labelled) -> list[str]:
-    """Where labelled runs differ so that comparing them is refused: data, models, lengths, batch, sampling, clock."""
+def obstacles(runs: LabelledRuns) -> list[str]:
+    """Return a line for every difference that forbids a comparison: data, models, lengths, batch, sampling, clock."""
     by_dataset: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_dataset.setdefault(dataset_name(run), []).append((label, run))
-    found = [_coverage(by_dataset)] if len(by_dataset) > 1 else []
-    found += [_disagreement(f"prompts of {name}", some, _prompts) for name, some in by_dataset.items()]
-    found += [_stated(f"tokens of the prompts of {name}", some, _tokens) for name, some in by_dataset.items()]
-    found += [_disagreement(name, runs, value) for name, value in DECISIVE.items()]
-    found.append(_stated("draft model", runs, _draft_model))
-    return [line for line in [*found, _deployments(runs)] if line]
+    lines = [_missing_runs(by_dataset)] if len(by_dataset) > 1 else []
+    lines += [_difference(f"prompts of {name}", group, _prompts) for name, group in by_dataset.items()]
+    lines += [
+        _stated_difference(f"tokens of the prompts of {name}", group, _tokens) for name, group in by_dataset.items()
+    ]
+    lines += [_difference(name, runs, value) for name, value in DECISIVE.items()]
+    lines.append(_stated_difference("draft model", runs, _draft_model))
+    return [line for line in [*lines, _deployments(runs)] if line]
 
 
-def remarks(runs: Labelled) -> list[str]:
-    """Where they differ in what changes time but can be the very thing that is compared."""
-    found = [_disagreement(name, runs, value) for name, value in NOTABLE.items()]
-    found += [_stated(name, runs, value) for name, value in CONDITIONS.items()]
-    return [line for line in [*found, *_methods(runs)] if line]
+def remarks(runs: LabelledRuns) -> list[str]:
+    """Return a line for every difference that changes time but may be the very subject of the comparison."""
+    lines = [_difference(name, runs, value) for name, value in NOTABLE.items()]
+    lines += [_stated_difference(name, runs, value) for name, value in CONDITIONS.items()]
+    # Runs of one spec may still differ: in a default that changed, or a predictor that was trained again.
+    by_spec: dict[str, list[tuple[str, BenchmarkRun]]] = {}
+    for label, run in runs:
+        by_spec.setdefault(run.method, []).append((label, run))
+    for spec, group in by_spec.items():
+        lines.append(_stated_difference(f"options of {spec}", group, lambda run: describe_options(run.fields)))
+        lines.append(_stated_difference(f"inputs of {spec}", group, lambda run: describe_inputs(run.fields)))
+    return [line for line in lines if line]
 
 
 def dataset_name(run: BenchmarkRun) -> str:
-    """The dataset's name, without which a run has prompts of no known origin."""
+    """Return the name of the run's dataset; a fixed text if it has none, whose origin is then not known."""
     return str(run.dataset.get("name", "unnamed dataset"))
 
 
-def _coverage(by_dataset: Mapping[str, Labelled]) -> str:
-    """Several datasets compare methods only where each method ran on all of them."""
-    everyone = {label for some in by_dataset.values() for label, _ in some}
+def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> str:
+    """Return the methods that did not run on all datasets: several datasets need every method on each of them."""
+    labels = {label for runs in by_dataset.values() for label, _ in runs}
     gaps = [
         f"{label} did not run on {name}"
-        for name, some in by_dataset.items()
-        for label in sorted(everyone - {one for one, _ in some})
+        for name, runs in by_dataset.items()
+        for label in sorted(labels - {present for present, _ in runs})
     ]
     return f"dataset: {', '.join(gaps)}" if gaps else ""
 
 
-def _disagreement(name: str, runs: Labelled, value: Callable[[BenchmarkRun], str]) -> str:
-    """`max_new_tokens: 128 (fixed-k), 96 (threshold)`, or nothing where all agree."""
+def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
+    """Return a line such as `max_new_tokens: 128 (fixed-k), 96 (threshold)`; an empty one if all runs agree."""
     by_value: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_value.setdefault(value(run), []).append((label, run))
     if len(by_value) < 2:
         return ""
-    return f"{name}: {', '.join(f'{one} ({_some(labels)})' for one, labels in _named(by_value).items())}"
-
-
-def _stated(name: str, runs: Labelled, value: Callable[[BenchmarkRun], str]) -> str:
-    """The same among those runs that say anything: older ones, and those of other tools, do not."""
-    return _disagreement(name, [(label, run) for label, run in runs if value(run) != NOT_STATED], value)
-
-
-def _methods(runs: Labelled) -> list[str]:
-    """Options, and what was made ready, behind one spec: a default that changed, a predictor trained again."""
-    by_spec: dict[str, list[tuple[str, BenchmarkRun]]] = {}
-    for label, run in runs:
-        by_spec.setdefault(run.method, []).append((label, run))
-    return [
-        _stated(f"{side} of {spec}", some, show)
-        for spec, some in by_spec.items()
-        for side, show in {"options": _options, "what it was made ready with": _findings}.items()
-    ]
-
-
-def _named(by_value: Mapping[str, Labelled]) -> dict[str, list[str]]:
-    """The labels behind each value, with their dataset where one label is behind several."""
-    labels = {one: {label for label, _ in some} for one, some in by_value.items()}
-    repeated = {label for label in set().union(*labels.values()) if sum(label in some for some in labels.values()) > 1}
-    return {
-        one: [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in some]
-        for one, some in by_value.items()
+    # A label that has several values is given with its dataset.
+    labels = {text: {label for label, _ in group} for text, group in by_value.items()}
+    repeated = {label for label, _ in runs if sum(label in group for group in labels.values()) > 1}
+    named = {
+        text: [f"{label} on {dataset_name(run)}" if label in repeated else label for label, run in group]
+        for text, group in by_value.items()
     }
+    return f"{name}: {', '.join(f'{text} ({_first_few(names)})' for text, names in named.items())}"
 
 
-def _some(labels: Sequence[str], most: int = 3) -> str:
+def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> str:
+    """Return the difference among the runs that state a value; older runs, and those of other tools, may not."""
+    return _difference(name, [(label, run) for label, run in runs if value(run) not in ("", NOT_STATED)], value)
+
+
+def _first_few(labels: Sequence[str], most: int = 3) -> str:
     unique = list(dict.fromkeys(labels))
     return ", ".join(unique) if len(unique) <= most else f"{', '.join(unique[:most])} and {len(unique) - most} more"
 
@@ -100,62 +94,54 @@ def _prompts(run: BenchmarkRun) -> str:
 
 
 def _tokens(run: BenchmarkRun) -> str:
-    """What the tokenizer and its template made of the prompts."""
-    found = run.fields.get("prompts")
-    return f"hash {sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]}" if found else NOT_STATED
+    """Return the hash of the prompts' tokens, which depend on the tokenizer and its chat template."""
+    prompts = run.fields.get("prompts")
+    return f"hash {sha256(json.dumps(prompts, sort_keys=True).encode()).hexdigest()[:12]}" if prompts else NOT_STATED
 
 
-def _options(run: BenchmarkRun) -> str:
-    return setting.describe_options(run.fields) or NOT_STATED
-
-
-def _findings(run: BenchmarkRun) -> str:
-    return setting.describe_inputs(run.fields) or NOT_STATED
-
-
-def _model(role: str) -> Callable[[BenchmarkRun], str]:
+def _model(role: str) -> Property:
     def value(run: BenchmarkRun) -> str:
         model = (run.fields.get("models") or {}).get(role) or {}
-        return f"{_said(model.get('name'))}, hash {_said(model.get('hash'))[:12]}"
+        return f"{_text(model.get('name'))}, hash {_text(model.get('hash'))[:12]}"
 
     return value
 
 
 def _draft_model(run: BenchmarkRun) -> str:
-    """Nothing where the run names its models and has no draft: its method needs none."""
+    # A run that names its target and no draft model used a method that needs none.
     models = run.fields.get("models") or {}
     return NOT_STATED if "target" in models and "draft" not in models else _model("draft")(run)
 
 
-def _config(name: str) -> Callable[[BenchmarkRun], str]:
-    return lambda run: _said((run.fields.get("config") or {}).get(name))
+def _config(name: str) -> Property:
+    return lambda run: _text((run.fields.get("config") or {}).get(name))
 
 
-def _decoded_at_once(run: BenchmarkRun) -> str:
-    """Whether the run's batches were of the size that was asked for; a batch of one cannot be smaller."""
+def _effective_batch_size(run: BenchmarkRun) -> str:
     config = run.fields.get("config") or {}
-    asked = config.get("batch_size")
-    found = config.get("effective_batch_size", asked if asked == 1 else None)
-    return "as asked" if found == asked else f"{_said(found)} where {asked} was asked"
+    requested = config.get("batch_size")
+    # A batch of one cannot be smaller, so that older runs need not state it.
+    effective = config.get("effective_batch_size", requested if requested == 1 else None)
+    return "as requested" if effective == requested else f"{_text(effective)} where {requested} was requested"
 
 
-def _hardware(name: str) -> Callable[[BenchmarkRun], str]:
-    return lambda run: _said((run.fields.get("hardware") or {}).get(name)) if _measured(run) else MODELLED
+def _hardware(name: str) -> Property:
+    return lambda run: _text((run.fields.get("hardware") or {}).get(name)) if _is_measured(run) else MODELLED
 
 
 def _cores(run: BenchmarkRun) -> str:
     hardware = run.fields.get("hardware") or {}
-    known = [f"{hardware[key]} {word}" for key, word in CORES.items() if hardware.get(key)]
-    return ", ".join(known) or NOT_STATED
+    counts = [f"{hardware[key]} {word}" for key, word in CORES.items() if hardware.get(key)]
+    return ", ".join(counts) or NOT_STATED
 
 
-def _on_machine(value: Callable[[BenchmarkRun], str]) -> Callable[[BenchmarkRun], str]:
-    """Nothing where no clock was read, since then the machine decides nothing."""
-    return lambda run: value(run) if _measured(run) else NOT_STATED
+def _if_measured(value: Property) -> Property:
+    """Return a property that runs on modelled time do not state, since the machine does not affect them."""
+    return lambda run: value(run) if _is_measured(run) else NOT_STATED
 
 
-def _version(package: str) -> Callable[[BenchmarkRun], str]:
-    return lambda run: _said((run.fields.get("versions") or {}).get(package))
+def _version(package: str) -> Property:
+    return lambda run: _text((run.fields.get("versions") or {}).get(package))
 
 
 def _uncommitted(run: BenchmarkRun) -> str:
@@ -163,52 +149,54 @@ def _uncommitted(run: BenchmarkRun) -> str:
     return ("no", "yes")[dirty] if isinstance(dirty, bool) else NOT_STATED
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return NOT_STATED if value is None else str(value)
 
 
-def _measured(run: BenchmarkRun) -> bool:
+def _is_measured(run: BenchmarkRun) -> bool:
     return run.fields.get("time_kind") != "modelled"
 
 
-DECISIVE: dict[str, Callable[[BenchmarkRun], str]] = {
+DECISIVE: dict[str, Property] = {
     "target model": _model("target"),
     "dtype": _config("dtype"),
     "max_new_tokens": _config("max_new_tokens"),
     "batch size": _config("batch_size"),
-    "effective batch size": _decoded_at_once,
+    "effective batch size": _effective_batch_size,
     "sampling": lambda run: sampling_sentence(run.fields.get("config") or {}),
-    "time": lambda run: _said(run.fields.get("time_kind")),
+    "time": lambda run: _text(run.fields.get("time_kind")),
 }
-NOTABLE: dict[str, Callable[[BenchmarkRun], str]] = {
-    "device": lambda run: _config("device")(run) if _measured(run) else MODELLED,
+"""Properties in which runs must agree."""
+NOTABLE: dict[str, Property] = {
+    "device": lambda run: _config("device")(run) if _is_measured(run) else MODELLED,
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
     "threads": _hardware("torch_threads"),
-    "git commit": lambda run: _said(run.fields.get("git_commit"))[:12],
+    "git commit": lambda run: _text(run.fields.get("git_commit"))[:12],
 }
+"""Properties whose differences are reported."""
 CORES = {"physical_cores": "cores", "usable_cpus": "usable"}
-CONDITIONS: dict[str, Callable[[BenchmarkRun], str]] = {
+CONDITIONS: dict[str, Property] = {
     "version of specbench-kit": _version("specbench_kit"),
     "version of torch": _version("torch"),
     "version of transformers": _version("transformers"),
     "uncommitted changes": _uncommitted,
-    "operating system": _on_machine(lambda run: _said(run.fields.get("platform"))),
-    "cores": _on_machine(_cores),
-    "memory in GB": _on_machine(lambda run: _said((run.fields.get("hardware") or {}).get("memory_gb"))),
-    "launch": _on_machine(lambda run: str((run.fields.get("config") or {}).get("launch", "virtual"))),
+    "operating system": _if_measured(lambda run: _text(run.fields.get("platform"))),
+    "cores": _if_measured(_cores),
+    "memory in GB": _if_measured(lambda run: _text((run.fields.get("hardware") or {}).get("memory_gb"))),
+    "launch": _if_measured(lambda run: str((run.fields.get("config") or {}).get("launch", "virtual"))),
     "repeats": _config("repeats"),
 }
-"""Conditions that not every run states."""
+"""Properties whose differences are reported among the runs that state them."""
 
 
-def _deployments(runs: Labelled) -> str:
-    """The fields in which deployments differ, by name and value."""
+def _deployments(runs: LabelledRuns) -> str:
+    """Return the fields in which deployments differ, by name and value."""
     described = {label: flat(run.fields.get("deployment") or {}) for label, run in runs}
     keys = dict.fromkeys(key for fields in described.values() for key in fields)
     differing = [key for key in keys if len({str(fields.get(key)) for fields in described.values()}) > 1]
     if not differing:
         return ""
-    names = _disagreement("deployment", runs, lambda run: deployment_name(run.fields) or "none")
+    names = _difference("deployment", runs, lambda run: deployment_name(run.fields) or "none")
     values = [f"{key} {' / '.join(dict.fromkeys(str(f.get(key)) for f in described.values()))}" for key in differing]
-    return names or f"deployment: {_some(values)}"
+    return names or f"deployment: {_first_few(values)}"

@@ -21,7 +21,7 @@ from specbench_kit.runs.resumption import spans_interruption
 
 Kind = Literal["overall", "dataset", "category"]
 MANY = 10
-"""Rows from which on tables and figures are divided into groups of methods."""
+"""Number of rows up to which tables and figures are not divided into groups of methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class ComparisonTable:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a report says; `reference` is the label that differences are against.
+    """The content of a comparison report; `reference` is the label of the row that others are compared with.
 
-    `overruled` are differences that forbid a comparison unless it is forced; of `remarks` and `problems` a reader
-    must know. `groups` are the finished requests of every label; of the `unchecked` it is not known whether their
-    outputs are lossless.
+    `overruled` are differences that forbid a comparison unless it is forced; `remarks` and `problems` are lines that a
+    reader must know. `groups` holds the requests of every label; the outputs of the `unchecked` labels were not
+    checked for losslessness.
     """
 
     series: Sequence[MethodSeries]
@@ -58,190 +58,187 @@ class Comparison:
 
     @property
     def by_group(self) -> dict[str, list[str]]:
-        """The labels of every group of methods, where there are too many rows to take in at once; else nothing."""
+        """The labels of every group of methods; empty if there are few enough rows for one table."""
         if len(self.series) <= MANY:
             return {}
-        found = {group: [one.label for one in self.series if one.group == group] for group in GROUPS}
-        return {group: labels for group, labels in found.items() if labels}
+        labels = {group: [series.label for series in self.series if series.group == group] for group in GROUPS}
+        return {group: members for group, members in labels.items() if members}
 
     @property
     def runs(self) -> list[BenchmarkRun]:
         """Every run directory that was read, in the order of the rows."""
-        return [run for one in self.series if not one.is_derived for run in one.runs.values()]
+        return [run for series in self.series if not series.is_derived for run in series.runs.values()]
 
     @property
     def datasets(self) -> list[str]:
-        """Names, in order of first appearance."""
-        return list(dict.fromkeys(name for one in self.series for name in one.runs))
-
-
-def compare(
-    runs: Sequence[BenchmarkRun], *, against: str | None = None, force: bool = False, problems: Sequence[str] = ()
-) -> Comparison:
-    """Put runs side by side; those that differ in what must agree are refused, unless by `force`.
-
-    `against` is the method, or the row, that differences are taken to; by default the fastest that can be deployed.
-    """
-    if not runs:
-        raise SkitError("there is no run to report on")
-    series = arrange(runs)
-    labelled = [(one.label, run) for one in series if not one.is_derived for run in one.runs.values()]
-    differing = obstacles(labelled)
-    if differing and not force:
-        raise SkitError(
-            f"these runs cannot be compared, they differ in {'; '.join(differing)}: --force compares anyway"
-        )
-    sources = {one.label: _sources(one) for one in series}
-    entries = [_entry(one, sources[one.label]) for one in series]
-    reference = _reference(against, entries, series)
-    units = _units(sources.values())
-    overall, groups = rows_of(entries, reference, units)
-    parts = [ComparisonTable("overall", "all requests", overall)]
-    parts += [_part(division, series, sources, reference, units) for division in _divisions(sources)]
-    unchecked = [one.label for one in entries if one.may_win is None and not one.is_baseline]
-    seen = [problem for run in runs for problem in run.problems]
-    return Comparison(
-        series, parts, reference.label, differing, remarks(labelled), [*problems, *seen], groups, unchecked
-    )
+        """The names of the datasets, in order of first appearance."""
+        return list(dict.fromkeys(name for series in self.series for name in series.runs))
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run's records, their ids unique over all datasets."""
+    """A run's records; their ids are unique over all datasets."""
 
     run: BenchmarkRun
     records: Sequence[RequestRecord]
     baseline: Sequence[RequestRecord]
 
 
+Sources = Mapping[str, Source]
+"""The sources of one series by dataset."""
+
+
+def compare(
+    runs: Sequence[BenchmarkRun], *, against: str | None = None, force: bool = False, problems: Sequence[str] = ()
+) -> Comparison:
+    """Return the comparison of runs; SkitError if they differ in what must agree, unless `force`.
+
+    `against` is the method or row that others are compared with, by default the fastest that can be deployed.
+    """
+    if not runs:
+        raise SkitError("there is no run to report on")
+    all_series = arrange(runs)
+    labelled = [(series.label, run) for series in all_series if not series.is_derived for run in series.runs.values()]
+    differing = obstacles(labelled)
+    if differing and not force:
+        raise SkitError(
+            f"these runs cannot be compared, they differ in {'; '.join(differing)}: --force compares anyway"
+        )
+    sources = {series.label: _sources(series) for series in all_series}
+    entries = [_entry(series, sources[series.label]) for series in all_series]
+    reference = _reference(against, entries, all_series)
+    units = _units(sources.values())
+    overall, groups = rows_of(entries, reference, units)
+    tables = [ComparisonTable("overall", "all requests", overall)]
+    tables += _divided_tables(all_series, sources, reference, units)
+    unchecked = [entry.label for entry in entries if entry.may_win is None and not entry.is_baseline]
+    run_problems = [problem for run in runs for problem in run.problems]
+    return Comparison(
+        all_series,
+        tables,
+        reference.label,
+        differing,
+        remarks(labelled),
+        [*problems, *run_problems],
+        groups,
+        unchecked,
+    )
+
+
 def _sources(series: MethodSeries) -> dict[str, Source]:
-    several = len(series.runs) > 1
+    def unique(records: Sequence[RequestRecord], dataset: str) -> Sequence[RequestRecord]:
+        if len(series.runs) == 1:
+            return records
+        return [structs.replace(record, request_id=f"{dataset}/{record.request_id}") for record in records]
+
     return {
-        name: Source(run, *(_renamed(side, name) if several else side for side in (run.records, run.baseline)))
-        for name, run in series.runs.items()
+        name: Source(run, unique(run.records, name), unique(run.baseline, name)) for name, run in series.runs.items()
     }
 
 
-def _units(sources: Iterable[Mapping[str, Source]]) -> dict[str, int]:
-    """One numbering for all tables: batches are of the first run on each dataset, which all take in one order."""
-    found: dict[str, int] = {}
-    for source in (one for by_dataset in sources for one in by_dataset.values()):
-        first = 1 + max(found.values(), default=-1)
-        # Prompts that another run has too keep their unit, so that all methods are resampled together.
-        found = units_of(source.records, batch_size(source.run.fields), first) | found
-    return found
+def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
+    """Return one numbering of units for all tables, so that all methods share the units of their common prompts."""
+    units: dict[str, int] = {}
+    for source in (source for sources in all_sources for source in sources.values()):
+        first = 1 + max(units.values(), default=-1)
+        # Prompts that an earlier run has too keep their unit. Batches are those of the first run on each dataset:
+        # all runs take the prompts in the same order.
+        units = units_of(source.records, batch_size(source.run.fields), first) | units
+    return units
 
 
-def _renamed(records: Sequence[RequestRecord], dataset: str) -> list[RequestRecord]:
-    return [structs.replace(record, request_id=f"{dataset}/{record.request_id}") for record in records]
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """Some of the requests: those of one dataset, or of one category."""
-
-    kind: Kind
-    name: str
-
-    def holds(self, dataset: str, category: str) -> bool:
-        """Whether a request belongs to it."""
-        return self.name == (dataset if self.kind == "dataset" else category)
-
-
-def _divisions(sources: Mapping[str, Mapping[str, Source]]) -> list[Division]:
-    """Datasets, then categories, where there are several."""
+def _divided_tables(
+    all_series: Sequence[MethodSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
+) -> list[ComparisonTable]:
+    """Return a table per dataset and one per category, each only if there are several."""
     pairs = dict.fromkeys(
-        (name, record.category) for found in sources.values() for name, one in found.items() for record in one.records
+        (name, record.category)
+        for by_dataset in sources.values()
+        for name, source in by_dataset.items()
+        for record in source.records
     )
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
-    found = [Division("dataset", name) for name in datasets] if len(datasets) > 1 else []
-    return found + ([Division("category", name) for name in categories] if len(categories) > 1 else [])
+    divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
+    divisions += [("category", name) for name in categories] if len(categories) > 1 else []
+    tables = []
+    for kind, name in divisions:
+        parts = {series.label: _part(sources[series.label], kind, name) for series in all_series}
+        # A dataset's requests are all of their runs, which therefore have a makespan; a category's are not.
+        entries = [
+            _entry(series, parts[series.label], timed=kind == "dataset") for series in all_series if parts[series.label]
+        ]
+        tables.append(ComparisonTable(kind, name, rows_of(entries, reference, units)[0]))
+    return tables
 
 
-def _part(
-    division: Division,
-    series: Sequence[MethodSeries],
-    sources: Mapping[str, Mapping[str, Source]],
-    reference: Reference,
-    units: Units,
-) -> ComparisonTable:
-    entries = []
-    for one in series:
-        kept = {name: _kept(name, source, division) for name, source in sources[one.label].items()}
-        kept = {name: source for name, source in kept.items() if source.records}
-        if kept:
-            entries.append(_entry(one, kept, timed=division.kind == "dataset"))
-    return ComparisonTable(division.kind, division.name, rows_of(entries, reference, units)[0])
+def _part(sources: Sources, kind: Kind, name: str) -> dict[str, Source]:
+    """Return the sources with only the records of one dataset or category; sources without any are left out."""
+    parts = {}
+    for dataset, source in sources.items():
+        records, baseline = (
+            [record for record in side if name == (dataset if kind == "dataset" else record.category)]
+            for side in (source.records, source.baseline)
+        )
+        if records:
+            parts[dataset] = Source(source.run, records, baseline)
+    return parts
 
 
-def _kept(dataset: str, source: Source, division: Division) -> Source:
-    sides = ([r for r in side if division.holds(dataset, r.category)] for side in (source.records, source.baseline))
-    return Source(source.run, *sides)
-
-
-def _entry(series: MethodSeries, sources: Mapping[str, Source], *, timed: bool = True) -> TableEntry:
-    """`timed`: the requests are all of their runs, so that makespan and cost are theirs unless interrupted."""
-    found = list(sources.values())
-    timed = timed and not any(spans_interruption(one.run.fields) for one in found)
-    records, baseline = ([r for one in found for r in side(one)] for side in (_records, _baseline))
-    spans = [sum(makespan_s(side(one)) for one in found) for side in (_records, _baseline)]
+def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
+    """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
+    sources = list(by_dataset.values())
+    run = sources[0].run.fields
+    timed = timed and not any(spans_interruption(source.run.fields) for source in sources)
+    baseline = [record for source in sources for record in source.baseline]
+    checked = [may_win(source.run.summary) for source in sources]
     entry = TableEntry(
         series.label,
-        records,
+        [record for source in sources for record in source.records],
         baseline,
-        makespan_s=spans[0] if timed else None,
-        baseline_makespan_s=spans[1] if timed and baseline else None,
-        cost=_cost(found) if timed else None,
-        deployment=found[0].run.fields.get("deployment"),
-        ties=_ties(sources, renamed=len(series.runs) > 1),
-        is_sampled=bool((found[0].run.fields.get("config") or {}).get("temperature")),
+        makespan_s=sum(makespan_s(source.records) for source in sources) if timed else None,
+        baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
+        cost=_cost(sources) if timed else None,
+        deployment=run.get("deployment"),
+        ties=_ties(by_dataset, has_prefixes=len(series.runs) > 1),
+        is_sampled=bool((run.get("config") or {}).get("temperature")),
         is_bound=series.is_bound,
         is_baseline=series.is_baseline,
-        may_win=_may_win(found),
+        may_win=False if False in checked else None if None in checked else True,
     )
     wrong = (lossless_counts(entry) or {}).get("errors")
     return replace(entry, may_win=False) if wrong else entry
 
 
-def _may_win(sources: Sequence[Source]) -> bool | None:
-    """Whether the outputs of all runs were checked and held."""
-    known = [may_win(one.run.summary) for one in sources]
-    return False if False in known else None if None in known else True
-
-
-def _records(source: Source) -> Sequence[RequestRecord]:
-    return source.records
-
-
-def _baseline(source: Source) -> Sequence[RequestRecord]:
-    return source.baseline
-
-
 def _cost(sources: Sequence[Source]) -> float | None:
+    """Return the dollars of all runs; None unless every run has a deployment with prices."""
     costs = [
-        device_cost(deployment, one.records) for one in sources if (deployment := one.run.fields.get("deployment"))
+        device_cost(source.run.fields["deployment"], source.records) if source.run.fields.get("deployment") else None
+        for source in sources
     ]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if known and len(known) == len(sources) else None
+    return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _ties(sources: Mapping[str, Source], *, renamed: bool) -> frozenset[tuple[str, int]]:
-    """Requests, by id and repeat, whose difference from the baseline the run's own check took for rounding."""
+def _ties(by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, int]]:
+    """Return the requests, by id and repeat, whose difference from the baseline the run's own check called rounding."""
     return frozenset(
-        (f"{name}/{one['request_id']}" if renamed else one["request_id"], one.get("repeat", 0))
-        for name, source in sources.items()
-        for one in (source.run.summary.get("lossless") or {}).get("divergences", ())
-        if one["verdict"] == "tie"
+        (
+            f"{name}/{divergence['request_id']}" if has_prefixes else divergence["request_id"],
+            divergence.get("repeat", 0),
+        )
+        for name, source in by_dataset.items()
+        for entry in (source.run.summary.get("lossless") or {}).get("divergences", ())
+        if entry["verdict"] == "tie"
     )
 
 
-def _reference(against: str | None, entries: Sequence[TableEntry], series: Sequence[MethodSeries]) -> Reference:
+def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:
     if against is None:
         return choose_reference(entries)
-    named = [one.label for one in series if against in (one.label, one.spec)]
-    named += [one.label for one in series if against == one.name]
+    named = [series.label for series in all_series if against in (series.label, series.spec)]
+    named += [series.label for series in all_series if against == series.name]
     if not named:
-        raise SkitError(f"no run of '{against}' to compare with; there are {', '.join(one.label for one in series)}")
-    if any(one.label == named[0] and one.may_win is False and not one.is_baseline for one in entries):
-        raise SkitError(f"--against {against}: its outputs are not lossless, so that nothing can be held against it")
+        labels = ", ".join(series.label for series in all_series)
+        raise SkitError(f"no run of '{against}' to compare with; there are {labels}")
+    if any(entry.label == named[0] and entry.may_win is False and not entry.is_baseline for entry in entries):
+        raise SkitError(f"--against {against}: its outputs are not lossless, so nothing can be compared with it")
     return Reference(named[0], (named[0],))

@@ -1,27 +1,29 @@
-"""What a pipeline did with its steps."""
+"""Metrics of a pipeline: hit rate, stalls, steps per token and seconds per step."""
 
 from collections.abc import Sequence
 
 from specbench_kit.decoding.pipeline.time import expected_steps, published_steps
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
-from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.statistics import ratio_of_sums
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
-    """Mean and percentiles of TBT, in seconds."""
+    """Return mean and percentiles of the time between tokens (TBT), in seconds."""
     return distribution(inter_token_gaps(RequestGroup(records).rounds))
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
-    """Hit rate, stalls, steps per token beside what follows from the hit rate, and seconds per step by phase.
+    """Return hit rate, stalls, steps per token with what the hit rate predicts, and seconds per step by phase.
 
-    A request's first token comes when the pipeline is full for the first time, so it counts in no steps per token.
+    A request's first token arrives when the pipeline is full for the first time, so it counts in no steps per token.
     """
     rounds = RequestGroup(records).rounds
     steps, tokens, fills = (int(rounds.sum(column)) for column in ("steps", "committed", "rounds"))
     hit_rate = ratio_of_sums(rounds.sum("accepted"), tokens)
+    # The draft model reads prompts outside of the steps.
+    step_phases = {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}
     return {
         "stages": stages,
         "hit_rate": hit_rate,
@@ -33,10 +35,5 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
         "steps_per_token": ratio_of_sums(steps - rounds.requests * stages, tokens - rounds.requests),
         "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
         "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
-        "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in _busy_s(rounds).items()},
+        "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in step_phases.items()},
     }
-
-
-def _busy_s(rounds: RoundColumns) -> Metrics:
-    """Seconds by phase, without the draft model's prompts, which are no steps."""
-    return {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}

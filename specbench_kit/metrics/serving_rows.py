@@ -1,28 +1,28 @@
-"""Rows of a summary: their axes, and figures by name. Imports nothing heavy."""
+"""Rows of a serving summary: their axes, and figures by dotted name. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Fields = Mapping[str, Any]
+from specbench_kit.core.typed_json import JsonObject
 
 AXES = ("devices", "slo", "slo_scale", "estimator_factor", "estimator_noise", "guard_s")
-"""What may take several values besides the series; a search for capacity has no devices."""
+"""Settings besides the series that may take several values; a search for capacity has no devices."""
 
 
-def varied(rows: Sequence[Fields]) -> list[str]:
-    """The axes that take several values."""
+def varied(rows: Sequence[JsonObject]) -> list[str]:
+    """Return the axes that take several values."""
     return [axis for axis in AXES if len({row[axis] for row in rows if row.get(axis) is not None}) > 1]
 
 
-def look_up(row: Mapping[str, Any], path: str) -> Any:
-    """The value at `a.b.c`; None where something on the way is missing."""
-    found: Any = row
+def look_up(row: JsonObject, path: str) -> Any:
+    """Return the value at `a.b.c`; None if a part of the path is missing."""
+    value: Any = row
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
-def mean_of(row: Mapping[str, Any], path: str) -> float | None:
-    """Of an estimate."""
-    found: float | None = look_up(row, f"{path}.mean")
-    return found
+def mean_of(row: JsonObject, path: str) -> float | None:
+    """Return the mean of the estimate at `path`."""
+    mean: float | None = look_up(row, f"{path}.mean")
+    return mean

@@ -1,42 +1,41 @@
-"""What a run was set to, in few words: its method, its sampling, its deployment."""
-
-from collections.abc import Mapping
-from typing import Any
+"""A run's settings in few words: its method, its sampling, its deployment."""
 
 from specbench_kit.core.nested import flat
-
-Fields = Mapping[str, Any]
+from specbench_kit.core.typed_json import JsonObject
 
 FEW = 2
-"""Options beside a name, unless more were given: tables and legends have little room."""
+"""Number of options in a label, unless more were given: tables and legends have little room."""
 
 
-def method_label(run: Fields) -> str:
-    """`fixed-k (k=4)`: what was given and, up to a few, what else is set; without known options the spec as it is."""
+def method_label(run: JsonObject) -> str:
+    """Return a label such as `fixed-k (k=4)`: the given options and, up to a few, the others that are set.
+
+    A run whose resolved options are not known is labelled by its spec.
+    """
     spec, options = str(run["method"]), run.get("options")
     if not options:
         return spec
     name, _, tail = spec.partition(":")
-    given = [item.partition("=")[0] for item in tail.split(",") if item]
-    others = [key for key, value in options.items() if key not in given and value not in (None, False)]
-    chosen = {*given, *others[: max(0, FEW - len(given))]}
-    shown = [_setting(key, value) for key, value in options.items() if key in chosen]
-    more = ["…"] if len(others) + len(given) > len(shown) else []
-    return f"{name} ({', '.join([*shown, *more])})" if shown else name
+    given_names = [item.partition("=")[0] for item in tail.split(",") if item]
+    set_names = [key for key, value in options.items() if key not in given_names and value not in (None, False)]
+    chosen = {*given_names, *set_names[: max(0, FEW - len(given_names))]}
+    shown = [f"{key}={_text(value)}" for key, value in options.items() if key in chosen]
+    ellipsis = ["…"] if len(set_names) + len(given_names) > len(shown) else []
+    return f"{name} ({', '.join([*shown, *ellipsis])})" if shown else name
 
 
-def describe_options(run: Fields) -> str:
-    """Every option with its value, in one line; nothing where the run does not say."""
-    return ", ".join(_setting(key, value) for key, value in (run.get("options") or {}).items())
+def describe_options(run: JsonObject) -> str:
+    """Return every option of the method with its value, in one line; empty if the run does not say."""
+    return ", ".join(f"{key}={_text(value)}" for key, value in (run.get("options") or {}).items())
 
 
-def describe_inputs(run: Fields) -> str:
-    """What the method was made ready with: predictor, threshold, profile, by dotted name."""
-    return ", ".join(_setting(name, value) for name, value in flat(run.get("uses") or {}).items())
+def describe_inputs(run: JsonObject) -> str:
+    """Return what the method was prepared with, such as predictor, threshold or profile, by dotted name."""
+    return ", ".join(f"{name}={_text(value)}" for name, value in flat(run.get("uses") or {}).items())
 
 
-def sampling_sentence(config: Fields) -> str:
-    """Greedy, or the sampling parameters that are set."""
+def sampling_sentence(config: JsonObject) -> str:
+    """Return `greedy`, or the sampling parameters that are set."""
     if config.get("temperature", 0) is None:
         return "sampling not stated"
     if not config.get("temperature"):
@@ -45,18 +44,14 @@ def sampling_sentence(config: Fields) -> str:
     return f"temperature {config['temperature']:g}{''.join(limits)}, seed {config.get('seed')}"
 
 
-def deployment_name(run: Fields) -> str | None:
-    """Of the deployment that time is modelled on."""
+def deployment_name(run: JsonObject) -> str | None:
+    """Return the name of the deployment that time is modelled on; None if time was measured."""
     name: str | None = (run.get("deployment") or {}).get("name")
     return name
 
 
-def _setting(key: str, value: Any) -> str:
-    return f"{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """A value as a spec has it."""
+def _text(value: object) -> str:
+    """Return a value as a spec writes it."""
     if isinstance(value, list):
         return "-".join(map(_text, value))
     if value is None:

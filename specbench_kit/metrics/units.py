@@ -1,8 +1,8 @@
-"""What varies by itself, and is counted as one: a prompt with its repeats, or requests that shared a batch."""
+"""Units of the statistics: what varies independently, a prompt with its repeats or the requests of a batch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 
 Units = Mapping[str, int]
@@ -10,24 +10,25 @@ Units = Mapping[str, int]
 
 
 def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int = 0) -> dict[str, int]:
-    """Units of `batch_size` requests, adjacent in the order of admission; numbers count from `first`.
+    """Return units of `batch_size` requests that were admitted one after the other, numbered from `first`.
 
-    Requests side by side share the time of every forward, so that a slow moment is in all of them.
+    Requests of one batch share the time of every forward, so that a slow moment affects all of them.
     """
-    return {name: first + place // max(1, batch_size) for place, name in enumerate(_in_order_of_admission(records))}
+    names = _in_order_of_admission(records)
+    return {name: first + position // max(1, batch_size) for position, name in enumerate(names)}
 
 
-def batch_size(run: Mapping[str, Any]) -> int:
-    """How many requests really ran side by side, by run.json; 1 where it does not say."""
+def batch_size(run: JsonObject) -> int:
+    """Return how many requests were decoded at once according to `run.json`; 1 if it does not say."""
     config = run.get("config") or {}
     return int(config.get("effective_batch_size") or config.get("batch_size") or 1)
 
 
 def _in_order_of_admission(records: Sequence[RequestRecord]) -> list[str]:
-    """Ids by when they were first admitted; by their first record where a tool does not say when."""
+    """Return ids by the time of their first admission; in the order of the records if a time is not known."""
     starts: dict[str, float] = {}
     for record in records:
         start_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
         starts[record.request_id] = min(start_s, starts.get(record.request_id, start_s))
-    known = all(record.finished_s is not None for record in records if record.finish_reason != "error")
-    return sorted(starts, key=starts.__getitem__) if known else list(starts)
+    times_known = all(record.finished_s is not None for record in records if record.finish_reason != "error")
+    return sorted(starts, key=starts.__getitem__) if times_known else list(starts)

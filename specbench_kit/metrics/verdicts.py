@@ -1,8 +1,8 @@
-"""What may be said of a ratio of times, and which methods may be called the fastest."""
+"""Verdicts on a ratio of times, and which methods may be called the fastest."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
 FASTER, SLOWER, NO_DIFFERENCE = "faster", "slower", "no difference shown"
@@ -12,9 +12,9 @@ UNCHECKED = "faster, but its outputs were not checked"
 
 
 def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> str:
-    """What a ratio of speeds over that many units shows; `bounds` are None where every unit has the same ratio too.
+    """Return what a ratio of speeds over a number of units shows: an interval that contains 1 shows no difference.
 
-    A recommendation says no more than this: an interval that holds 1 shows no gain.
+    `bounds` are None if every unit has the same ratio, too.
     """
     if value is None or units < FEWEST_UNITS:
         return TOO_FEW
@@ -24,23 +24,26 @@ def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> 
     return SLOWER if high < 1 else NO_DIFFERENCE
 
 
-def may_win(summary: Mapping[str, Any]) -> bool | None:
-    """Whether a run's outputs were checked, and held: token by token, or by the check of its sampling.
+def may_win(summary: JsonObject) -> bool | None:
+    """Return True if a run's outputs were checked and passed: token by token, or by the check of its sampling.
 
-    None where nothing was checked: such runs win against each other only.
+    None if nothing was checked: such runs may be called faster than each other only.
     """
     checks = [
         (summary.get("lossless") or {}).get("lossless"),
         (summary.get("sampling") or {}).get("consistent"),
     ]
-    known = [found for found in checks if found is not None]
-    return all(known) if known else None
+    results = [result for result in checks if result is not None]
+    return all(results) if results else None
 
 
-def as_allowed(found: str, allowed: bool | None, rival: bool | None = True) -> str:
-    """The verdict, unless it names a winner that may not win; `rival` is what `may_win` says of the other side."""
-    if found != FASTER or allowed:
-        return found
+def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True) -> str:
+    """Return the verdict, qualified if it names a winner that may not win.
+
+    `allowed` is what `may_win` returns for the method, `rival` what it returns for the other side.
+    """
+    if verdict != FASTER or allowed:
+        return verdict
     if allowed is None:
-        return found if rival is None else UNCHECKED
+        return verdict if rival is None else UNCHECKED
     return NOT_LOSSLESS

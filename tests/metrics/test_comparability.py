@@ -57,11 +57,11 @@ def model(role, digest):
         ),
         (
             {"config": BASE["config"] | {"batch_size": 4, "effective_batch_size": 1}},
-            "effective batch size: as asked (threshold), 1 where 4 was asked (wisp)",
+            "effective batch size: as requested (threshold), 1 where 4 was requested (wisp)",
         ),
         (
             {"config": BASE["config"] | {"batch_size": 4}},
-            "effective batch size: as asked (threshold), not stated where 4 was asked (wisp)",
+            "effective batch size: as requested (threshold), not stated where 4 was requested (wisp)",
         ),
         ({"time_kind": "modelled"}, "time: measured (threshold), modelled (wisp)"),
         ({"config": BASE["config"] | {"batch_size": 4}}, "batch size: 1 (threshold), 4 (wisp)"),
@@ -176,8 +176,7 @@ def test_a_default_that_changed_and_a_predictor_trained_again_are_named(tmp_path
         write_run(tmp_path, "fixed-k", records, options={"k": k}, uses={"predictor": {"created": created}})
     assert list(compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields["options"]["k"])).remarks) == [
         "options of fixed-k: k=4 (fixed-k (k=4)), k=5 (fixed-k (k=5))",
-        "what it was made ready with of fixed-k: predictor.created=May (fixed-k (k=4)), "
-        "predictor.created=June (fixed-k (k=5))",
+        "inputs of fixed-k: predictor.created=May (fixed-k (k=4)), predictor.created=June (fixed-k (k=5))",
     ]
 
 

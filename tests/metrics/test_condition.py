@@ -55,9 +55,9 @@ def test_a_condition_reads_as_it_looks(text, holds):
         ("itl.p42>1", "itl needs one of"),
         ("speedup.mid<1", "speedup needs one of speedup.low, speedup.high"),
         ("phase_seconds.sleep>1", "phase_seconds needs one of phase_seconds.prefill"),
-        ("itl.p99>50x", "itl is not counted in x; its units: s, ms, us"),
-        ("speedup<95ms", "speedup is not counted in ms; its units: x, %"),
-        ("acceptance_length<2s", "acceptance_length is not counted in s; its units: none"),
+        ("itl.p99>50x", "itl is not measured in x; its units: s, ms, us"),
+        ("speedup<95ms", "speedup is not measured in ms; its units: x, %"),
+        ("acceptance_length<2s", "acceptance_length is not measured in s; its units: none"),
     ],
 )
 def test_anything_else_is_an_error_that_says_what_is_expected(text, message):
@@ -93,7 +93,7 @@ def test_one_run_alone_cannot_pass_a_comparison(tmp_path):
     records = in_turn(records_of(4, 0.7, 8, 24))
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
     comparison = compare(load_runs([tmp_path])[0])
-    with pytest.raises(SkitError, match="there is nothing beside wisp to judge"):
+    with pytest.raises(SkitError, match="there is no other method than wisp to judge"):
         violations(comparison, Condition.parse("relative_speed<0.95"))
 
 
