@@ -222,8 +222,8 @@ def _ties(by_dataset: Sources, *, has_prefixes: bool) -> frozenset[tuple[str, in
     """Return the requests, by id and repeat, whose difference from the baseline the run's own check called rounding."""
     return frozenset(
         (
-            f"{name}/{divergence['request_id']}" if has_prefixes else divergence["request_id"],
-            divergence.get("repeat", 0),
+            f"{name}/{entry['request_id']}" if has_prefixes else entry["request_id"],
+            entry.get("repeat", 0),
         )
         for name, source in by_dataset.items()
         for entry in (source.run.summary.get("lossless") or {}).get("divergences", ())
