@@ -6,6 +6,19 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.summary import summarise
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison import report as comparison_report
+from specbench_kit.reports.run import report as run_report
+
+
+def render_run(*args: Any, **options: Any) -> str:
+    """Return the report on one run as Markdown."""
+    return render_markdown.render(run_report.build(*args, **options))
+
+
+def render_comparison(*args: Any, **options: Any) -> str:
+    """Return the report on several runs as Markdown."""
+    return render_markdown.render(comparison_report.build(*args, **options))
 
 
 def make_round(

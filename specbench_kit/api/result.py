@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from io import StringIO
 from pathlib import Path
 
@@ -13,9 +12,12 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
+from specbench_kit.reports import headlines, render_html
+from specbench_kit.reports.columns import COLUMNS, method_table
 from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.comparison.document import ALL, write_reports
+from specbench_kit.reports.comparison.files import ALL, write_reports
 from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.reports.document import Paragraph, caution, plain
 from specbench_kit.reports.writing import machine
 
 
@@ -50,12 +52,12 @@ class Result:
     def warnings(self) -> list[str]:
         """Of the machine, of how far the methods can be compared, and of what could not be read."""
         lines = [*machine.of_all(run.fields for run in self._all.runs), *wording.cautions(self._all)]
-        return [line.replace("`", "") for line in lines]
+        return list(map(plain, lines))
 
     @property
     def headline(self) -> str:
         """The result in one sentence."""
-        return wording.headline(self._all).replace("`", "")
+        return plain(headlines.of_comparison(self._all))
 
     def to_pandas(self, table: str = "overall") -> pandas.DataFrame:
         """One row per method with every metric; `table` is overall, dataset or category.
@@ -73,9 +75,6 @@ class Result:
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:
-        columns = ("speedup (95%)", "acceptance length", "acceptance", "throughput", "TPOT", "lossless")
-        lines = [["method", *columns]]
-        lines += [[name, *(wording.COLUMNS[one](row) for one in columns)] for name, row in self._all.overall.items()]
-        table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
-        notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
-        return f"{notes}<p>{escape(self.headline)}</p><table>{table}</table>"
+        titles = ("speedup (95%)", "acceptance length", "acceptance", "throughput", "TPOT", "lossless")
+        table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
+        return render_html.blocks([*caution(self.warnings), Paragraph(self.headline), table])

@@ -50,7 +50,7 @@ class Comparing:
 
     def wanted(self) -> list[str]:
         """The formats; an unknown one is an error before anything is read."""
-        from specbench_kit.reports.comparison.document import require_formats
+        from specbench_kit.reports.comparison.files import require_formats
 
         found = [name.strip() for name in self.formats.split(",") if name.strip()]
         require_formats(found)
@@ -119,7 +119,7 @@ def _index(asked: Reporting, as_json: bool) -> None:
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
     """Write the report and say where its pages are."""
     from specbench_kit.cli.common import say
-    from specbench_kit.reports.comparison.document import write_reports
+    from specbench_kit.reports.comparison.files import write_reports
 
     written = write_reports(comparison, folder, formats, look=look)
     pages = [path for path in written if path.parent == folder]

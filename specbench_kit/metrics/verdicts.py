@@ -47,3 +47,12 @@ def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True) ->
     if allowed is None:
         return verdict if rival is None else UNCHECKED
     return NOT_LOSSLESS
+
+
+DOUBTS = {
+    NO_DIFFERENCE: NO_DIFFERENCE,
+    TOO_FEW: TOO_FEW,
+    NOT_LOSSLESS: "which does not count, because its outputs are not lossless",
+    UNCHECKED: "with unchecked outputs",
+}
+"""What follows a speedup over autoregressive decoding that shows no gain, by its verdict."""

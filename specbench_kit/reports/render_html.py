@@ -1,7 +1,7 @@
 """Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import groupby
 
@@ -27,13 +27,14 @@ from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
 from specbench_kit.reports.writing.script import HASH, SCRIPT
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+NO_DRAWINGS: Mapping[str, str] = {}
 LONG_CELL = 80
 """Characters from which a cell is a sentence, so that its table is set as text."""
 
 
 def render(document: Document, drawings: Mapping[str, str]) -> str:
     """Return the page; `drawings` are SVG texts by the paths of the document's figures, less their suffixes."""
-    body = "\n".join(_blocks([Heading(document.title, 1), *document.blocks], drawings))
+    body = blocks([Heading(document.title, 1), *document.blocks], drawings)
     return shell(plain(document.title), f"<main>\n{body}\n</main>", CSS, scripted=True)
 
 
@@ -52,14 +53,13 @@ def shell(title: str, body: str, css: str, *, scripted: bool = False) -> str:
     )
 
 
-def _blocks(blocks: Sequence[Block], drawings: Mapping[str, str]) -> Iterator[str]:
-    """Yield a piece of HTML per block; figures that follow each other share a grid."""
-    for pictured, group in groupby(blocks, lambda block: isinstance(block, Figure | FigureRow)):
-        pieces = [_block(block, drawings) for block in group]
-        if pictured:
-            yield f'<div class="figures">{"".join(pieces)}</div>'
-        else:
-            yield from pieces
+def blocks(parts: Iterable[Block], drawings: Mapping[str, str] = NO_DRAWINGS) -> str:
+    """Return blocks as HTML without a page around them; figures that follow each other share a grid."""
+    pieces: list[str] = []
+    for pictured, group in groupby(parts, lambda block: isinstance(block, Figure | FigureRow)):
+        rendered = [_block(block, drawings) for block in group]
+        pieces += [f'<div class="figures">{"".join(rendered)}</div>'] if pictured else rendered
+    return "\n".join(pieces)
 
 
 def _block(block: Block, drawings: Mapping[str, str]) -> str:
@@ -82,7 +82,7 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
         case Table():
             return _table(block)
         case Folded():
-            body = "\n".join(_blocks(block.blocks, drawings))
+            body = blocks(block.blocks, drawings)
             return f"<details>\n<summary>{inline(block.title)}</summary>\n{body}\n</details>"
 
 

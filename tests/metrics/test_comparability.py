@@ -5,6 +5,7 @@ from io import StringIO
 
 import pytest
 from report_builders import make_run
+from report_builders import render_comparison as render
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.core.errors import SkitError
@@ -13,7 +14,6 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.comparison.markdown import render
 from specbench_kit.reports.comparison.tables import to_csv
 
 BASE = make_run()
@@ -109,7 +109,9 @@ def test_a_forced_report_gives_every_row_its_own_clock(tmp_path):
     kinds = {row["method"]: row["time_kind"] for row in csv.DictReader(StringIO(to_csv(forced)))}
     assert kinds == {"threshold": "measured", "wisp": "modelled"}
     report = render(forced)
-    assert "| time | measured by this machine's clock / modelled: what the deployment 'wan' would take" in report
+    assert (
+        "| time | measured by this machine's clock / modelled by the latency models of the deployment 'wan'" in report
+    )
     assert report.count("## Deployment (modelled)") == 1
 
 

@@ -11,6 +11,8 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
+from specbench_kit.reports import headlines
+from specbench_kit.reports.columns import LOSSLESS, SPEEDUP
 from specbench_kit.reports.comparison import wording
 
 
@@ -97,12 +99,12 @@ def test_equal_times_are_no_win(tmp_path):
     row = found.overall[other]
     assert row["verdict"] == NO_DIFFERENCE
     assert row["win_share_against"] == 0.5
-    assert f"no difference from `{other}` is shown" in wording.headline(found)
+    assert f"no difference from `{other}` is shown" in headlines.of_comparison(found)
 
 
 def test_of_many_methods_a_sentence_names_the_first() -> None:
-    assert wording._some(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert wording._some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+    assert headlines._first_names(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert headlines._first_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
 
 
 def test_a_difference_inside_its_interval_is_called_none(tmp_path):
@@ -131,8 +133,8 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
     found = compared([tmp_path])
     assert found.overall["wisp"]["speedup_verdict"] == TOO_FEW
-    assert wording.speedup_cell(found.overall["wisp"]).endswith(" ≈")
-    assert wording.headline(found).endswith("x the speed of autoregressive decoding, too few prompts to tell.")
+    assert SPEEDUP.text(SPEEDUP.cell(found.overall["wisp"])).endswith(" ≈")
+    assert headlines.of_comparison(found).endswith("x the speed of autoregressive decoding, too few prompts to tell.")
 
 
 def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):
@@ -243,7 +245,7 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     run.summary["lossless"] = {"divergences": [{"request_id": "q0", "verdict": "tie"}]}
     row = compare([run]).overall["wisp"]
     assert row["lossless"] == {"compared": 7, "identical": 5, "ties": 1, "errors": 1}
-    assert wording.lossless_cell(row) == "5/7, 1 tied, 1 WRONG"
+    assert LOSSLESS.cell(row) == "5/7, 1 tied, 1 WRONG"
 
 
 def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
@@ -269,8 +271,8 @@ def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, found:
     run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
     run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": found})
     rows = compare([run]).overall
-    assert wording.lossless_cell(rows["wisp"]) == cell
-    assert wording.lossless_cell(rows["autoregressive"]) == "–"
+    assert LOSSLESS.cell(rows["wisp"]) == cell
+    assert LOSSLESS.cell(rows["autoregressive"]) == "–"
 
 
 def test_failed_requests_count_nowhere_else(tmp_path):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from method_specs import filled_in
 from report_builders import make_record, make_round, make_run, summary_of
+from report_builders import render_run as render
 
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.acceptance import EXPECTED_RATIOS
 from specbench_kit.metrics.summary import summarise
-from specbench_kit.reports.run.markdown import render
 from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
 
 EXPECTED = {

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from report_builders import autoregressive_like, make_record, make_round, make_run, summary_of
+from report_builders import render_run as render
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise, summarise_run
 from specbench_kit.metrics.vocabulary import OVERLAP
-from specbench_kit.reports.run.markdown import render
 
 NO_PRICE = {"price_per_hour": 0.0}
 

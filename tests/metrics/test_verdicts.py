@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from report_builders import render_comparison as render
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
@@ -11,10 +12,9 @@ from specbench_kit.metrics.condition import Condition, violations
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
+from specbench_kit.reports import headlines
 from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.comparison.latex import to_latex
-from specbench_kit.reports.comparison.markdown import render
-from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.writing.formatting import interval
 
 
@@ -72,9 +72,9 @@ def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_p
     found = two_runs(tmp_path, records, slowed(records, 1.1))
     assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.1)
     assert "baseline_ratio" not in found.overall["wisp #2"]
-    assert "raw times, for want of a baseline in every run" in wording.headline(found)
-    assert "held against each other only" in wording.headline(found)
-    assert "Raw time ratios" in render(found)
+    assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(found)
+    assert "compared only with each other" in headlines.of_comparison(found)
+    assert "Ratios of raw times" in render(found)
 
 
 def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
@@ -84,7 +84,7 @@ def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
         for row in part.rows.values():
             assert not any(row["intervals"].values())
             assert {row.get("verdict"), row.get("speedup_verdict")} <= {TOO_FEW, None}
-    assert "faster" not in wording.headline(found)
+    assert "faster" not in headlines.of_comparison(found)
     assert "x (" not in to_latex(found)
     assert "x (" not in render(found)
     header, *lines = (line.split(",") for line in to_csv(found).splitlines())
@@ -103,7 +103,7 @@ def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path)
     assert found.reference == "threshold"
     row = found.overall["wisp"]
     assert (row["verdict"], row["speedup_verdict"]) == (NOT_LOSSLESS, NOT_LOSSLESS)
-    assert "`wisp` is faster, but not lossless" in wording.headline(found)
+    assert "`wisp` is faster, but not lossless" in headlines.of_comparison(found)
     with pytest.raises(SkitError, match="--against wisp: its outputs are not lossless"):
         compare(runs, against="wisp")
 
@@ -132,7 +132,9 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
         summary |= {"lossless": None, "sampling": None}
     found = compare(runs, against="fixed-k")
     assert found.overall["wisp"]["verdict"] == FASTER
-    assert "outputs were not checked, so that these methods are held against each other only" in wording.headline(found)
+    assert "outputs were not checked, so these methods are compared only with each other" in headlines.of_comparison(
+        found
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers import loading as profiles
-from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance_spec import parse_odds
 from specbench_kit.serving.arrivals import read_arrivals

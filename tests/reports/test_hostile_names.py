@@ -14,7 +14,7 @@ from run_builders import in_turn, plain, records_of, write_run
 from specbench_kit.core.csv_text import csv_text
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.terminal import print_comparison
 from specbench_kit.reports.writing.markup import document
 from specbench_kit.reports.writing.safe_svg import safe_svg

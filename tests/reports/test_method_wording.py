@@ -11,11 +11,11 @@ from specbench_kit.methods.spec import resolved_options
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.setting import describe_inputs, describe_options, method_label
-from specbench_kit.reports.comparison import markdown as comparison_markdown
-from specbench_kit.reports.comparison.latex import to_latex
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.comparison.scene import styles_of
-from specbench_kit.reports.comparison.tables import to_csv
-from specbench_kit.reports.run import markdown
+from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.run import report as run_report
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:
     for spec in ("fixed-k", "threshold"):
         write_run(tmp_path, spec, records, in_turn(plain(records)), options=resolved_options(spec))
     found = compare(load_runs([tmp_path])[0])
-    report = comparison_markdown.render(found)
+    report = render_markdown.render(comparison_report.build(found))
     assert "| `fixed-k` | k=4 | – |" in report
     assert (
         "| `threshold` | threshold=0.4, max_draft=20, schedule=constant, adaptive=false, unit=request | – |" in report
@@ -73,7 +73,7 @@ def test_the_report_of_one_run_states_the_options(tmp_path) -> None:
     records = in_turn(records_of(4, 0.7, 8, 24))
     path = write_run(tmp_path, "fixed-k", records, options={"k": 4}, uses={"found": 1})
     (run,) = load_runs([path])[0]
-    report = markdown.render(run.fields, run.summary, run.records)
+    report = render_markdown.render(run_report.build(run.fields, run.summary, run.records))
     assert report.startswith("# `fixed-k (k=4)` on gsm8k\n")
     assert "| `fixed-k` | k=4 | found=1 |" in report
 

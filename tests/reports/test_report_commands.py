@@ -9,7 +9,7 @@ from command_line import error_line, skit, skit_here
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
-from specbench_kit.reports.comparison.latex import latex
+from specbench_kit.reports.render_latex import latex
 
 
 @pytest.fixture

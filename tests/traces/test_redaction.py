@@ -11,7 +11,7 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.reports.run.markdown import setting
+from specbench_kit.reports.run.report import setting
 from specbench_kit.serving.acceptance_spec import of_trace
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.redaction import Redactor

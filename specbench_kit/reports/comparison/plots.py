@@ -8,6 +8,7 @@ import numpy as np
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.reports.columns import SPEEDUP, UNDECIDED
 from specbench_kit.reports.comparison.curves import acceptance, gaps, lengths
 from specbench_kit.reports.comparison.scene import (
     Scene,
@@ -20,13 +21,12 @@ from specbench_kit.reports.comparison.scene import (
     short,
     styles_of,
 )
-from specbench_kit.reports.comparison.wording import UNDECIDED
+from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.timeline.timeline import OTHER, STYLES
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.labels import name_points
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, Style
-from specbench_kit.reports.writing.values import speedup_with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,8 @@ def _speedup(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         for place, label in enumerate(labels):
             row = scene.rows[label]
-            belong(label, _interval(axes, place, row, scene.styles[label]), speedup_with_interval(row))
+            speedup = SPEEDUP.text(Estimate(row["speedup"], row["intervals"].get("speedup")))
+            belong(label, _interval(axes, place, row, scene.styles[label]), speedup)
         axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
         name_rows(axes, labels)
         axes.set_xlabel("speedup over autoregressive decoding")

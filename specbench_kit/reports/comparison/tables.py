@@ -1,62 +1,111 @@
-"""A comparison's tables for other programs, as CSV."""
+"""A comparison's tables for other programs (CSV) and for papers (LaTeX)."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Sequence
 
-from specbench_kit.core.csv_text import csv_text
 from specbench_kit.metrics import setting
-from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.latency import PHASES
-from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Metric
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE
+from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
+from specbench_kit.reports import render_csv, render_latex
+from specbench_kit.reports.columns import LOSSLESS, SPEEDUP, MetricColumn
+from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.comparison.wording import where
+from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
+from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing import machine
+from specbench_kit.reports.writing.formatting import ABSENT
 
-Fields = dict[str, Any]
-
-UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
+CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 BOUNDED = ("speedup", "relative_speed", "baseline_ratio", "acceptance_length", "acceptance_rate", "draft_efficiency")
-DIGITS = 9
-"""Significant digits: beyond them, processors differ in how they add up."""
+"""Metrics whose intervals have columns of their own in the CSV."""
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One line per table and method, with every metric; what has no value is left empty."""
-    rows = [
-        _flat(comparison, part.kind, part.name, label, row)
-        for part in comparison.parts
-        for label, row in part.rows.items()
-    ]
-    return csv_text(rows)
+    """Return one line per table and method, with every metric; what has no value is left empty."""
+    return render_csv.render(
+        [_record(comparison, part, label, row) for part in comparison.parts for label, row in part.rows.items()]
+    )
 
 
-def _flat(comparison: Comparison, kind: str, name: str, label: str, row: Mapping[str, Any]) -> Fields:
-    runs = next([run.fields for run in one.runs.values()] for one in comparison.series if one.label == label)
-    run = runs[0]
-    time = {"time_kind": run.get("time_kind"), "deployment": setting.deployment_name(run)}
-    forced = {"forced": bool(comparison.overruled), "reference": comparison.reference}
-    warned = {"warnings": " ".join(machine.of_all(runs)) or None}
-    values: Fields = {_column(metric): row.get(metric.name) for metric in METRICS}
-    for metric in BOUNDED:
-        values[f"{metric}_low"], values[f"{metric}_high"] = row["intervals"].get(metric) or (None, None)
-    values["verdict"] = row.get("verdict")
-    for metric in DISTRIBUTIONS:
-        values |= {f"{metric}_{statistic}_s": value for statistic, value in row[metric].items()}
-    values |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
-    values["sampling_consistent"] = row.get("sampling_consistent")
-    values |= {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
-    method = {
+def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Row) -> dict[str, object]:
+    series = next(series for series in comparison.series if series.label == label)
+    runs = [run.fields for run in series.runs.values()]
+    record: dict[str, object] = {
+        "table": part.kind,
+        "name": part.name,
         "method": label,
-        "options": setting.describe_options(run),
-        "made_ready_with": setting.describe_inputs(run),
+        "options": setting.describe_options(runs[0]),
+        "made_ready_with": setting.describe_inputs(runs[0]),
+        "time_kind": runs[0].get("time_kind"),
+        "deployment": setting.deployment_name(runs[0]),
+        "forced": bool(comparison.overruled),
+        "reference": comparison.reference,
+        "warnings": " ".join(machine.of_all(runs)) or None,
     }
-    return {"table": kind, "name": name, **method, **time, **forced, **warned, **_rounded(values)}
+    for metric in METRICS:
+        unit = CSV_UNITS.get(metric.unit, "")
+        names_unit = metric.name.endswith(unit) or "_per_" in metric.name
+        record[metric.name if names_unit else metric.name + unit] = row.get(metric.name)
+    for name in BOUNDED:
+        record[f"{name}_low"], record[f"{name}_high"] = row["intervals"].get(name) or (None, None)
+    record["verdict"] = row.get("verdict")
+    for name in DISTRIBUTIONS:
+        record |= {f"{name}_{statistic}_s": value for statistic, value in row[name].items()}
+    record |= {f"{phase}_s": row["phase_seconds"][phase] for phase in PHASES}
+    record["sampling_consistent"] = row.get("sampling_consistent")
+    return record | {f"lossless_{key}": value for key, value in (row.get("lossless") or {}).items()}
 
 
-def _column(metric: Metric) -> str:
-    """The metric's name, with its unit where that is not part of it."""
-    unit = UNITS.get(metric.unit, "")
-    has_unit = metric.name.endswith(unit) or "_per_" in metric.name
-    return metric.name if has_unit else metric.name + unit
+def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
+    """Return a table of the methods over all requests."""
+    rows = comparison.overall
+    columns = [
+        column
+        for column in look.table_columns()
+        if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
+    ]
+    best = {column.title: _best(comparison, column) for column in columns}
+    cells: list[list[Cell]] = [
+        [code(label), *(_latex_cell(column, row, label in best[column.title]) for column in columns)]
+        for label, row in rows.items()
+    ]
+    table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
+    slug = re.sub(r"[^a-z0-9]+", "-", f"skit-{'-'.join(comparison.datasets)}".lower()).strip("-")
+    return render_latex.render(table, _caption(comparison, columns), slug, f"{where(comparison)}.")
 
 
-def _rounded(values: Fields) -> Fields:
-    return {name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value for name, value in values.items()}
+def _latex_cell(column: MetricColumn, row: Row, best: bool) -> Cell:
+    if column is LOSSLESS:
+        return column.cell(row)
+    bounds = row["intervals"].get("speedup") if column is SPEEDUP else None
+    return Estimate(column.value(row), bounds, best=best)
+
+
+def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
+    """Return the rows in bold: the best that can be deployed and are lossless, and all speedups that may be best."""
+    rows = comparison.overall
+    if column is LOSSLESS:
+        return []
+    if column is SPEEDUP:
+        even = [label for label, row in rows.items() if row.get("verdict") == NO_DIFFERENCE]
+        return [label for label in (comparison.reference, *even) if rows[label].get("speedup")]
+    barred = {series.label for series in comparison.series if series.is_bound}
+    barred |= {label for label, row in rows.items() if (row.get("lossless") or {}).get("errors")}
+    values = {label: column.value(row) for label, row in rows.items() if label not in barred}
+    known = [value for value in values.values() if value is not None]
+    best = (min if column.lower_is_better else max)(known, default=None)
+    return [label for label, value in values.items() if value is not None and value == best]
+
+
+def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
+    meanings = {column.symbol.partition(" p")[0]: column.meaning for column in columns if column.meaning}
+    parts = [
+        f"Speculative decoding on {', '.join(comparison.datasets)}.",
+        "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
+        "In brackets 95% intervals." if SPEEDUP in columns else "",
+        "Bold: the best that can be deployed and is lossless, and speedups that are not shown to be below it.",
+        *machine.of_all(run.fields for run in comparison.runs),
+    ]
+    return " ".join(filter(None, parts))

@@ -1,65 +1,66 @@
 """A comparison as a compact table on the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
+from specbench_kit.reports import headlines, render_terminal
+from specbench_kit.reports.columns import EVEN, EVEN_NOTE, LOSSLESS, MetricColumn, is_marked_even
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
+from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing import machine
-from specbench_kit.reports.writing.console import empty_table, print_warnings
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 VERDICT_WIDTH = 10
 SHOWN = ("speedup (95%)", "throughput", "TPOT", "acceptance length")
-MARKS = {NO_DIFFERENCE: wording.EVEN, TOO_FEW: "?"}
-MARKS_NOTE = f"under against, {wording.EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
-UNIT = " tok/s"
-"""Of throughput, which stands at its head alone, so that rows fit."""
+MARKS = {NO_DIFFERENCE: EVEN, TOO_FEW: "?"}
+MARKS_NOTE = f"under against, {EVEN} is {NO_DIFFERENCE} and ? {TOO_FEW}"
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} the fastest here that can be deployed and is lossless; rows go from fast to slow"
 
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
-    """One table with a row per method, what the intervals show, and everything that must be known before quoting it."""
-    from rich.text import Text
-
-    winner = winner_of(comparison)
-    print_warnings(console, machine.of_all(run.fields for run in comparison.runs))
-    console.print(Text(wording.where(comparison), style="dim"))
-    console.print(_comparison_table(comparison, look.of(SHOWN), winner))
-    console.print(Text(wording.headline(comparison).replace("`", "")))
-    if winner:
-        console.print(Text(WINNER_NOTE, style="dim"))
-    if any(wording.EVEN in wording.speedup_cell(row) for row in comparison.overall.values()):
-        console.print(Text(wording.EVEN_NOTE, style="dim"))
-    if any(row.get("verdict") in MARKS for row in comparison.overall.values()):
-        console.print(Text(MARKS_NOTE, style="dim"))
-    for line in wording.cautions(comparison):
-        console.print(Text(line.replace("`", ""), style="bold yellow"))
+    """Print a table with a row per method, what the intervals show, and all cautions."""
+    rows, winner = comparison.overall.values(), winner_of(comparison)
+    notes = [
+        WINNER_NOTE if winner else "",
+        EVEN_NOTE if any(map(is_marked_even, rows)) else "",
+        MARKS_NOTE if any(row.get("verdict") in MARKS for row in rows) else "",
+    ]
+    blocks: list[Block] = [
+        *caution(machine.of_all(run.fields for run in comparison.runs), severe=True),
+        Note(wording.where(comparison)),
+        _table(comparison, look.table_columns(SHOWN), winner),
+        Paragraph(headlines.of_comparison(comparison)),
+        *(Note(note) for note in notes if note),
+        *caution(wording.cautions(comparison)),
+    ]
+    render_terminal.show(console, blocks)
 
 
 def winner_of(comparison: Comparison) -> str:
-    """The row of the fastest method that can be deployed and is lossless; none where it is slower than plain decoding.
+    """Return the row of the fastest method that can be deployed and is lossless.
 
-    Where differences are taken to a named method, it is the one that is shown to be furthest ahead of that.
+    If differences are taken to a named method, the winner is the one that is shown to be furthest ahead of it. There
+    is none (an empty text) if it is slower than plain decoding.
     """
-    bounds = {one.label for one in comparison.series if one.is_bound}
+    bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.get("verdict") == FASTER and label not in bounds]
-    found = max(ahead, key=lambda label: float(rows[label]["relative_speed"])) if ahead else comparison.reference
-    beaten = rows[found].get("speedup_verdict") == SLOWER or len(rows) == 1
-    return "" if beaten or found in bounds else found
+    winner = max(ahead, key=lambda label: float(rows[label]["relative_speed"])) if ahead else comparison.reference
+    beaten = rows[winner].get("speedup_verdict") == SLOWER or len(rows) == 1
+    return "" if beaten or winner in bounds else winner
 
 
 def fastest_first(comparison: Comparison) -> list[str]:
-    """Rows by their speedup, of which the baseline has 1; where there is no baseline, by their throughput."""
+    """Return the rows by speedup, which is 1 for the baseline; without a baseline by throughput."""
     rows = comparison.overall
     paired = any(row.get("speedup") for row in rows.values())
     speeds = {
@@ -68,26 +69,25 @@ def fastest_first(comparison: Comparison) -> list[str]:
     return sorted(rows, key=lambda label: -float(speeds[label]))
 
 
-def _comparison_table(comparison: Comparison, columns: Sequence[str], winner: str) -> "Table":
-    from rich.text import Text
-
-    against = "\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)])
-    last = [name for name in ("lossless",) if name not in columns]
-    table = empty_table([*map(_header, columns), against, *last])
+def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str) -> Table:
+    against = Column("\n".join(["against", *wrap(comparison.reference, VERDICT_WIDTH)]), "count")
+    last = [] if LOSSLESS in columns else [LOSSLESS]
+    rows: list[list[Cell]] = []
     for label in fastest_first(comparison):
         row = comparison.overall[label]
-        cells = [wording.COLUMNS[name](row).removesuffix(UNIT).replace(", ", "\n") for name in columns]
-        cells += [_against(row), *(wording.COLUMNS[name](row).replace(", ", "\n") for name in last)]
-        name = Text(f"{label} {WINNER}", style="bold") if label == winner else Text(label)
-        table.add_row(name, *map(Text, cells))
-    return table
+        name = f"**{label}** {WINNER}" if label == winner else label
+        rows.append([name, *(_cell(c, row) for c in columns), _against(row), *(_cell(c, row) for c in last)])
+    # Throughput has its unit in the title alone, so that rows fit a terminal.
+    titled = [Column("tok/s", "number") if column.unit == "rate" else column.narrow() for column in columns]
+    return Table(("method", *titled, against, *last), rows)
 
 
-def _header(name: str) -> str:
-    return UNIT.strip() if name == "throughput" else name.replace(" / ", " /\n")
+def _cell(column: MetricColumn, row: Row) -> Cell:
+    cell = column.cell(row)
+    return cell.replace(", ", "\n") if isinstance(cell, str) else cell
 
 
-def _against(row: Mapping[str, Any]) -> str:
+def _against(row: Row) -> str:
     if not row.get("verdict"):
         return ABSENT
     if row["verdict"] in MARKS:

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.reports.render_markdown import blocks as markdown_of
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import count, seconds, share, significant
@@ -123,7 +124,7 @@ def _about(run: Fields) -> str:
         ("expected of its time", run["deployment"]["verifier"]["origin"]),
         ("time of the devices", run["deployment"]["drafter"]["origin"]),
     ]
-    return "## What was run\n\n" + table(["", ""], lines) + "\n\n" + provenance(dict(run))
+    return "## What was run\n\n" + table(["", ""], lines) + "\n\n" + markdown_of(provenance(run))
 
 
 def _cells(values: Values) -> list[str]:

@@ -8,6 +8,7 @@ from specbench_kit.predictors.confusion import Confusion
 from specbench_kit.reports.predictor import wording
 from specbench_kit.reports.predictor.advice import advice, repeats_section, sites_section
 from specbench_kit.reports.predictor.data import data_section, feature_section, search_section, section, shares
+from specbench_kit.reports.render_markdown import blocks as markdown_of
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
@@ -39,7 +40,7 @@ def render(run: Fields, summary: Fields) -> str:
         feature_section(summary),
         search_section(summary),
         _definitions(),
-        provenance(dict(run)),
+        markdown_of(provenance(run)),
     ]
     return document(sections)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.reports.render_markdown import blocks as markdown_of
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing import profiles as wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
@@ -43,7 +44,7 @@ def render(run: Fields, summary: Fields) -> str:
             *([_section(f"{profile['role'].capitalize()}: accuracy", *_accuracy(profile))] if _fitted(profile) else []),
             _section(f"{profile['role'].capitalize()}: physical limit", *_limit(profile)),
         ]
-    sections += [_policy(summary["policy"]), _definitions(), provenance(dict(run))]
+    sections += [_policy(summary["policy"]), _definitions(), markdown_of(provenance(run))]
     return document(sections)
 
 

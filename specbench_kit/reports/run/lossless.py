@@ -1,72 +1,61 @@
-"""How outputs compare with plain decoding, as a section of a report."""
+"""The section on how outputs compare with plain decoding."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from specbench_kit.reports.document import Block, Blocks, Cell, Heading, Paragraph, Table, paragraphs
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing import sampling_check, wording
 from specbench_kit.reports.writing.formatting import ABSENT
-from specbench_kit.reports.writing.markup import table
 
-Fields = dict[str, Any]
 MOST_ROWS = 20
+"""Rows of a list; the number of all others follows it."""
 
 
-def lossless_section(run: Fields, summary: Fields) -> str:
-    lossless = summary.get("lossless") or {}
-    if (summary.get("sampling") or {}).get("rule") == "match":
-        lossless = summary["sampling"]
-    lines = [f"**{wording.lossless_sentence(run, summary)}**"]
+def lossless_section(run: RunFile, summary: Summary) -> Blocks:
+    """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
+    sampling, lossless = summary.get("sampling") or {}, summary.get("lossless") or {}
+    if sampling.get("rule") == "match":
+        lossless = sampling
+    blocks: list[Block] = [Heading("Losslessness"), Paragraph(f"**{wording.lossless_sentence(run, summary)}**")]
     if lossless.get("prompt_differs"):
-        turns = "Later turns of dialogues whose earlier output diverged"
-        lines.append(
-            f"{turns} have another prompt than in the baseline and are not compared: {lossless['prompt_differs']}."
+        text = (
+            "Not compared, because an earlier output of the same dialogue diverged, so that the prompt differs from "
+            f"the baseline's: {lossless['prompt_differs']}."
         )
+        blocks.append(Paragraph(text))
     if lossless.get("not_compared"):
-        lines.append(f"Requests without a finished baseline or result, not compared: {lossless['not_compared']}.")
+        text = f"Requests that did not finish here or in the baseline, not compared: {lossless['not_compared']}."
+        blocks.append(Paragraph(text))
     if lossless.get("divergences"):
-        lines.append(_divergences(lossless["divergences"]))
+        header = ("request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control")
+        blocks += capped_table(header, [_divergence(divergence) for divergence in lossless["divergences"]])
     if lossless.get("noise") is not None:
-        lines.append(_noise(lossless))
-    if (summary.get("sampling") or {}).get("rule") == "residual":
-        lines.append(table(sampling_check.HEADER, sampling_check.rows(summary["sampling"])))
-    return "## Losslessness\n\n" + "\n\n".join(lines)
+        text = (
+            "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
+            "of forward gives the token that it gave in the run. Noise, between plain decoding and the verifications: "
+            f"at most {lossless['noise']:.2g}. Control, between plain decoding, the same in a batch, and one forward "
+            f"over all tokens: {_short(lossless['control'])}."
+        )
+        blocks.append(Paragraph(text))
+    if sampling.get("rule") == "residual":
+        blocks.append(sampling_check.tests(sampling))
+    return blocks
 
 
-def _divergences(divergences: Sequence[Fields]) -> str:
-    header = ["request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control"]
-    return capped_table(header, [_divergence_row(d) for d in divergences])
-
-
-def _divergence_row(divergence: Fields) -> tuple[object, ...]:
-    tokens = (_token(divergence[side]) for side in ("method_token", "baseline_token"))
-    return (
-        divergence["request_id"],
-        divergence["verdict"],
-        divergence["position"],
-        *tokens,
+def _divergence(divergence: Summary) -> list[Cell]:
+    tokens = (divergence["method_token"], divergence["baseline_token"])
+    return [
+        *(divergence[name] for name in ("request_id", "verdict", "position")),
+        *("(ended)" if token is None else str(token) for token in tokens),
         *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
-    )
+    ]
 
 
 def _short(number: float | None) -> str:
     return ABSENT if number is None else f"{number:.2g}"
 
 
-def _noise(found: Fields) -> str:
-    """What the judgement of divergences rests on."""
-    return (
-        "A divergence is a tie where the two tokens are nearer than twice the noise, and each shape of forward gives "
-        "the token that it gave in the run. Noise, between plain decoding and the verifications: "
-        f"{found['noise']:.2g} at most; control, between plain decoding, the same in a batch, and one forward of all: "
-        f"{_short(found['control'])}."
-    )
-
-
-def _token(token: int | None) -> str:
-    return "(ended)" if token is None else str(token)
-
-
-def capped_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """The first rows, and how many there are more."""
-    shown = table(header, rows[:MOST_ROWS])
-    return shown if len(rows) <= MOST_ROWS else f"{shown}\n\nand {len(rows) - MOST_ROWS} more."
+def capped_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[Block]:
+    """Return a table of the first rows, followed by the number of all others."""
+    rest = len(rows) - MOST_ROWS
+    return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {rest} more." if rest > 0 else "")]

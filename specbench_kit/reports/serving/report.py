@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.reports.render_markdown import blocks as markdown_of
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.setting import deployments, series, setting
 from specbench_kit.reports.serving.wording import cell
@@ -67,7 +68,7 @@ def render(run: Fields, summary: Fields, figures: Sequence[str], links: Sequence
         series(run),
         *deployments(run),
         _definitions(run),
-        provenance(dict(run)),
+        markdown_of(provenance(run)),
     ]
     return document(sections)
 

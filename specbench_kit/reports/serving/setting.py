@@ -75,5 +75,5 @@ def _memory(kv: Fields) -> str:
 
 def deployments(run: Fields) -> Iterator[str]:
     for name, described in run["deployments"].items():
-        yield f"## Deployment {code(name)} (modelled)\n\n{table(['', ''], deployment.rows(described))}"
+        yield f"## Deployment {code(name)} (modelled)\n\n{table(['', ''], deployment.description(described))}"
     yield NOTE

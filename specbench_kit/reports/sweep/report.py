@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from specbench_kit.reports.render_markdown import blocks as markdown_of
 from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing import colocation, deployment
 from specbench_kit.reports.writing.cautions import setting_cautions
@@ -24,9 +25,9 @@ def render(run: Fields, summary: Fields) -> str:
         _plots(summary),
         _rows(summary),
         _setting(run, summary),
-        deployment.section(run),
+        markdown_of(deployment.section(run)),
         _definitions(),
-        provenance(dict(run)),
+        markdown_of(provenance(run)),
     ]
     return document(sections)
 
@@ -86,7 +87,7 @@ def _edge(summary: Fields) -> str:
     rows = [row for row in summary["rows"] if colocation.has_edge(row)]
     keys = list(summary["axes"])
     windows = table(
-        [*map(code, keys), "method", "edge", "co-located", *colocation.HEADER[4:]],
+        [*map(code, keys), "method", "edge", "co-located", *(column.title for column in colocation.COLUMNS[3:])],
         [
             [
                 *(wording.number(row[key]) for key in keys),

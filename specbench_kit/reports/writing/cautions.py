@@ -1,55 +1,57 @@
-"""What a reader has to know before trusting a number."""
-
-from typing import Any
+"""Lines that a reader must see before quoting a number."""
 
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
 
-Fields = dict[str, Any]
 
-
-def _model_cautions(models: Fields) -> list[str]:
-    ignored = (models.get("target") or {}).get("ignored_settings") or {}
-    masked = (models.get("draft") or {}).get("masked_tokens")
-    asked = ", ".join(f"{name} {value}" for name, value in ignored.items())
-    lines = [f"IGNORED: the target's generation config asks for {asked}; outputs are without."] if ignored else []
-    if masked is None and (draft := str((models.get("draft") or {}).get("name"))).startswith("synthetic"):
-        lines.append(
-            f"SYNTHETIC PAIR: no model ran; how often and how surely drafts are right was given ({draft}), and texts "
-            "mean nothing. Times are those of a deployment, or of nothing but the kit."
-        )
-    unlike = "TOKENIZERS DIFFER in {} added tokens, which are never drafted; the target may say those it has."
-    return [*lines, unlike.format(masked)] if masked else lines
-
-
-def setting_cautions(run: Fields) -> list[str]:
-    """What in the setting a reader must know before quoting a number."""
+def setting_cautions(run: RunFile) -> list[str]:
+    """Return what in the setting of a run limits its numbers."""
     dataset, lines = run.get("dataset") or {}, []
     if dataset.get("source") == "sample":
         name = dataset.get("name")
         lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
     if run.get("time_kind") == "modelled":
-        place = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
-        lines.append(f"MODELLED TIME: durations come from the latency models of {place}, not from a clock.")
+        deployment = f"the deployment '{name}'" if (name := deployment_name(run)) else "a deployment"
+        lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
     if link := run.get("shaped_link"):
-        told = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
-        lines.append(f"SHAPED LINK: messages were held back on this machine as a link with {told} would; no network.")
+        values = ", ".join(f"{name}={value:g}" for name, value in link.items() if value)
+        lines.append(
+            f"SHAPED LINK: this machine delayed messages as a link with {values} would; no network was involved."
+        )
     if lost := run.get("reconnections"):
         often = "once" if lost == 1 else f"{lost} times"
-        lines.append(f"RECONNECTED: the connection to the server was lost {often}; times span what it was away.")
+        lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")
     if imported := (run.get("trace") or {}).get("imported"):
-        notes = "; ".join([f"what was accepted is from {imported['tool']}", *imported["notes"]])
+        notes = "; ".join([f"which tokens were accepted comes from {imported['tool']}", *imported["notes"]])
         lines.append(f"IMPORTED TRACE: {notes}.")
-    lines += _model_cautions(run.get("models") or {})
-    return [*lines, *_predictor_cautions(run)]
+    return [*lines, *_model_cautions(run.get("models") or {}), *_predictor_cautions(run)]
 
 
-def _predictor_cautions(run: Fields) -> list[str]:
-    """What the predictor of a run's method has to do with its prompts and its deployment."""
+def _model_cautions(models: RunFile) -> list[str]:
+    target, draft, lines = models.get("target") or {}, models.get("draft") or {}, []
+    if ignored := target.get("ignored_settings"):
+        settings = ", ".join(f"{name} {value}" for name, value in ignored.items())
+        lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
+    masked = draft.get("masked_tokens")
+    if masked is None and (name := str(draft.get("name"))).startswith("synthetic"):
+        lines.append(
+            f"SYNTHETIC PAIR: no model ran. How often and how confidently drafts are right was given ({name}), and "
+            "texts are meaningless. Times are a deployment's, or only the kit's own."
+        )
+    if masked:
+        lines.append(
+            f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
+        )
+    return lines
+
+
+def _predictor_cautions(run: RunFile) -> list[str]:
+    """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
     lines, method = [], run.get("method")
     if seen := run.get("seen_prompts"):
         of_all = count((run.get("dataset") or {}).get("count"))
@@ -63,44 +65,49 @@ def _predictor_cautions(run: Fields) -> list[str]:
             f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
             f"fixed-k:k={predictor.get('max_draft')} does."
         )
-    tuned, here = predictor.get("deployment"), deployment_name(run) or LOCAL
-    if tuned and tuned != here and not (tuned == LOCAL and here == RECORDED):
-        lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned}', and time here is '{here}'.")
+    tuned_for, deployment = predictor.get("deployment"), deployment_name(run) or LOCAL
+    if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
+        lines.append(
+            f"OTHER DEPLOYMENT: the predictor of {method} was tuned for '{tuned_for}', but time is that of "
+            f"'{deployment}'."
+        )
     if rule := predictor.get("rule"):
-        lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} alone; train it again.")
+        lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again.")
     return lines
 
 
-def resumption_cautions(run: Fields) -> list[str]:
-    """How often a run was taken up again, and what that does to its numbers."""
-    found = resumptions(run)
-    if not found:
+def resumption_cautions(run: RunFile) -> list[str]:
+    """Return how often a run was resumed, and what that does to its numbers."""
+    stops = resumptions(run)
+    if not stops:
         return []
-    times_word = "TIME" if len(found) == 1 else "TIMES"
-    after = f"after {' and '.join(count(one.get('done')) for one in found)} of {count(run.get('requests'))} requests"
+    often = f"{len(stops)} {'TIME' if len(stops) == 1 else 'TIMES'}"
+    after = f"after {' and '.join(count(stop.get('done')) for stop in stops)} of {count(run.get('requests'))} requests"
     effect = (
-        "makespan and throughput span the interruption and are not given, and a policy that learns began anew"
+        "makespan and throughput would include the interruption and are left out; a policy that learns started anew"
         if spans_interruption(run)
-        else "decoded again from the start, with what was stored coming out equal"
+        else "decoding started again from the first request, and stored results came out equal"
     )
-    changed = dict.fromkeys(line for one in found for line in environment_changes(run, environment_of(one)))
+    changed = dict.fromkeys(line for stop in stops for line in environment_changes(run, environment_of(stop)))
     return [
-        f"RESUMED {len(found)} {times_word}, {after}: {effect}.",
+        f"RESUMED {often}, {after}: {effect}.",
         *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),
     ]
 
 
 def not_read(problem: str) -> str:
-    """A file, or a part of one, that a report has to do without."""
+    """Return the caution on a file, or a part of one, that a report has to do without."""
     return f"NOT READ: {problem}."
 
 
-def result_cautions(summary: Fields) -> list[str]:
-    """What in the outcome a reader must know before quoting a number."""
+def result_cautions(summary: Summary) -> list[str]:
+    """Return what in the result of a run limits its numbers."""
     lossless, requests, lines = summary.get("lossless") or {}, summary["requests"], []
     if lossless.get("errors"):
-        wrong = f"{lossless['errors']} of {lossless['compared']}"
-        lines.append(f"NOT LOSSLESS: outputs that differ from autoregressive output by more than rounding: {wrong}.")
+        lines.append(
+            f"NOT LOSSLESS: {lossless['errors']} of {lossless['compared']} outputs differ from autoregressive output "
+            "by more than rounding."
+        )
     if (summary.get("sampling") or {}).get("consistent") is False:
         lines.append(f"NOT LOSSLESS: {sampling_check.sentence(summary['sampling'])}")
     if summary.get("partial"):

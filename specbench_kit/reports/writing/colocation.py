@@ -1,77 +1,71 @@
-"""What reports say of a method that drafts beyond a link, beside the same method co-located with its target."""
+"""The section that compares drafting beyond a link with the same method co-located with its target."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from specbench_kit.reports.writing.formatting import interval, seconds, significant, times
-from specbench_kit.reports.writing.markup import code, table
+from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
+from specbench_kit.reports.stored import Row, RunFile
+from specbench_kit.reports.writing.formatting import seconds, times
 
-Fields = Mapping[str, Any]
-
-HEADER = (
-    "method",
-    "speedup at the edge (95%)",
-    "co-located (95%)",
-    "edge / co-located",
-    "beats co-located below",
-    "with all drafting hidden, below",
-    "beats autoregressive below",
-    "capacity factor",
+WINDOWS = {
+    "rtt_window_s": "beats co-located below",
+    "rtt_window_overlapped_s": "with all drafting hidden, below",
+    "rtt_window_autoregressive_s": "beats autoregressive below",
+}
+"""The round trips up to which drafting at the edge wins, by metric."""
+RATIOS = {
+    "speedup": "speedup at the edge (95%)",
+    "colocated_speedup": "co-located (95%)",
+    "colocated_ratio": "edge / co-located",
+}
+COLUMNS = (
+    *(Column(title, "times") for title in RATIOS.values()),
+    *(Column(title, "seconds") for title in WINDOWS.values()),
+    Column("capacity factor", "number"),
 )
-WINDOWS = ("rtt_window_s", "rtt_window_overlapped_s", "rtt_window_autoregressive_s")
 NOTE = (
-    "Co-located: the same rounds with the draft model beside the target, so that a request crosses the link once; what "
-    "was drafted while the target verified is drafted after it there. The round trips follow in closed form from the "
-    "seconds of this run, everything else held; 0 is nowhere. The capacity factor is how many times as many clients a "
-    "busy server keeps up with if they draft themselves, where a single request gains nothing from the edge "
-    '("Speculation at a Distance", arXiv 2606.25091).'
+    "Co-located: the same rounds with the draft model on the server, so that a request crosses the link only once and "
+    "tokens that were drafted during verification are drafted after it. The round-trip times follow in closed form "
+    "from this run's durations, all else unchanged; 0 means that the edge never wins. The capacity factor: a busy "
+    "server keeps up with this many times as many clients if they draft for themselves, even where a single request "
+    'gains nothing from the edge ("Speculation at a Distance", arXiv 2606.25091).'
 )
 
 
-def has_edge(overall: Fields) -> bool:
-    """Whether a method's metrics hold an edge against a co-located draft model."""
+def has_edge(overall: Row) -> bool:
+    """Return True if a method's metrics compare an edge with a co-located draft model."""
     return overall.get("colocated_ratio") is not None
 
 
-def section(methods: Mapping[str, Fields], deployment: Fields | None) -> str:
-    """A row of metrics by label; nothing where nobody drafted beyond a link."""
-    rows = [_row(label, overall) for label, overall in methods.items() if has_edge(overall)]
+def section(methods: Mapping[str, Row], deployment: RunFile | None) -> Blocks:
+    """Return the section, with a row for each label in `methods` that drafted beyond a link."""
+    rows = [[code(label), *cells(overall)] for label, overall in methods.items() if has_edge(overall)]
     if not rows:
-        return ""
-    return f"## Edge or co-located (modelled)\n\n{table(HEADER, rows)}\n\n{NOTE} {_assumption(deployment or {})}"
+        return []
+    server_drafter = (deployment or {}).get("colocated")
+    assumption = (
+        f"On the server, the draft model runs on {server_drafter['device']}."
+        if server_drafter
+        else "No latencies of the draft model on the server are known: it is taken to be as fast as at the edge."
+    )
+    table = Table(("method", *COLUMNS), rows)
+    return [Heading("Edge or co-located (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
 
 
-def cautions(label: str, overall: Fields) -> list[str]:
-    """The line that goes with an edge's result where a server that holds both models would be faster."""
+def cells(overall: Row) -> list[Estimate | float | None]:
+    """Return a method's cells below `COLUMNS`."""
+    intervals = overall.get("intervals") or {}
+    ratios = [Estimate(overall.get(name), intervals.get(name)) for name in RATIOS]
+    return [*ratios, *(overall.get(name) for name in WINDOWS), overall.get("capacity_factor")]
+
+
+def cautions(label: str, overall: Row) -> list[str]:
+    """Return a line if a server that holds both models would be faster than drafting at the edge."""
     if not has_edge(overall) or overall["colocated_ratio"] >= 1:
         return []
-    below = overall["rtt_window_s"]
-    window = f"below a round trip of {seconds(below)}" if below else "at no round trip"
+    rtt_s = overall["rtt_window_s"]
+    window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"
     factor = times(1 / overall["colocated_ratio"])
     return [
-        f"CO-LOCATED IS FASTER: with its draft model beside the target, {label} would be {factor} as fast; drafting at "
+        f"CO-LOCATED IS FASTER: with its draft model on the server, {label} would be {factor} as fast; drafting at "
         f"the edge wins {window}."
     ]
-
-
-def _row(label: str, overall: Fields) -> tuple[str, ...]:
-    return (
-        code(label),
-        _factor(overall, "speedup"),
-        _factor(overall, "colocated_speedup"),
-        _factor(overall, "colocated_ratio"),
-        *(seconds(overall.get(name)) for name in WINDOWS),
-        significant(overall.get("capacity_factor")),
-    )
-
-
-def _factor(overall: Fields, name: str) -> str:
-    bounds = (overall.get("intervals") or {}).get(name)
-    return times(overall.get(name)) + (f" ({interval(bounds)})" if bounds else "")
-
-
-def _assumption(deployment: Fields) -> str:
-    beside = deployment.get("colocated")
-    if beside:
-        return f"Beside the target, the draft model runs on {beside['device']}."
-    return "Beside the target, the draft model is taken to be as fast as at the edge, for want of other figures."

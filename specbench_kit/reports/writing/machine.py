@@ -1,39 +1,33 @@
-"""What a reader must know first: that the machine was too busy for its times to hold."""
+"""The warnings that void a run's times: the machine was too busy while they were taken."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from specbench_kit.reports.stored import RunFile
 from specbench_kit.runs.machine.limits import disturbances
 
-Fields = Mapping[str, Any]
 
-
-def warnings(run: Fields) -> list[str]:
-    """Goes before everything else that is said of a run; nothing where the machine was quiet or no clock was read."""
-    blocks, found = run.get("machine") or [], disturbed(run)
-    lines = []
-    if found:
+def warnings(run: RunFile) -> list[str]:
+    """Return the lines that precede all other results; none if the machine was quiet or no clock was read."""
+    samples, exceeded, lines = run.get("machine") or [], disturbed(run), []
+    if exceeded:
+        loads = [(*sample["load"], sample.get("cpus")) for sample in samples if None not in sample["load"]]
+        load = ""
+        if loads:
+            start, end, cpus = max(loads, key=lambda sample: max(sample[:2]))
+            load = f"; load average {start:.1f} at the start and {end:.1f} at the end on {cpus} processors"
+        lines.append(f"DISTURBED MACHINE: {'; '.join(exceeded)}{load}. THE TIMES BELOW ARE NOT VALID: run it again.")
+    if sources := dict.fromkeys(sample["injected"] for sample in samples if sample.get("injected")):
         lines.append(
-            f"DISTURBED MACHINE: {'; '.join(found)}{_loads(blocks)}. THE TIMES BELOW DO NOT HOLD: run it again."
+            f"INJECTED READINGS: the readings of the machine come from {', '.join(sources)}, not from the machine."
         )
-    if names := dict.fromkeys(block["injected"] for block in blocks if block.get("injected")):
-        lines.append(f"INJECTED READINGS: what is said of the machine comes from {', '.join(names)}, not from it.")
     return lines
 
 
-def disturbed(run: Fields) -> list[str]:
-    """Every limit that was passed while the run was timed."""
+def disturbed(run: RunFile) -> list[str]:
+    """Return every limit that was exceeded while the run was timed."""
     return disturbances(run.get("machine") or [])
 
 
-def of_all(runs: Iterable[Fields]) -> list[str]:
-    """The warnings of several runs, each once."""
+def of_all(runs: Iterable[RunFile]) -> list[str]:
+    """Return the warnings of several runs, each once."""
     return list(dict.fromkeys(line for run in runs for line in warnings(run)))
-
-
-def _loads(blocks: Iterable[Fields]) -> str:
-    loads = [(*block["load"], block.get("cpus")) for block in blocks if None not in block["load"]]
-    if not loads:
-        return ""
-    first, last, cpus = max(loads, key=lambda found: max(found[:2]))
-    return f"; load average {first:.1f} at the start and {last:.1f} at the end on {cpus} processors"

@@ -1,30 +1,23 @@
-"""Where the numbers of a report come from."""
+"""The section on where the numbers of a report come from."""
 
 import shlex
-from typing import Any
 
+from specbench_kit.reports.document import Blocks, CodeBlock, Folded, Paragraph, code, facts
+from specbench_kit.reports.stored import RunFile
 from specbench_kit.reports.writing.formatting import ABSENT
-from specbench_kit.reports.writing.markup import code, fence, folded, table
-
-Fields = dict[str, Any]
 
 
-def provenance(run: Fields) -> str:
-    """Where the numbers come from, to open on a click."""
-    models = run.get("models") or {}
-    facts = {
+def provenance(run: RunFile) -> Blocks:
+    """Return commit, digests, seed, versions and command of a run, to open on a click."""
+    commit = run.get("git_commit")
+    values = {
         "started": run.get("started_at"),
-        "git commit": _commit(run),
+        "git commit": f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit,
         "dataset digest": (run.get("dataset") or {}).get("digest"),
-        **{f"{role} hash": (model or {}).get("hash") for role, model in models.items()},
+        **{f"{role} hash": (model or {}).get("hash") for role, model in (run.get("models") or {}).items()},
         "seed": (run.get("config") or {}).get("seed"),
         **(run.get("versions") or {}),
     }
-    rows = [(name, ABSENT if value is None else code(str(value))) for name, value in facts.items()]
-    command = fence(shlex.join(run.get("argv") or []))
-    return folded("Provenance", table(["", ""], rows) + f"\n\nCommand:\n\n{command}")
-
-
-def _commit(run: Fields) -> str | None:
-    commit = run.get("git_commit")
-    return f"{commit} with uncommitted changes" if commit and run.get("git_dirty") else commit
+    rows = [(name, ABSENT if value is None else code(str(value))) for name, value in values.items()]
+    command = CodeBlock(shlex.join(run.get("argv") or []))
+    return [Folded("Provenance", [facts(rows), Paragraph("Command:"), command])]

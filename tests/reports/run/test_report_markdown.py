@@ -2,10 +2,10 @@ import re
 
 import pytest
 from report_builders import autoregressive_like, failed_record, make_run, simulate_chain, summary_of
+from report_builders import render_run as render
 
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS
-from specbench_kit.reports.run.markdown import render
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_divergences_are_listed_with_their_verdict(records, baseline):
     assert "**Not lossless: 1 of 3 outputs equal" in lossless
     assert "| q1 | tie | 5 | 99 | 15 | 2e-06 | 3e-06 | 4e-06 |" in lossless
     assert "| q2 | error | 3 | (ended) | 12 | 0.7 | – | – |" in lossless
-    assert "have another prompt than in the baseline and are not compared: 1." in lossless
+    assert "so that the prompt differs from the baseline's: 1." in lossless
     assert "not compared: 1." in lossless
     assert "NOT LOSSLESS" in report[: report.index("## What was run")]
 

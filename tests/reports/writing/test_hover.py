@@ -3,9 +3,10 @@
 from typing import Any
 from xml.etree import ElementTree
 
+from specbench_kit.reports.columns import SPEEDUP
 from specbench_kit.reports.comparison.plots import pictures
+from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.writing.drawing import Picture, draw
-from specbench_kit.reports.writing.values import speedup_with_interval
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,7 +25,8 @@ def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: 
     for label, row in comparison.overall.items():
         name = label.replace(":", "-").replace("=", "-")
         texts = {text for mark, titles in found["speedup"].items() if f"m-{name}--" in mark for text in titles}
-        assert texts == ({f"{label}\n{speedup_with_interval(row)}"} if row.get("speedup") else set())
+        speedup = SPEEDUP.text(Estimate(row.get("speedup"), row["intervals"].get("speedup")))
+        assert texts == ({f"{label}\n{speedup}"} if row.get("speedup") else set())
         curve = [titles for mark, titles in found["acceptance_by_position"].items() if f"m-{name}--" in mark]
         assert [len(titles) for titles in curve] == ([sum(map(bool, row["acceptance_at"]))] if row["submitted"] else [])
 

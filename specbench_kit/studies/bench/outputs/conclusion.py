@@ -14,8 +14,9 @@ from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.states import summarise_states
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.units import batch_size
-from specbench_kit.reports.comparison.document import ALL, write_reports
-from specbench_kit.reports.run import markdown
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison.files import ALL, write_reports
+from specbench_kit.reports.run import report
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 
@@ -97,7 +98,8 @@ def _write_report(conclusion: Conclusion, records: RunRecords, formats: Sequence
         run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
         write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
     else:
-        directory.write_report("report.md", markdown.render(directory.run, summary, [], decode))
+        document = report.build(directory.run, summary, [], decode)
+        directory.write_report("report.md", render_markdown.render(document))
 
 
 def _summarise(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.comparison.document import write_reports
+from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 

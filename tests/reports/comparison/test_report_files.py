@@ -15,10 +15,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.reports.comparison.document import write_reports
-from specbench_kit.reports.comparison.latex import latex, to_latex
+from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.look import Look, parse_columns
-from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.render_latex import latex
 from specbench_kit.reports.timeline.timeline import write_pictures
 from specbench_kit.reports.writing.drawing import new_figure
 from specbench_kit.reports.writing.labels import name_points

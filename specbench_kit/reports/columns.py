@@ -1,0 +1,126 @@
+"""The columns of the tables that compare methods: each metric's title, unit, cell and symbol in a paper, once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
+from specbench_kit.reports.stored import Row
+from specbench_kit.reports.writing import sampling_check, wording
+from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
+
+UNDECIDED = (NO_DIFFERENCE, TOO_FEW)
+"""Verdicts that name neither side as the faster one."""
+EVEN = "≈"
+EVEN_NOTE = (
+    f"{EVEN}: no difference from autoregressive decoding is shown, because the interval contains 1 or because fewer "
+    f"than {FEWEST_UNITS} prompts (or batches of them) were compared."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricColumn(Column):
+    """A column of one metric, given by its path in a row of metrics.
+
+    `symbol` is its title in a paper and `meaning` what the caption says of it. `show` makes cells that are more than
+    the metric's value.
+    """
+
+    metric: str = ""
+    symbol: str = ""
+    meaning: str = ""
+    lower_is_better: bool = False
+    show: Callable[[Row], Cell] | None = None
+
+    def value(self, row: Row) -> float | None:
+        """Return the metric's value, or None if the row has none."""
+        *path, name = self.metric.split(".")
+        for part in path:
+            row = row.get(part) or {}
+        value: float | None = row.get(name)
+        return value
+
+    def cell(self, row: Row) -> Cell:
+        """Return the cell of a table on a page or a terminal."""
+        return self.show(row) if self.show else self.value(row)
+
+    def narrow(self) -> "MetricColumn":
+        """Return the column with a title in several lines, for a terminal."""
+        return replace(self, title=self.title.replace(" ", "\n"))
+
+
+def is_marked_even(row: Row) -> bool:
+    """Return True if the row's speedup shows no difference from autoregressive decoding."""
+    return row.get("speedup_verdict") in UNDECIDED
+
+
+def _speedup_cell(row: Row) -> Estimate:
+    return Estimate(row.get("speedup"), row["intervals"].get("speedup"), f" {EVEN}" if is_marked_even(row) else "")
+
+
+def _wdt_cell(row: Row) -> str:
+    return ABSENT if row["wdt_share"] is None else f"{seconds(row['wdt'])} ({share(row['wdt_share'])})"
+
+
+def _lossless_cell(row: Row) -> str:
+    if "sampling_consistent" in row:
+        return sampling_check.CONSISTENT[row["sampling_consistent"]]
+    lossless = row.get("lossless")
+    return ", ".join(wording.lossless_parts(lossless)) if lossless and lossless["compared"] else ABSENT
+
+
+SPEEDUP = MetricColumn(
+    "speedup (95%)",
+    "times",
+    metric="speedup",
+    symbol="Speedup",
+    meaning="time of autoregressive decoding over the method's",
+    show=_speedup_cell,
+)
+LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", show=_lossless_cell)
+COLUMNS: Mapping[str, MetricColumn] = {
+    column.title: column
+    for column in (
+        SPEEDUP,
+        MetricColumn("headroom", "share", "headroom", "Headroom"),
+        MetricColumn("throughput", "rate", "throughput", "Throughput"),
+        MetricColumn("acceptance length", "number", "acceptance_length", "τ", "committed tokens per verification"),
+        MetricColumn("acceptance", "share", "acceptance_rate", "Accept.", "accepted of submitted tokens"),
+        MetricColumn("draft efficiency", "share", "draft_efficiency", "Draft eff.", "accepted of drafted tokens"),
+        MetricColumn("WDT", "share", "wdt_share", "WDT", "drafting time spent on wasted tokens", True, _wdt_cell),
+        MetricColumn("TTFT", "seconds", "ttft.mean", "TTFT", "time to the first token", True),
+        MetricColumn("TPOT", "seconds", "tpot.mean", "TPOT", "time per token after it", True),
+        *(
+            MetricColumn(f"ITL {rank}", "seconds", f"itl.{rank}", f"ITL {rank}", "inter-token latency", True)
+            for rank in ("p50", "p95", "p99")
+        ),
+        LOSSLESS,
+    )
+}
+"""Every column that a table of methods can have, by its title."""
+
+
+def method_table(rows: Mapping[str, Row], columns: Iterable[MetricColumn]) -> Table:
+    """Return a table with a row for each label in `rows`, less the columns in which no row has a value."""
+    columns = list(columns)
+    cells = [(code(label), *(column.cell(row) for column in columns)) for label, row in rows.items()]
+    return Table(("method", *columns), cells).without_empty_columns()
+
+
+def all_numbers(rows: Mapping[str, Row]) -> Block:
+    """Return a table of every metric of these rows with its interval, to open on a click."""
+    lines = [
+        (code(metric.name), *(value_with_interval(metric.name, metric.unit, row) for row in rows.values()))
+        for metric in METRICS
+        if any(metric.name in row for row in rows.values())
+    ]
+    return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
+
+
+def value_with_interval(metric: str, unit: str, row: Row) -> str:
+    """Return a metric's value, followed by its interval if that has any width."""
+    show = FORMATS[unit]
+    ends = bounds_text(row["intervals"].get(metric), show)
+    return show(row.get(metric)) + (f" ({ends})" if ends else "")

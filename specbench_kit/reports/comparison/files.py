@@ -1,0 +1,147 @@
+"""The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX and plots."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics import setting
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.reports import render_html, render_markdown
+from specbench_kit.reports.comparison import plots
+from specbench_kit.reports.comparison import report as comparison_report
+from specbench_kit.reports.comparison.look import USUAL, Look
+from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.comparison.wording import where
+from specbench_kit.reports.document import Block, Blocks, Document, Figure, Folded, Heading, Paragraph, code
+from specbench_kit.reports.run import report as run_report
+from specbench_kit.reports.writing.drawing import draw
+from specbench_kit.reports.writing.safe_svg import safe_svg
+from specbench_kit.reports.writing.wording import time_kind
+from specbench_kit.runs.folder import replace_file
+
+ALL = ("md", "html", "csv", "latex", "png", "svg")
+FIGURES = ("png", "svg", "pdf")
+KNOWN = (*ALL, "pdf")
+PLOTS = "plots"
+LINKED = ("plots/timeline.png", "timeline.json", "tokens/index.html")
+"""Files of a run directory that its report links to if they exist."""
+
+Decode = Callable[[list[int]], str]
+
+
+def write_reports(
+    comparison: Comparison,
+    folder: Path,
+    formats: Sequence[str] = ALL,
+    decode: Decode | None = None,
+    hint: str = "choose another --out",
+    look: Look = USUAL,
+) -> list[Path]:
+    """Write the report into `folder` in these formats and return the paths of its files.
+
+    Each file is written whole or not at all. A comparison of one run has that run's own report, in which `decode`
+    gives the text of a prompt. `hint` says what to do if the folder cannot be written.
+    """
+    require_formats(formats)
+    try:
+        return list(_ReportFiles(comparison, folder, formats, decode, look).write())
+    except OSError as error:
+        raise SkitError(f"cannot write the report in {folder}: {error.strerror or error}; {hint}") from error
+
+
+def require_formats(formats: Sequence[str]) -> None:
+    """Raise SkitError for an unknown format, or for none at all."""
+    unknown = [name for name in formats if name not in KNOWN]
+    if unknown or not formats:
+        problem = f"unknown report format '{unknown[0]}'" if unknown else "no report format is given"
+        raise SkitError(f"{problem}; known: {', '.join(KNOWN)}")
+
+
+class _ReportFiles:
+    """The files of one report, in which every figure is drawn once."""
+
+    def __init__(
+        self, comparison: Comparison, folder: Path, formats: Sequence[str], decode: Decode | None, look: Look
+    ) -> None:
+        self.comparison, self.folder, self.formats, self.decode, self.look = comparison, folder, formats, decode, look
+        self.plot_formats = [suffix for suffix in FIGURES if suffix in formats]
+        self.drawings: dict[str, str] = {}
+        """SVG texts for the page, by the paths of the figures, less their suffixes."""
+
+    def write(self) -> Iterator[Path]:
+        """Yield every file's path as it is written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        figures: list[Block] = []
+        timelines: list[Block] = []
+        if self.plot_formats or "html" in self.formats:
+            suffixes = sorted({*self.plot_formats, *(["svg"] if "html" in self.formats else [])})
+            place = where(self.comparison)
+            for picture in plots.pictures(self.comparison):
+                drawn = draw(picture, place, suffixes, bare=self.look.bare, size=self.look.size)
+                yield from self._write_figure(picture.name, drawn)
+                figures.append(Figure(picture.title, self._path(picture.name), f"{picture.title}. {picture.note}"))
+            for run in self.comparison.runs:
+                yield from self._copy_timeline(run, timelines)
+        if timelines:
+            figures.append(Folded("Timelines of the first rounds of one request", timelines))
+        if figures:
+            figures = [Heading("Figures"), Paragraph(f"Every figure: {where(self.comparison)}."), *figures]
+        for name, text in self._texts(figures):
+            replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
+            yield self.folder / name
+
+    def _write_figure(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
+        """Write a figure in the formats that were asked for, and keep its SVG for the page."""
+        if "svg" in drawn:
+            self.drawings[f"{PLOTS}/{name}"] = render_html.inline_svg(drawn["svg"].decode(), name)
+        for suffix in self.plot_formats:
+            if suffix in drawn:
+                path = self.folder / PLOTS / f"{name}.{suffix}"
+                replace_file(path, drawn[suffix])
+                yield path
+
+    def _path(self, name: str) -> str:
+        return f"{PLOTS}/{name}.{next(iter(self.plot_formats), 'svg')}"
+
+    def _copy_timeline(self, run: BenchmarkRun, blocks: list[Block]) -> Iterator[Path]:
+        """Copy the picture of a run's timeline from the run's folder, unless the report is written into that."""
+        drawn = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
+        if "svg" in drawn:
+            try:
+                drawn["svg"] = safe_svg(drawn["svg"])
+            except ValueError as error:
+                blocks.append(Paragraph(f"Left out: the timeline of {code(run.method)} is {error}."))
+                return
+        if run.path.resolve() == self.folder.resolve():
+            if "svg" in drawn:
+                self.drawings[f"{PLOTS}/timeline"] = render_html.inline_svg(drawn["svg"].decode(), "timeline")
+        elif drawn:
+            name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
+            yield from self._write_figure(name, drawn)
+            method = setting.method_label(run.fields)
+            caption = f"{method}, {time_kind(run.fields)}."
+            blocks.append(Figure(f"Timeline, {method}", self._path(name), caption))
+
+    def _texts(self, figures: Blocks) -> Iterator[tuple[str, str]]:
+        """Yield the name and the content of every text file."""
+        if "md" in self.formats:
+            # Pictures are part of the page, while the Markdown can only point to files.
+            yield "report.md", render_markdown.render(self._document(figures if self.plot_formats else ()))
+        if "html" in self.formats:
+            yield "report.html", render_html.render(self._document(figures), self.drawings)
+        if "csv" in self.formats:
+            yield "report.csv", to_csv(self.comparison)
+        if "latex" in self.formats:
+            yield "report.tex", to_latex(self.comparison, self.look)
+
+    def _document(self, figures: Blocks) -> Document:
+        if len(self.comparison.runs) > 1:
+            return comparison_report.build(self.comparison, figures, self.look)
+        (run,) = self.comparison.runs
+        averages, repeats = comparison_report.averages(self.comparison), comparison_report.repeats(self.comparison)
+        exports = [name for name in LINKED if (self.folder / name).exists()]
+        further = [*averages, *repeats, *figures]
+        problems = self.comparison.problems
+        return run_report.build(run.fields, run.summary, run.records, self.decode, exports, further, problems)

@@ -1,0 +1,92 @@
+"""The sentences that state a report's result."""
+
+from collections.abc import Collection, Sequence
+
+from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.verdicts import DOUBTS, FASTER, NOT_LOSSLESS, SLOWER, UNCHECKED, as_allowed, may_win, verdict
+from specbench_kit.reports.columns import UNDECIDED
+from specbench_kit.reports.document import code
+from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.writing.formatting import count, interval, rate, significant, times
+from specbench_kit.reports.writing.wording import time_kind
+
+NAMED = 3
+"""Methods that a sentence names one by one; of more, it gives the number."""
+
+
+def of_run(run: RunFile, summary: Summary) -> str:
+    """Return one run's result in a sentence."""
+    overall = summary["overall"]
+    if not overall["finished"]:
+        return "No request finished."
+    parts = [
+        _speed(overall),
+        speedup_doubt(run, summary),
+        f"acceptance length {significant(overall['acceptance_length'])}",
+    ]
+    lossless = summary.get("lossless") or {}
+    if lossless.get("compared"):
+        parts.append(f"{lossless['identical']} of {lossless['compared']} outputs identical")
+    parts.append(f"{count(overall['finished'])} requests in {time_kind(run)}")
+    return f"{', '.join(part for part in parts if part)}."
+
+
+def speedup_doubt(run: RunFile, summary: Summary) -> str:
+    """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows one."""
+    overall = summary["overall"]
+    if overall.get("speedup") is None:
+        return ""
+    repeats = (run.get("config") or {}).get("repeats") or 1
+    # Summaries of earlier releases have no number of units; each of their prompts had a pair for every repeat.
+    units = overall.get("speedup_units", (overall.get("speedup_pairs") or 0) // repeats)
+    shown = verdict(overall["speedup"], overall["intervals"].get("speedup"), units)
+    return DOUBTS.get(as_allowed(shown, may_win(summary)), "")
+
+
+def of_comparison(comparison: Comparison) -> str:
+    """Return the result of several runs in a sentence, which calls nothing faster than the intervals show."""
+    label, overall = comparison.reference, comparison.overall
+    rivals = [
+        series.label
+        for series in comparison.series
+        if not series.is_bound and not series.is_baseline and series.label != label
+    ]
+    verdicts = {rival: overall[rival].get("verdict") for rival in rivals}
+    doubt = DOUBTS.get(overall[label].get("speedup_verdict", ""), "")
+    parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label]), doubt]))}"]
+    for better in (FASTER, NOT_LOSSLESS, UNCHECKED):
+        names = [code(rival) for rival in rivals if verdicts[rival] == better]
+        if names:
+            parts.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {better}")
+    slower = sum(verdict == SLOWER for verdict in verdicts.values())
+    if slower:
+        parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
+    if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
+        parts.append(f"no difference from {_first_names(even)} is shown")
+    return "; ".join([*parts, *_reservations(comparison, rivals)]) + "."
+
+
+def _speed(row: Row) -> str:
+    if row.get("speedup") is None:
+        return rate(row["throughput"]) if row.get("throughput") else ""
+    bounds = row["intervals"].get("speedup")
+    within = f" (95% interval {interval(bounds)})" if bounds else ""
+    return f"{times(row['speedup'])} the speed of autoregressive decoding{within}"
+
+
+def _reservations(comparison: Comparison, rivals: Collection[str]) -> list[str]:
+    """Return what limits the verdicts between methods."""
+    parts = []
+    if any(comparison.overall[rival].get("raw_times") for rival in rivals):
+        parts.append(
+            "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
+            "a difference"
+        )
+    if rivals and comparison.reference in comparison.unchecked:
+        parts.append("outputs were not checked, so these methods are compared only with each other")
+    return parts
+
+
+def _first_names(names: Sequence[str]) -> str:
+    others = len(names) - NAMED
+    return ", ".join(names) if others < 2 else f"{', '.join(names[:NAMED])} and {others} others"
