@@ -1,1 +1,1 @@
-"""Rejection predictors: families, search, scoring and artefacts that run no code when loaded."""
+"""Learned predictors of acceptance: families, search, scoring, and files that run no code when loaded."""

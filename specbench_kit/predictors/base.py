@@ -1,4 +1,4 @@
-"""The predictor contract: a family learns from labelled examples and gives a scorer, which needs numpy alone."""
+"""The predictor contract: a family trains on labelled examples and returns a scorer, which needs only numpy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from specbench_kit.core.registry import Registry
 FEATURES = ("confidence", "entropy", "margin", "logit_std")
 """Draft-side statistics of a token, as `NodeStats` names them (WISP 4.2)."""
 DRAFT_POSITION = "draft_position"
-"""Optional fifth feature: place of the token in its draft, 1 for the first."""
+"""Optional fifth feature: position of the token in its draft, 1 for the first."""
 ALL_FEATURES = (*FEATURES, DRAFT_POSITION)
 
 Tensors = dict[str, NDArray[Any]]
@@ -24,7 +24,7 @@ Space = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Drafted tokens with what became of them; tokens after a round's first rejection are left out.
+    """Drafted tokens labelled as accepted or rejected; tokens after a round's first rejection are left out.
 
     `features` float32 [n, len(names)], `labels` bool [n] (True: accepted), `prompts` int [n] (index of the prompt,
     by which data are split), `positions` int [n] (draft position, 1 for the first).
@@ -32,8 +32,8 @@ class Examples:
 
     features: NDArray[np.float32]
     labels: NDArray[np.bool_]
-    prompts: NDArray[np.integer[Any]]
-    positions: NDArray[np.integer[Any]]
+    prompts: NDArray[np.integer]
+    positions: NDArray[np.integer]
     names: tuple[str, ...] = FEATURES
 
     def __post_init__(self) -> None:
@@ -46,71 +46,68 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: "NDArray[np.integer[Any]] | NDArray[np.bool_]") -> "Examples":
-        """The examples of these rows, by index or mask."""
+    def take(self, rows: "NDArray[np.integer] | NDArray[np.bool_]") -> "Examples":
+        """Return the examples of some rows, given by index or mask."""
         return Examples(
             self.features[rows], self.labels[rows], self.prompts[rows], self.positions[rows], names=self.names
         )
 
     def select(self, names: Sequence[str]) -> "Examples":
-        """The same examples with these features, in this order; the draft position counts as one."""
-        known = dict(zip(self.names, self.features.T, strict=True))
-        columns = [known[name] if name in known else self._position(name) for name in names]
-        features = np.stack(columns, axis=1).astype(np.float32)
+        """Return these examples with other features, in the order of `names`; the draft position counts as one."""
+        columns = dict(zip(self.names, self.features.T, strict=True)) | {DRAFT_POSITION: self.positions}
+        unknown = [name for name in names if name not in columns]
+        if unknown:
+            raise SkitError(f"unknown feature '{unknown[0]}'; known: {', '.join(ALL_FEATURES)}")
+        features = np.stack([columns[name] for name in names], axis=1).astype(np.float32)
         return Examples(features, self.labels, self.prompts, self.positions, tuple(names))
 
     def require_both_classes(self, role: str) -> None:
-        """Refuse examples that are empty or all of one class."""
+        """Raise SkitError if the examples are empty or all of one class."""
         accepted = int(self.labels.sum())
         if accepted in (0, len(self)):
-            found = f"{accepted} accepted and {len(self) - accepted} rejected tokens"
+            counts = f"{accepted} accepted and {len(self) - accepted} rejected tokens"
             raise SkitError(
-                f"the {role} examples hold {found}: both are needed; use more prompts or another draft model"
+                f"the {role} examples hold {counts}: both are needed; use more prompts or another draft model"
             )
-
-    def _position(self, name: str) -> NDArray[np.integer[Any]]:
-        if name != DRAFT_POSITION:
-            raise SkitError(f"unknown feature '{name}'; known: {', '.join(ALL_FEATURES)}")
-        return self.positions
 
 
 class Scorer(ABC):
-    """A trained classifier: the probability that the target accepts a token, nan where a feature is nan.
+    """A trained classifier that scores tokens: the probability that the target accepts them, nan if a feature is nan.
 
-    Features come in the order that it was trained on.
+    Features have the order of the training.
     """
 
     scaler: "Scaler | None" = None
-    """How features are standardised, where they are."""
+    """The standardisation of the features; None if there is none."""
 
     @abstractmethod
     def score(self, features: Sequence[float]) -> float:
-        """Of one token: the fast path of the decoding loop."""
+        """Return the score of one token; this is the fast path of the decoding loop."""
 
     @abstractmethod
     def score_many(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Of tokens [n, features]; returns [n]."""
+        """Return the scores [n] of tokens [n, features]."""
 
     @abstractmethod
     def to_tensors(self) -> Tensors:
-        """Everything that `from_tensors` needs, all numbers finite."""
+        """Return the tensors that `from_tensors` needs, with finite numbers only."""
 
     @classmethod
     @abstractmethod
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
-        """The scorer of that many features that `to_tensors` described; a ValueError says what is wrong."""
+        """Return the scorer of the tensors, with `features` features; raise ValueError if they do not fit together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaler:
-    """Standardisation: (feature - mean) / scale, each [features] float64."""
+    """The standardisation (feature - mean) / scale, with `mean` and `scale` of shape [features] in float64."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
     @classmethod
     def of(cls, features: NDArray[np.float32]) -> Self:
-        """Mean and standard deviation of the training features; a constant feature keeps its scale."""
+        """Return the scaler of the features' mean and standard deviation; a constant feature has scale 1."""
         wide = features.astype(np.float64)
         spread = wide.std(axis=0)
         return cls(wide.mean(axis=0), np.where(spread > 0, spread, 1.0))
@@ -120,21 +117,24 @@ class Scaler:
 
 
 class PredictorFamily(ABC):
-    """One kind of classifier: its hyper-parameters and how it is trained."""
+    """One kind of classifier, with its hyper-parameters and its training."""
 
     summary: ClassVar[str]
     source: ClassVar[str]
-    """Paper of the classifier itself."""
+    """The paper of the classifier itself."""
     space: ClassVar[Space]
-    """Per hyper-parameter (WISP Table 9) the values to search, the default first."""
+    """The values to search for each hyper-parameter (WISP Table 9), the default first."""
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Hyper-parameters that do well without a search."""
+        """Return hyper-parameters that do well without a search."""
         return {name: values[0] for name, values in self.space.items()}
 
     def fit(self, train: Examples, valid: Examples, params: Params, seed: int) -> Scorer:
-        """Train with `params` over the defaults, stopping early on validation log-loss; one result per seed."""
+        """Train with `params` over the defaults, with early stopping on validation log-loss; a seed gives one result.
+
+        Raise SkitError for unsuitable examples or an unknown hyper-parameter.
+        """
         for examples, role in ((train, "training"), (valid, "validation")):
             examples.require_both_classes(role)
         if train.names != valid.names:
@@ -145,11 +145,11 @@ class PredictorFamily(ABC):
 
     @abstractmethod
     def train(self, train: Examples, valid: Examples, params: Params, seed: int, /) -> Scorer:
-        """As `fit`, with everything checked and `params` complete."""
+        """Train with complete hyper-parameters on checked examples; `fit` calls this."""
 
     @abstractmethod
     def scorer_type(self) -> type[Scorer]:
-        """What `train` returns and an artefact is loaded as."""
+        """Return the class of the scorers that `train` returns and that artefacts are loaded as."""
 
 
 families: Registry[type[PredictorFamily]] = Registry("predictor family", "specbench_kit.predictors")

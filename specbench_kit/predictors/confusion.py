@@ -1,11 +1,11 @@
-"""Right and wrong predictions, counted. Imports nothing heavy."""
+"""Counts of right and wrong predictions. Imports nothing heavy."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Counts of tokens by prediction (positive: accepted) and truth."""
+    """The number of tokens by prediction (positive: accepted) and outcome."""
 
     true_negatives: int
     false_positives: int
@@ -14,23 +14,26 @@ class Confusion:
 
     @property
     def accuracy(self) -> float:
+        """Return the share of all tokens that are predicted right."""
         total = self.true_negatives + self.false_positives + self.false_negatives + self.true_positives
         return (self.true_negatives + self.true_positives) / total
 
     @property
     def recall(self) -> float:
-        """Share of the accepted tokens that are predicted accepted."""
+        """Return the share of the accepted tokens that are predicted accepted."""
         return self.true_positives / (self.true_positives + self.false_negatives)
 
     @property
     def specificity(self) -> float:
-        """Share of the rejected tokens that are predicted rejected."""
+        """Return the share of the rejected tokens that are predicted rejected."""
         return self.true_negatives / (self.true_negatives + self.false_positives)
 
     @property
     def false_positive_rate(self) -> float:
+        """Return the share of the rejected tokens that are predicted accepted."""
         return 1 - self.specificity
 
     @property
     def balanced_accuracy(self) -> float:
+        """Return the mean of recall and specificity."""
         return (self.recall + self.specificity) / 2

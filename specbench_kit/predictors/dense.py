@@ -1,4 +1,4 @@
-"""Scorer of fully connected networks; one without hidden layers is logistic regression."""
+"""The scorer of fully connected networks; one without hidden layers is logistic regression."""
 
 import math
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ Layer = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class Dense(Scorer):
-    """Standardise, then layers with ReLU between them; the last layer's single output is the log-odds."""
+    """A network of standardisation and layers with ReLU between them; its single output is the log-odds."""
 
     def __init__(self, scaler: Scaler, layers: Sequence[Layer]) -> None:
         self.scaler = scaler
         self.layers = list(layers)
         # Standardisation is folded into the first layer: it then costs nothing per token.
-        (weight, bias), *rest = self.layers
+        (weight, bias), *others = self.layers
         folded = weight / scaler.scale
-        *self._hidden, (last, last_bias) = [(folded, bias - folded @ scaler.mean), *rest]
+        *self._hidden, (last, last_bias) = [(folded, bias - folded @ scaler.mean), *others]
         self._last, self._last_bias = last[0], float(last_bias[0])
 
     def score(self, features: Sequence[float]) -> float:
@@ -41,17 +41,17 @@ class Dense(Scorer):
     def to_tensors(self) -> Tensors:
         assert self.scaler is not None
         tensors: Tensors = {"mean": self.scaler.mean, "scale": self.scaler.scale}
-        for place, (weight, bias) in enumerate(self.layers):
-            tensors |= {f"weight_{place}": weight, f"bias_{place}": bias}
+        for index, (weight, bias) in enumerate(self.layers):
+            tensors |= {f"weight_{index}": weight, f"bias_{index}": bias}
         return tensors
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
         count = (len(tensors) - 2) // 2
-        expected = {"mean", "scale"} | {f"{kind}_{place}" for place in range(count) for kind in ("weight", "bias")}
+        expected = {"mean", "scale"} | {f"{kind}_{index}" for index in range(count) for kind in ("weight", "bias")}
         if count < 1 or set(tensors) != expected:
             raise ValueError(f"unexpected tensors {', '.join(sorted(tensors)) or '(none)'}")
-        layers = [(tensors[f"weight_{place}"], tensors[f"bias_{place}"]) for place in range(count)]
+        layers = [(tensors[f"weight_{index}"], tensors[f"bias_{index}"]) for index in range(count)]
         _check(layers, tensors["mean"], tensors["scale"], features)
         return cls(Scaler(tensors["mean"], tensors["scale"]), layers)
 
@@ -69,11 +69,11 @@ def _check(layers: Sequence[Layer], mean: NDArray[np.float64], scale: NDArray[np
 
 
 def logistic(log_odds: float) -> float:
-    """Probability of these log-odds; the tanh form overflows nowhere."""
+    """Return the probability of some log-odds; the tanh form overflows nowhere."""
     return 0.5 + 0.5 * math.tanh(0.5 * log_odds)
 
 
 def logistic_of(log_odds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`logistic` of an array."""
+    """Return the probabilities of an array of log-odds."""
     probabilities: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(0.5 * log_odds)
     return probabilities

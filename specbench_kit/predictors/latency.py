@@ -1,4 +1,4 @@
-"""How long one score takes (WISP Table 11)."""
+"""The time that one score takes (WISP Table 11)."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -12,23 +12,22 @@ WARM_UP = 100
 
 
 def time_scores(scorer: Scorer, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
-    """Seconds of single-sample scores over `trials`, which go round the samples [n, features]."""
+    """Return statistics of the seconds that a single score takes, over `trials` scores of the samples [n, features]."""
     rows = [tuple(map(float, row)) for row in samples]
     for trial in range(WARM_UP):
         scorer.score(rows[trial % len(rows)])
-    seconds = np.array([_time(scorer, rows[trial % len(rows)]) for trial in range(trials)])
+    seconds = np.empty(trials)
+    for trial in range(trials):
+        row = rows[trial % len(rows)]
+        started_s = perf_counter()
+        scorer.score(row)
+        seconds[trial] = perf_counter() - started_s
     quantiles = {name: np.quantile(seconds, q) for name, q in (("median", 0.5), ("p95", 0.95), ("p99", 0.99))}
     spread = {"mean": seconds.mean(), "std": seconds.std(), "min": seconds.min(), "max": seconds.max()}
     return {name: float(value) for name, value in (spread | quantiles).items()}
 
 
 def stopwatch() -> Callable[[], float]:
-    """A function that tells the seconds since this call."""
+    """Return a function that returns the seconds since this call."""
     started_s = perf_counter()
     return lambda: perf_counter() - started_s
-
-
-def _time(scorer: Scorer, row: Sequence[float]) -> float:
-    started_s = perf_counter()
-    scorer.score(row)
-    return perf_counter() - started_s

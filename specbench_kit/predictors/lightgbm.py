@@ -5,15 +5,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
-from specbench_kit.predictors.trees import BoostedTrees, Nodes, Tree, at_most
+from specbench_kit.predictors.trees import BoostedTrees, Tree, TreeNodes, at_most
 
 PATIENCE = 15
-"""Trees without a better validation loss after which boosting ends."""
+"""Number of trees without a better validation loss after which boosting ends."""
 
 
 @families.register("lightgbm")
 class LightGbm(PredictorFamily):
-    """Trees of limited leaves, grown until the validation loss stops falling."""
+    """Boosted trees with a limited number of leaves, added until the validation loss stops falling."""
 
     summary = "gradient-boosted trees, grown leaf by leaf"
     source = "Ke et al. 2017"
@@ -37,11 +37,11 @@ class LightGbm(PredictorFamily):
 
 
 def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) -> Any:
-    """A trained booster that knows its best tree."""
+    """Return a trained lightgbm.Booster that knows its best iteration."""
     import lightgbm
 
     rounds = params.pop("n_estimators")
-    # One thread: sums are then added in one order, and one seed gives one result on every machine.
+    # With one thread sums are added in one order, so that a seed gives the same result on every machine.
     settings = {"objective": "binary", "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": seed}
     settings |= {"use_missing": False, "subsample_freq": 1, "verbosity": -1}
     data = lightgbm.Dataset(train.features, train.labels.astype(np.float32), params=settings)
@@ -55,12 +55,13 @@ def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) 
 
 
 def export(booster: Any) -> BoostedTrees:
-    """The scorer of a lightgbm.Booster with a binary objective, cut after its best tree."""
+    """Return the scorer of a lightgbm.Booster with a binary objective, cut after its best tree."""
     dump = booster.dump_model(num_iteration=booster.best_iteration)
-    return BoostedTrees(Nodes.of(_tree(tree["tree_structure"]) for tree in dump["tree_info"]))
+    return BoostedTrees(TreeNodes.of(_tree(tree["tree_structure"]) for tree in dump["tree_info"]))
 
 
 def _tree(root: dict[str, Any]) -> Tree:
+    # Breadth-first: the list grows while it is walked, so that both children of a node stand side by side.
     nodes, left = [root], []
     for node in nodes:
         is_leaf = "left_child" not in node

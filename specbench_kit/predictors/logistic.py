@@ -10,7 +10,7 @@ from specbench_kit.predictors.dense import Dense
 
 @families.register("logistic")
 class Logistic(PredictorFamily):
-    """L2-regularised; its training is convex and needs no early stopping."""
+    """Logistic regression with L2 regularisation; its training is convex and needs no early stopping."""
 
     summary = "logistic regression on standardised features"
     source = "Cox 1958"

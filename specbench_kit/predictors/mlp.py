@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 MAX_EPOCHS = 40
 PATIENCE = 5
-"""Epochs without a better validation loss after which training ends."""
+"""Number of epochs without a better validation loss after which training ends."""
 
 
 @families.register("mlp")
 class Mlp(PredictorFamily):
-    """ReLU layers, batch-normalised or not, AdamW, the weights of the best epoch."""
+    """ReLU layers with optional batch normalisation, trained by AdamW; the weights of the best epoch count."""
 
     summary = "multi-layer perceptron"
     source = "Rumelhart et al. 1986"
@@ -70,7 +70,7 @@ def _tensors(examples: Examples, scaler: Scaler) -> "tuple[Tensor, Tensor]":
 def _descend(
     network: "Sequential", train: "tuple[Tensor, Tensor]", valid: "tuple[Tensor, Tensor]", params: Params
 ) -> None:
-    """Train until the validation loss stays above its best, and go back to that."""
+    """Train until the validation loss no longer improves, then restore the weights of the best epoch."""
     import torch
 
     optimizer = torch.optim.AdamW(network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"])
@@ -92,7 +92,7 @@ def _run_epoch(network: "Sequential", optimizer: Any, train: "tuple[Tensor, Tens
     network.train()
     features, labels = train
     batches = torch.randperm(len(labels)).split(batch_size)
-    # One example alone has no spread to be normalised by.
+    # Batch normalisation needs the spread of at least two examples.
     for rows in batches if len(batches[-1]) > 1 else batches[:-1]:
         optimizer.zero_grad()
         torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
@@ -109,7 +109,7 @@ def _loss(network: "Sequential", examples: "tuple[Tensor, Tensor]") -> float:
 
 
 def _layers(network: "Sequential") -> "Iterator[tuple[Any, Any]]":
-    """Weights and biases; a normalisation becomes part of the layer before it, so that a score pays nothing for it."""
+    """Yield weights and biases; a normalisation is folded into the layer before it, so that scores stay cheap."""
     from torch import nn
 
     parts = [part for part in network if isinstance(part, nn.Linear | nn.BatchNorm1d)]
@@ -120,7 +120,7 @@ def _layers(network: "Sequential") -> "Iterator[tuple[Any, Any]]":
 
 
 def _folded(weight: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
-    """The layer that gives what a normalisation by running mean and variance makes of this one's output."""
+    """Return the layer that equals this one followed by a normalisation with its running mean and variance."""
     tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     gain, shift, mean, variance = (tensor.detach().double().numpy() for tensor in tensors)
     scale = gain / np.sqrt(variance + norm.eps)

@@ -3,14 +3,15 @@
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
-from specbench_kit.predictors.trees import MeanTrees, Nodes, Tree, at_most
+from specbench_kit.predictors.trees import MeanTrees, Tree, TreeNodes, at_most
 
 
 @families.register("random_forest")
 class RandomForest(PredictorFamily):
-    """Bagged trees; of those grown, the first few that reach the least validation loss are kept."""
+    """Bagged trees, cut after the number of trees with the least validation loss."""
 
     summary = "bagged trees on random features"
     source = "Breiman 2001"
@@ -33,19 +34,19 @@ class RandomForest(PredictorFamily):
         return MeanTrees
 
 
-def _best_count(shares: "np.ndarray[Any, Any]", labels: "np.ndarray[Any, Any]") -> int:
-    """How many trees, from the first on, have the least log-loss; `shares` [n, trees] are those of all trees."""
+def _best_count(shares: NDArray[np.float64], labels: NDArray[np.bool_]) -> int:
+    """Return the number of first trees with the least log-loss; `shares` [n, trees] are the trees' leaf values."""
     from sklearn.metrics import log_loss
 
     counts = np.arange(1, shares.shape[1] + 1)
     means = np.minimum(shares.cumsum(axis=1) * (len(counts) / counts), 1.0)
-    losses = [log_loss(labels, means[:, place], labels=[False, True]) for place in range(len(counts))]
+    losses = [log_loss(labels, column, labels=[False, True]) for column in means.T]
     return int(np.argmin(losses)) + 1
 
 
 def export(trees: Any) -> MeanTrees:
-    """The scorer of fitted scikit-learn classification trees with equal votes."""
-    return MeanTrees(Nodes.of(_tree(tree.tree_, 1 / len(trees)) for tree in trees))
+    """Return the scorer of fitted scikit-learn classification trees with equal votes."""
+    return MeanTrees(TreeNodes.of(_tree(tree.tree_, 1 / len(trees)) for tree in trees))
 
 
 def _tree(tree: Any, weight: float) -> Tree:

@@ -1,12 +1,11 @@
-"""How good scores are, and where to put the threshold; "positive" means accepted, a score at the threshold is positive.
+"""The quality of scores, and the choice of a threshold.
 
-`labels` bool [n] and `scores` [n] throughout.
+"Positive" means accepted, and a score at the threshold is positive. `labels` is bool [n] and `scores` [n] throughout.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RocCurve:
-    """Points from accepting nothing to accepting all."""
+    """The points of a ROC curve, from accepting no token to accepting all."""
 
     false_positive_rate: Scores
     recall: Scores
@@ -30,7 +29,7 @@ class RocCurve:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRecallCurve:
-    """Points from accepting all to accepting nothing."""
+    """The points of a precision-recall curve, from accepting all tokens to accepting none."""
 
     recall: Scores
     precision: Scores
@@ -39,7 +38,7 @@ class PrecisionRecallCurve:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Mean score and share of accepted tokens of each filled bin of equal width."""
+    """The mean score and the share of accepted tokens in each bin of scores that is not empty."""
 
     mean_score: Scores
     accepted_share: Scores
@@ -47,13 +46,13 @@ class Calibration:
 
     @property
     def expected_error(self) -> float:
-        """Expected calibration error: mean distance of the two, weighted by count."""
+        """Return the expected calibration error: the mean distance of the two, weighted by the count."""
         distance = np.abs(self.mean_score - self.accepted_share)
         return float((distance * self.count).sum() / self.count.sum())
 
 
 def confusion(labels: Labels, scores: Scores, threshold: float) -> Confusion:
-    """Counts at a threshold."""
+    """Return the counts of right and wrong predictions at a threshold."""
     _check(labels, scores)
     positive = scores >= threshold
     counts = (~positive & ~labels, positive & ~labels, ~positive & labels, positive & labels)
@@ -61,20 +60,24 @@ def confusion(labels: Labels, scores: Scores, threshold: float) -> Confusion:
 
 
 def auc(labels: Labels, scores: Scores) -> float:
-    """Area under the ROC curve."""
+    """Return the area under the ROC curve."""
     from sklearn.metrics import roc_auc_score
 
     _check(labels, scores)
     return float(roc_auc_score(labels, scores))
 
 
-def roc(labels: Labels, scores: Scores) -> RocCurve:
-    """ROC curve without the points that lie on a line between others."""
-    return _roc(labels, scores, drop_intermediate=True)
+def roc(labels: Labels, scores: Scores, *, drop_intermediate: bool = True) -> RocCurve:
+    """Return the ROC curve, by default without points that lie on a line between others."""
+    from sklearn.metrics import roc_curve
+
+    _check(labels, scores)
+    rate, recall, threshold = roc_curve(labels, scores, drop_intermediate=drop_intermediate)
+    return RocCurve(rate, recall, np.where(np.isinf(threshold), NEVER, threshold))
 
 
 def precision_recall(labels: Labels, scores: Scores) -> PrecisionRecallCurve:
-    """Precision-recall curve; its last point, recall 0, has the threshold NEVER."""
+    """Return the precision-recall curve; its last point, recall 0, has the threshold NEVER."""
     from sklearn.metrics import precision_recall_curve
 
     _check(labels, scores)
@@ -83,17 +86,17 @@ def precision_recall(labels: Labels, scores: Scores) -> PrecisionRecallCurve:
 
 
 def calibration(labels: Labels, scores: Scores, bins: int = 10) -> Calibration:
-    """Reliability over `bins` equal parts of 0..1."""
+    """Return the calibration over `bins` bins of equal width in 0..1."""
     _check(labels, scores)
-    place = np.minimum((scores * bins).astype(int), bins - 1)
-    count = np.bincount(place, minlength=bins)
+    bin_of = np.minimum((scores * bins).astype(int), bins - 1)
+    count = np.bincount(bin_of, minlength=bins)
     filled = count > 0
-    totals = [np.bincount(place, weights, bins)[filled] for weights in (scores, labels.astype(float))]
+    totals = [np.bincount(bin_of, weights, bins)[filled] for weights in (scores, labels.astype(float))]
     return Calibration(totals[0] / count[filled], totals[1] / count[filled], count[filled])
 
 
-def summarise(labels: Labels, scores: Scores, threshold: float) -> dict[str, Any]:
-    """What WISP's Tables 4 and 10 report, ready for JSON."""
+def summarise(labels: Labels, scores: Scores, threshold: float) -> dict[str, object]:
+    """Return the figures of WISP's Tables 4 and 10, ready for JSON."""
     counts = confusion(labels, scores, threshold)
     rates = ("accuracy", "recall", "specificity", "false_positive_rate", "balanced_accuracy")
     cells = {name: getattr(counts, name) for name in Confusion.__dataclass_fields__}
@@ -105,43 +108,35 @@ def summarise(labels: Labels, scores: Scores, threshold: float) -> dict[str, Any
 
 
 def by_fpr(labels: Labels, scores: Scores, target: float) -> float:
-    """The threshold with the highest recall among those whose false positive rate is at most `target`."""
+    """Return the threshold with the highest recall among those with a false positive rate of at most `target`."""
     if not 0 <= target <= 1:
         raise SkitError(f"the target false positive rate must lie in 0..1, not {target}")
-    curve = _roc(labels, scores, drop_intermediate=False)
+    curve = roc(labels, scores, drop_intermediate=False)
     return _below(scores, float(curve.threshold[curve.false_positive_rate <= target][-1]))
 
 
 def by_balanced_accuracy(labels: Labels, scores: Scores) -> float:
-    """The threshold with the highest balanced accuracy; of equals the highest."""
-    curve = _roc(labels, scores, drop_intermediate=False)
+    """Return the threshold with the highest balanced accuracy; of equals, the highest threshold."""
+    curve = roc(labels, scores, drop_intermediate=False)
     return _below(scores, float(curve.threshold[np.argmax(curve.recall - curve.false_positive_rate)]))
 
 
 def candidate_thresholds(scores: Scores, count: int = 50) -> list[float]:
-    """At most `count` + 1 thresholds, ascending, that accept about equal steps of the scores; from all to nothing."""
+    """Return at most `count` + 1 thresholds, ascending, at about equal quantiles of the scores; from all to none."""
     levels = np.quantile(scores, np.arange(1, count) / count, method="higher")
     return sorted({0.0, *(_below(scores, float(level)) for level in levels), NEVER})
 
 
 def choose_threshold(candidates: Iterable[float], objective: Callable[[float], float]) -> tuple[float, float]:
-    """The candidate with the greatest objective, and that; of equals the first."""
+    """Return the candidate with the greatest objective, and its objective; of equals, the first candidate."""
     values = {threshold: objective(threshold) for threshold in candidates}
     if not values or any(math.isnan(value) for value in values.values()):
         raise SkitError("no threshold can be chosen: the objective is not a number; give more validation prompts")
     return max(values.items(), key=lambda item: item[1])
 
 
-def _roc(labels: Labels, scores: Scores, drop_intermediate: bool) -> RocCurve:
-    from sklearn.metrics import roc_curve
-
-    _check(labels, scores)
-    rate, recall, threshold = roc_curve(labels, scores, drop_intermediate=drop_intermediate)
-    return RocCurve(rate, recall, np.where(np.isinf(threshold), NEVER, threshold))
-
-
 def _below(scores: Scores, threshold: float) -> float:
-    """Midway from a threshold to the next lower score: the last bits of a score then decide nothing."""
+    """Return the value midway from a threshold to the next lower score, so that rounding of scores decides nothing."""
     lower = scores[scores < threshold - 1e-9]
     return threshold if threshold == NEVER else (threshold + float(lower.max(initial=0.0))) / 2
 

@@ -10,7 +10,7 @@ from specbench_kit.predictors.latency import stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much to try: whichever of trials and seconds is used up first ends the search, after one trial at least.
+    """The limits of a search in trials and seconds: the first that is reached ends it, after at least one trial.
 
     Only a budget without seconds gives the same result on every machine.
     """
@@ -25,7 +25,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class SearchTrial:
-    """One fit; `loss` is its log-loss on the validation examples, in nats."""
+    """The hyper-parameters of one fit and its log-loss on the validation examples, in nats."""
 
     params: Params
     loss: float
@@ -33,15 +33,15 @@ class SearchTrial:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The scorer of the best trial, and every trial in the order tried."""
+    """The scorer of the best trial, that trial, and all trials in order."""
 
     scorer: Scorer
     best: SearchTrial
     trials: tuple[SearchTrial, ...]
 
 
-Progress = Callable[[int, int, SearchTrial], None]
-"""Called after each trial with the trials done, the trials planned and the trial itself."""
+TrialCallback = Callable[[int, int, SearchTrial], None]
+"""Called after each trial as `(done, planned, trial)`."""
 
 
 def search(
@@ -50,31 +50,32 @@ def search(
     valid: Examples,
     budget: Budget | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: TrialCallback | None = None,
     space: Space | None = None,
 ) -> SearchResult:
-    """Fit the family's defaults and random draws from its space, or another; keep the least validation log-loss.
+    """Fit the family's defaults and random draws from a space; return the trial with the least validation log-loss.
 
-    Log-loss, because operating points are set on probabilities: it rewards calibration as well as order.
+    `space` is the family's own unless given. The criterion is log-loss because thresholds are set on probabilities:
+    it rewards calibration as well as order.
     """
     budget = budget or Budget()
-    elapsed_s, trials, kept = stopwatch(), [], None
+    elapsed_s, trials, best = stopwatch(), list[SearchTrial](), None
     plan = list(_draws(family, space or family.space, budget.trials, seed))
     for params in plan:
         scorer = family.fit(train, valid, params, seed)
         trials.append(SearchTrial(params, log_loss(valid, scorer)))
-        if kept is None or trials[-1].loss < kept[1].loss:
-            kept = scorer, trials[-1]
+        if best is None or trials[-1].loss < best[1].loss:
+            best = scorer, trials[-1]
         if progress:
             progress(len(trials), len(plan), trials[-1])
         if budget.seconds is not None and elapsed_s() >= budget.seconds:
             break
-    assert kept is not None
-    return SearchResult(*kept, tuple(trials))
+    assert best is not None
+    return SearchResult(*best, tuple(trials))
 
 
 def log_loss(examples: Examples, scorer: Scorer) -> float:
-    """Mean negative log-likelihood of the labels, in nats."""
+    """Return the mean negative log-likelihood of the labels, in nats."""
     from sklearn import metrics
 
     scores = scorer.score_many(examples.features)
@@ -82,11 +83,10 @@ def log_loss(examples: Examples, scorer: Scorer) -> float:
 
 
 def _draws(family: PredictorFamily, space: Space, count: int, seed: int) -> Iterator[Params]:
-    """The defaults, then distinct points of the family's grid in random order."""
+    """Yield the defaults, then distinct points of the grid in random order; `count` in all."""
     from sklearn.model_selection import ParameterGrid, ParameterSampler
 
     grid = {name: list(values) for name, values in space.items()}
     yield family.defaults
     draws = ParameterSampler(grid, min(count, len(ParameterGrid(grid))), random_state=seed)
-    others = [params for params in draws if params != family.defaults]
-    yield from others[: count - 1]
+    yield from [params for params in draws if params != family.defaults][: count - 1]

@@ -1,18 +1,18 @@
-"""Scorers of tree ensembles: all trees walk down together, one level per step."""
+"""Scorers of tree ensembles, which descend all trees together, one level per step."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from specbench_kit.predictors.base import Scorer, Tensors
 from specbench_kit.predictors.dense import logistic, logistic_of
 
 CHUNK = 2048
-"""Rows that are scored at a time, which keeps the work in the cache."""
+"""Number of rows that are scored at a time, which keeps the work in the cache."""
 TYPES: dict[str, type[np.generic]] = {
     "feature": np.int16,
     "threshold": np.float32,
@@ -23,23 +23,24 @@ TYPES: dict[str, type[np.generic]] = {
 
 
 class Tree(NamedTuple):
-    """Nodes of one tree, the root first: a float32 feature goes left where it is at most the threshold.
+    """The nodes of one tree, the root first; a float32 feature goes left if it is at most the threshold.
 
-    `left` and `right` are nodes of this tree, negative at a leaf, which alone has a `value`.
+    `left` and `right` are indices of nodes, negative at a leaf; only leaves have a `value`.
     """
 
-    feature: NDArray[np.integer[Any]]
+    feature: NDArray[np.integer]
     threshold: NDArray[np.float32]
-    left: NDArray[np.integer[Any]]
-    right: NDArray[np.integer[Any]]
+    left: NDArray[np.integer]
+    right: NDArray[np.integer]
     value: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """The nodes of all trees in one row, each tree from its root on; the right child follows the left.
+class TreeNodes:
+    """The nodes of all trees in one array, each tree from its root on; a right child follows its left sibling.
 
-    `feature` int16, `threshold` float32, `left` int32 (-1: leaf), `value` float64 (0 elsewhere); `root` [trees].
+    `feature` int16, `threshold` float32, `left` int32 (-1: leaf), `value` float64 (0 elsewhere); `root` holds the
+    index of each tree's root, [trees].
     """
 
     feature: NDArray[np.int16]
@@ -50,14 +51,14 @@ class Nodes:
 
     @classmethod
     def of(cls, trees: Iterable[Tree]) -> Self:
-        """The trees of a library, renumbered."""
+        """Return the nodes of a library's trees, renumbered."""
         renumbered = [_breadth_first(tree) for tree in trees]
         root = np.cumsum([0, *(len(tree.left) for tree in renumbered[:-1])])
-        moved = [np.where(t.left < 0, -1, t.left + first) for t, first in zip(renumbered, root, strict=True)]
+        shifted = [np.where(t.left < 0, -1, t.left + first) for t, first in zip(renumbered, root, strict=True)]
         columns = {
             "feature": np.concatenate([tree.feature for tree in renumbered]),
             "threshold": np.concatenate([tree.threshold for tree in renumbered]),
-            "left": np.concatenate(moved),
+            "left": np.concatenate(shifted),
             "value": np.concatenate([tree.value for tree in renumbered]),
             "root": root,
         }
@@ -65,13 +66,13 @@ class Nodes:
 
 
 class MeanTrees(Scorer):
-    """Trees whose leaf values add up to the probability: a forest, each tree's share divided by their number."""
+    """Trees whose leaf values add up to the probability: a forest, with each share divided by the number of trees."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: TreeNodes) -> None:
         self.nodes = nodes
         leaf = nodes.left < 0
         self._feature = nodes.feature.astype(np.intp)
-        # A leaf is its own left child and nothing is greater than its threshold: a walk that got there stays.
+        # A leaf is its own left child and nothing is greater than its threshold, so a walk that reaches it stays.
         self._left = np.where(leaf, np.arange(len(leaf)), nodes.left)
         self._threshold = np.where(leaf, np.float32(np.inf), nodes.threshold)
         self._root = nodes.root.astype(np.intp)
@@ -91,7 +92,7 @@ class MeanTrees(Scorer):
         return np.where(np.isnan(features).any(axis=1), np.nan, scores)
 
     def leaf_values(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What each tree adds for each row [n, trees]."""
+        """Return the leaf value of each row in each tree, [n, trees]."""
         values = np.empty((len(features), len(self._root)))
         for first in range(0, len(features), CHUNK):
             rows = np.ascontiguousarray(features[first : first + CHUNK], np.float32)
@@ -113,19 +114,19 @@ class MeanTrees(Scorer):
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
         if {name: tensor.dtype for name, tensor in tensors.items()} != {n: np.dtype(t) for n, t in TYPES.items()}:
             raise ValueError(f"unexpected tensors {', '.join(sorted(tensors)) or '(none)'}")
-        nodes = Nodes(**tensors)
+        nodes = TreeNodes(**tensors)
         _check(nodes, features)
         return cls(nodes)
 
     def _probability(self, total: float) -> float:
-        return min(total, 1.0)  # shares of many trees may add up to a last bit more
+        return min(total, 1.0)  # shares of many trees may add up to slightly more than 1
 
     def _probabilities(self, totals: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.minimum(totals, 1.0)
 
 
 class BoostedTrees(MeanTrees):
-    """Trees whose leaf values add up to the log-odds."""
+    """Trees whose leaf values add up to the log-odds: gradient boosting."""
 
     def _probability(self, total: float) -> float:
         return logistic(total)
@@ -134,41 +135,41 @@ class BoostedTrees(MeanTrees):
         return logistic_of(totals)
 
 
-def at_most(thresholds: Any) -> NDArray[np.float32]:
-    """The float32 thresholds t' with x <= t' exactly where x <= t, for every float32 x."""
+def at_most(thresholds: ArrayLike) -> NDArray[np.float32]:
+    """Return float32 thresholds t' with x <= t' exactly where x <= t, for every float32 x."""
     exact = np.asarray(thresholds, np.float64)
     rounded = exact.astype(np.float32)
     return np.where(rounded > exact, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
-def below(thresholds: Any) -> NDArray[np.float32]:
-    """The float32 thresholds t' with x <= t' exactly where x < t, for every float32 x; t is float32 itself."""
+def below(thresholds: ArrayLike) -> NDArray[np.float32]:
+    """Return float32 thresholds t' with x <= t' exactly where x < t, for every float32 x; t is float32 itself."""
     return np.nextafter(np.asarray(thresholds, np.float32), np.float32(-np.inf))
 
 
 def _breadth_first(tree: Tree) -> Tree:
-    """The same tree numbered by level, so that the right child follows the left."""
+    """Return the tree with its nodes numbered by level, so that a right child follows its left sibling."""
     order = [0]
     for node in order:
         if tree.left[node] >= 0:
             order += (int(tree.left[node]), int(tree.right[node]))
-    place = np.empty(len(tree.left), np.intp)
-    place[order] = np.arange(len(order))
+    renumbered = np.empty(len(tree.left), np.intp)
+    renumbered[order] = np.arange(len(order))
     leaf = tree.left[order] < 0
-    left, right = (np.where(leaf, -1, place[child[order]]) for child in (tree.left, tree.right))
+    left, right = (np.where(leaf, -1, renumbered[child[order]]) for child in (tree.left, tree.right))
     feature, threshold = np.where(leaf, 0, tree.feature[order]), np.where(leaf, 0, tree.threshold[order])
     return Tree(feature, threshold, left, right, np.where(leaf, tree.value[order], 0))
 
 
-def _depth(nodes: Nodes) -> int:
-    """Longest way from a root to a leaf."""
+def _depth(nodes: TreeNodes) -> int:
+    """Return the number of steps from a root to the deepest leaf."""
     depth, level = 0, nodes.root
     while (left := nodes.left[level][nodes.left[level] >= 0]).size:
         depth, level = depth + 1, np.concatenate([left, left + 1])
     return depth
 
 
-def _check(nodes: Nodes, features: int) -> None:
+def _check(nodes: TreeNodes, features: int) -> None:
     count = len(nodes.left)
     if any(getattr(nodes, name).shape != (count,) for name in TYPES if name != "root") or nodes.root.ndim != 1:
         raise ValueError("the node arrays differ in length")
@@ -178,7 +179,7 @@ def _check(nodes: Nodes, features: int) -> None:
         raise ValueError("the trees do not fit the features")
     inner = np.flatnonzero(nodes.left >= 0)
     left = nodes.left[inner]
-    # Children after their parents and one parent for each make these trees: a walk always ends.
+    # Children come after their parents and have one parent each: these are trees, and every walk ends.
     reached = np.sort(np.concatenate([nodes.root, left, left + 1]))
     if not (left > inner).all() or not np.array_equal(reached, np.arange(count)):
         raise ValueError("the nodes do not form trees")

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
-from specbench_kit.predictors.trees import BoostedTrees, Nodes, Tree, below
+from specbench_kit.predictors.trees import BoostedTrees, Tree, TreeNodes, below
 
 PATIENCE = 15
-"""Trees without a better validation loss after which boosting ends."""
+"""Number of trees without a better validation loss after which boosting ends."""
 
 
 @families.register("xgboost")
 class XgBoost(PredictorFamily):
-    """Trees of limited depth, grown until the validation loss stops falling."""
+    """Boosted trees of limited depth, added until the validation loss stops falling."""
 
     summary = "gradient-boosted trees, grown level by level"
     source = "Chen and Guestrin 2016"
@@ -39,11 +39,11 @@ class XgBoost(PredictorFamily):
 
 
 def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) -> Any:
-    """A trained booster, cut after its best tree."""
+    """Return a trained xgboost.Booster, cut after its best tree."""
     import xgboost
 
     rounds = params.pop("n_estimators")
-    # One thread: sums are then added in one order, and one seed gives one result on every machine.
+    # With one thread sums are added in one order, so that a seed gives the same result on every machine.
     settings = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1, "seed": seed, "verbosity": 0}
     data = [xgboost.DMatrix(examples.features, examples.labels) for examples in (train, valid)]
     booster = xgboost.train(
@@ -58,16 +58,16 @@ def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) 
 
 
 def export(booster: Any) -> BoostedTrees:
-    """The scorer of an xgboost.Booster with a logistic objective."""
+    """Return the scorer of an xgboost.Booster with a logistic objective."""
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]
     trees = [_tree(fields) for fields in learner["gradient_booster"]["model"]["trees"]]
     intercept = float(learner["learner_model_param"]["base_score"].strip("[]"))
     trees[0].value[trees[0].left < 0] += math.log(intercept / (1 - intercept))
-    return BoostedTrees(Nodes.of(trees))
+    return BoostedTrees(TreeNodes.of(trees))
 
 
 def _tree(fields: dict[str, Any]) -> Tree:
     left, right = np.array(fields["left_children"]), np.array(fields["right_children"])
-    # XGBoost keeps a leaf's value where other nodes keep their threshold.
+    # XGBoost stores a leaf's value in the field that holds the threshold of other nodes.
     conditions = np.array(fields["split_conditions"], np.float32)
     return Tree(np.array(fields["split_indices"]), below(conditions), left, right, conditions.astype(np.float64))

@@ -195,7 +195,7 @@ def test_a_table_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
 def test_shares_have_to_be_chances(tmp_path: Path) -> None:
     path = save(table(), tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "shares": [0.9, 0.9]}))
-    with pytest.raises(SkitError, match="its shares are not chances of ranks"):
+    with pytest.raises(SkitError, match="its shares are not probabilities of ranks"):
         load(path)
 
 
