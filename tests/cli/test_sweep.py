@@ -192,7 +192,7 @@ WAN = ["--deployment", "wan"]
             ["--method", "fixed-k", *WAN, "--set", "oracle.max_draft=1,2"],
             "--set oracle.max_draft: there is no --method",
         ),
-        (["--method", "fixed-k:k=1", "--method", "fixed-k:k=2", "--set", "fixed-k.k=1,2"], "two methods come to the s"),
+        (["--method", "fixed-k:k=1", "--method", "fixed-k:k=2", "--set", "fixed-k.k=1,2"], "two methods become the s"),
         (["--method", "autoregressive", *WAN], "no method to compare with autoregressive serving"),
         (["--method", "fixed-k", *WAN, "--max-draft", "0"], "--max-draft must be at least 1, not 0"),
         (["--method", "fixed-k", *WAN, "--batch-size", "0"], "--batch-size must be at least 1, not 0"),

@@ -1,4 +1,4 @@
-"""One profiling run: measure or derive, fit, judge, save, report."""
+"""One profiling run: measure or derive, fit, validate, save, report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from specbench_kit.profilers.subject import require_architecture
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
 
-Fields = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class ProfilingOutcome:
-    """What a run leaves: its folder, what was run, its numbers, and where each role's profile was saved."""
+    """The folder of a profiling run, its `run.json` and `summary.json`, and the saved profile of each role.
+
+    `doubts` are the reasons why no profile was saved.
+    """
 
     folder: Path
-    run: Fields
-    summary: Fields
+    run: dict[str, Any]
+    summary: dict[str, Any]
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
-    """Why nothing was saved."""
 
 
 def run_profiling(settings: Settings, report: ProgressCallback) -> ProfilingOutcome:
@@ -38,16 +38,16 @@ def run_profiling(settings: Settings, report: ProgressCallback) -> ProfilingOutc
     place = find_place(settings)
     parts = parts_of(settings)
     if place.device is not None:
-        finished = run_measured(settings, place, place.device, parts, report)
-    else:
-        assert place.card is not None
-        finished = _run_derived(settings, place, place.card, parts)
-    return _finish(settings, finished)
+        return _finish(settings, run_measured(settings, place, place.device, parts, report))
+    assert place.card is not None
+    return _finish(settings, _derive(settings, place, place.card, parts))
 
 
-def _run_derived(settings: Settings, place: Place, card: Device, parts: Sequence[Part]) -> Finished:
-    shapes = {part.model: (part.subject.name, require_architecture(part.subject)) for part in parts}
-    models = {role: {"name": name, "parameters": one.parameters} for role, (name, one) in shapes.items()}
+def _derive(settings: Settings, place: Place, card: Device, parts: Sequence[Part]) -> Finished:
+    models = {
+        part.model: {"name": part.subject.name, "parameters": require_architecture(part.subject).parameters}
+        for part in parts
+    }
     run = describe_run(settings, place, models, "modelled")
     run["workload"] = {part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts}
     run["device_memory_bytes"] = card.times(settings.cards).memory_bytes
@@ -59,7 +59,7 @@ def _run_derived(settings: Settings, place: Place, card: Device, parts: Sequence
 
 
 def _finish(settings: Settings, finished: Finished) -> ProfilingOutcome:
-    """Judge, save and report; the summary comes last, since a folder without one can be gone on with."""
+    """Save profiles and reports; the summary comes last, since a folder without a summary can be resumed."""
     from specbench_kit.reports.profile.plots import write_plots
     from specbench_kit.reports.profile.report import render
 

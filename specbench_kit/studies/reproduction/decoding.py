@@ -14,7 +14,7 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.studies.reproduction.serving import Rows
-from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
+from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 
 
 @dataclass(frozen=True)

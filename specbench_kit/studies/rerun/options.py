@@ -1,4 +1,4 @@
-"""Where what a run remembers is found again."""
+"""The options of `skit rerun`. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +9,17 @@ from specbench_kit.core.option import MODELS, RUN, Option
 
 @dataclass(frozen=True, slots=True)
 class RerunOptions:
-    """Where on this machine lies what a run names by its content; None is to be found without help."""
+    """The inputs of a run on this machine, which `run.json` names by their content; None is searched for."""
 
-    target: Annotated[str | None, Option("Where the target lies, if that cannot be found.", MODELS)] = None
-    draft: Annotated[str | None, Option("Where the draft model lies, if that cannot be found.", MODELS)] = None
-    data_dir: Annotated[
-        Path | None, Option("Local datasets, or the folder of a prompt file; SKIT_DATA_DIR if left out.", RUN)
+    target: Annotated[str | None, Option("Target, if it cannot be found: Hugging Face id or local folder.", MODELS)] = (
+        None
+    )
+    draft: Annotated[
+        str | None, Option("Draft model, if it cannot be found: Hugging Face id or local folder.", MODELS)
     ] = None
-    replay: Annotated[Path | None, Option("The trace, where the run replayed one.", RUN)] = None
-    device: Annotated[str | None, Option("Another device than the run's.", MODELS)] = None
+    data_dir: Annotated[
+        Path | None,
+        Option("Folder of local datasets or of the prompt file (default: $SKIT_DATA_DIR).", RUN),
+    ] = None
+    replay: Annotated[Path | None, Option("Trace file, if the run replayed one.", RUN)] = None
+    device: Annotated[str | None, Option("Torch device (default: the first run's).", MODELS)] = None

@@ -1,4 +1,4 @@
-"""From a run's `run.json` back to what was asked: settings, models and prompts, each checked by its hash."""
+"""Restore settings, models and prompts of a run from its `run.json`, each checked by its hash."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +15,16 @@ from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
 
-Fields = Mapping[str, Any]
+RunDescription = Mapping[str, Any]
+"""The content of `run.json`."""
 
 OPTIONS = ("dtype", "max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed")
 NEWER_OPTIONS = ("limit", "repeats", "launch", "device", "draft_top_n")
-"""Those that not every run names."""
+"""Options that runs of older versions do not state."""
 
 
-def restore_settings(run: Fields, places: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
-    """What the run was asked to do; an imported run was never asked here."""
+def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
+    """Return the settings of the run; raise SkitError if it was not decoded or replayed by this program alone."""
     if "config" not in run or "models" not in run or "method" not in run:
         raise SkitError("run.json names no method, models and settings: only runs of skit bench can be run again")
     if "imported" in run:
@@ -32,56 +33,58 @@ def restore_settings(run: Fields, places: RerunOptions, out: Path, argv: tuple[s
         raise SkitError("the run was verified by a server, which is not known here: use skit bench --server again")
     config = {name: run["config"][name] for name in OPTIONS}
     config |= {name: run["config"][name] for name in NEWER_OPTIONS if name in run["config"]}
-    if places.device:
-        config["device"] = places.device
-    given: dict[Role, str | None] = {"target": places.target, "draft": places.draft}
-    models: dict[str, Any] = {role: _model(run, role, name) for role, name in given.items() if role in run["models"]}
-    deployment = restore(run["deployment"]) if run.get("deployment") else None
-    baseline = run["config"]["baseline"]
+    if options.device:
+        config["device"] = options.device
+    named: dict[Role, str | None] = {"target": options.target, "draft": options.draft}
+    models: dict[str, Any] = {
+        role: name or _find_model(run, role) for role, name in named.items() if role in run["models"]
+    }
     return BenchSettings(
-        (run["method"],), **models, **config, baseline=baseline, deployment=deployment, out=out, argv=argv
+        (run["method"],),
+        **models,
+        **config,
+        baseline=run["config"]["baseline"],
+        deployment=restore(run["deployment"]) if run.get("deployment") else None,
+        out=out,
+        argv=argv,
     )
 
 
-def restore_dataset(run: Fields, data_dir: Path | None) -> LoadedDataset:
-    """The same prompts; others under the same name are an error."""
-    wanted, config = run["dataset"], run["config"]
-    found = load(
-        _prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=config.get("limit"), seed=config["seed"]
-    )
-    found = leave_out(found, frozenset(wanted.get("left_out") or ()), config.get("limit"), config["seed"])
-    if found.digest != wanted["digest"]:
+def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset:
+    """Load the run's prompts; raise SkitError if the prompts of that name have changed."""
+    described, config = run["dataset"], run["config"]
+    limit, seed = config.get("limit"), config["seed"]
+    loaded = load(_find_prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=limit, seed=seed)
+    dataset = leave_out(loaded, frozenset(described.get("left_out") or ()), limit, seed)
+    if dataset.digest != described["digest"]:
         raise SkitError(
-            f"the prompts of {wanted['name']} ({found.location}) are not those of the run (SHA-256 "
-            f"{found.digest[:12]}, not {wanted['digest'][:12]}): name the folder that holds them with --data-dir"
+            f"the prompts of {described['name']} ({dataset.location}) are not those of the run (SHA-256 "
+            f"{dataset.digest[:12]}, not {described['digest'][:12]}): name the folder that holds them with --data-dir"
         )
-    return replace(found, name=wanted["name"], source=wanted["source"], location=wanted["location"])
+    return replace(dataset, name=described["name"], source=described["source"], location=described["location"])
 
 
-def require_same_models(run: Fields, models: Fields) -> None:
-    """Models are the run's by content, or by commit where they come from the hub."""
+def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise SkitError unless the models have the run's content, or its commit if they come from the hub."""
     for role in run["models"]:
-        found, wanted = models[role]["hash"], run["models"][role]["hash"]
-        if found != wanted:
+        loaded, expected = models[role]["hash"], run["models"][role]["hash"]
+        if loaded != expected:
             raise SkitError(
-                f"the {role} {models[role]['name']} is not that of the run (hash {found[:12]}, not {wanted[:12]}): "
+                f"the {role} {models[role]['name']} is not that of the run (hash {loaded[:12]}, not {expected[:12]}): "
                 f"name the right one with --{role}"
             )
 
 
-def _model(run: Fields, role: Role, given: str | None) -> str:
-    """The name to load a model by: what is given, the bundled one, a hub id, or a folder of the same content."""
-    name = run["models"][role]["name"]
-    if given is not None:
-        return given
+def _find_model(run: RunDescription, role: Role) -> str:
+    """Return the name to load a model by: the bundled one, a folder with the same content, or a hub id."""
+    name = str(run["models"][role]["name"])
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
-    folders = [Path(place) for place in (*_given_as(run, f"--{role}"), name)]
-    same = [folder for folder in folders if folder.is_dir() and _hash(folder) == run["models"][role]["hash"]]
-    if same:
-        return str(same[0])
+    for folder in map(Path, (*_arguments(run, f"--{role}"), name)):
+        if folder.is_dir() and _hash(folder) == run["models"][role]["hash"]:
+            return str(folder)
     if "/" in name:
-        return str(name)
+        return name
     raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")
 
 
@@ -92,16 +95,16 @@ def _hash(folder: Path) -> str | None:
         return None
 
 
-def _prompts(run: Fields, data_dir: Path | None) -> str:
-    """What to load: the dataset's name, its bundled sample, or its file where one of that name is at hand."""
+def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:
+    """Return what to load: the name of the dataset, its bundled sample, or a file of the same name."""
     dataset = run["dataset"]
     if dataset["source"] == "sample":
         return str(SAMPLES / f"{dataset['location']}.jsonl")
     if dataset["source"] != "file":
         return str(dataset["name"])
-    places = [data_dir / dataset["location"]] if data_dir else []
-    places += [Path(place) for place in _given_as(run, "--dataset")] + [Path(dataset["location"])]
-    for file in places:
+    files = [data_dir / dataset["location"]] if data_dir else []
+    files += [*map(Path, _arguments(run, "--dataset")), Path(dataset["location"])]
+    for file in files:
         if file.name == dataset["location"] and file.is_file():
             return str(file)
     raise SkitError(
@@ -110,8 +113,8 @@ def _prompts(run: Fields, data_dir: Path | None) -> str:
     )
 
 
-def _given_as(run: Fields, option: str) -> Sequence[str]:
-    """The values that the command line had for an option."""
+def _arguments(run: RunDescription, option: str) -> Sequence[str]:
+    """Return the values of an option on the run's command line, as `--option value` or `--option=value`."""
     argv = run.get("argv", [])
-    apart = [value for name, value in pairwise(argv) if name == option]
-    return [*apart, *(one.partition("=")[2] for one in argv if one.startswith(f"{option}="))]
+    values = [value for name, value in pairwise(argv) if name == option]
+    return [*values, *(argument.partition("=")[2] for argument in argv if argument.startswith(f"{option}="))]

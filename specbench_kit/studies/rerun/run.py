@@ -1,4 +1,4 @@
-"""Run a run again, and say what differs."""
+"""Run a finished benchmark again and report what differs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,16 +20,20 @@ from specbench_kit.studies.bench.workbench import Workbench
 from specbench_kit.studies.rerun.options import RerunOptions
 from specbench_kit.studies.rerun.restore import require_same_models, restore_dataset, restore_settings
 
-Fields = Mapping[str, Any]
+Document = Mapping[str, Any]
+"""The content of a `run.json` or a `summary.json`."""
 Records = Sequence[RequestRecord]
+RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
+"""The records of the same requests in the first and the second run."""
 
 ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
+"""Keys of `run.json` that describe the conditions of a run."""
 COUNTS = ("drafted", "submitted", "accepted", "committed")
 
 
 @dataclass(frozen=True, slots=True)
 class EqualCount:
-    """How many of how many."""
+    """The number of equal items, and of all that were compared."""
 
     equal: int
     compared: int
@@ -37,13 +41,14 @@ class EqualCount:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Of a second run from the first. `environment` holds both values of what changed, by name.
+    """The differences of a second run from the first.
 
-    Over requests that finished in both: equal outputs, equal counts in every round, and times as a multiple of the
-    first run's, of the method and of its baseline. `missing` requests finished in one run only.
+    `environment` maps the name of each changed condition to its two values. All other fields cover the requests that
+    finished in both runs: equal outputs, equal token counts in every round, and the second run's time as a multiple of
+    the first run's, for the method and for its baseline. `missing` requests finished in one run only.
     """
 
-    environment: dict[str, tuple[Any, Any]]
+    environment: dict[str, tuple[object, object]]
     outputs: EqualCount
     rounds: EqualCount
     missing: int
@@ -52,40 +57,39 @@ class Differences:
     speedups: tuple[float | None, float | None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return all fields, ready for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """One line each."""
-        changed = [f"{name}: {before} before, {now} now" for name, (before, now) in self.environment.items()]
-        speedups = ", ".join("none" if one is None else f"{one:.2f}x" for one in self.speedups)
+        """Return the differences as lines of text."""
+        changed = [f"{name}: {first} before, {second} now" for name, (first, second) in self.environment.items()]
+        speedups = ", ".join("none" if speedup is None else f"{speedup:.2f}x" for speedup in self.speedups)
         return [
             *(changed or ["environment: the same"]),
             f"outputs: {self.outputs.equal} of {self.outputs.compared} equal",
             f"rounds: {self.rounds.equal} of {self.rounds.compared} requests with the same drafts and acceptances",
             *([f"requests that finished in one of the two runs only: {self.missing}"] if self.missing else []),
-            f"time: {_times(self.time_ratio)} that of before, of the baseline {_times(self.baseline_time_ratio)}",
+            f"time: {_times(self.time_ratio)} the first run's; baseline: {_times(self.baseline_time_ratio)}",
             f"speedup, before and now: {speedups}",
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class RerunResult:
-    """The new run, and how it differs."""
+    """The new run and its differences from the first."""
 
     conclusion: Conclusion
     differences: Differences
 
 
 def rerun(
-    path: Path, places: RerunOptions, out: Path, argv: tuple[str, ...], report: Callable[[Progress], None]
+    path: Path, options: RerunOptions, out: Path, argv: tuple[str, ...], report: Callable[[Progress], None]
 ) -> RerunResult:
-    """Run the run in `path` again, into a new one below `out`."""
+    """Run the run in `path` again, into a new run directory below `out`."""
     first = RunDirectory.find(path)
-    settings = restore_settings(first.run, places, out, argv)
-    conclusion = (
-        _replay(first, settings, places, report) if "trace" in first.run else _run(first, settings, places, report)
-    )
+    settings = restore_settings(first.run, options, out, argv)
+    repeat = _replay if "trace" in first.run else _decode
+    conclusion = repeat(first, settings, options, report)
     second = conclusion.directory
     differences = compare(first, second, conclusion.summary)
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
@@ -93,10 +97,10 @@ def rerun(
     return RerunResult(conclusion, differences)
 
 
-def _run(
-    first: RunDirectory, settings: BenchSettings, places: RerunOptions, report: Callable[[Progress], None]
+def _decode(
+    first: RunDirectory, settings: BenchSettings, options: RerunOptions, report: Callable[[Progress], None]
 ) -> Conclusion:
-    dataset = restore_dataset(first.run, places.data_dir)
+    dataset = restore_dataset(first.run, options.data_dir)
     bench = Workbench(settings, [dataset])
     try:
         require_same_models(first.run, bench.models)
@@ -109,10 +113,10 @@ def _run(
 
 
 def _replay(
-    first: RunDirectory, settings: BenchSettings, places: RerunOptions, report: Callable[[Progress], None]
+    first: RunDirectory, settings: BenchSettings, options: RerunOptions, report: Callable[[Progress], None]
 ) -> Conclusion:
     trace = first.run["trace"]
-    path = places.replay or Path(trace["file"])
+    path = options.replay or Path(trace["file"])
     if not path.is_file():
         raise SkitError(f"the run replayed the trace {trace['file']}: say where it is with --replay")
     if provenance.hash_file(path) != trace["sha256"]:
@@ -121,14 +125,16 @@ def _replay(
     return conclusions[0]
 
 
-def compare(first: RunDirectory, second: RunDirectory, summary: Fields) -> Differences:
-    """What differs between two runs of the same work."""
+def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Differences:
+    """Return the differences between two runs of the same work; `summary` belongs to the second."""
     pairs, missing = _pair(first.records(), second.records())
     baselines, _ = _pair(first.baseline_records(), second.baseline_records())
+    conditions = [flat({name: run.run.get(name) for name in ENVIRONMENT}) for run in (first, second)]
+    values = {name: (conditions[0].get(name), conditions[1].get(name)) for name in conditions[0] | conditions[1]}
     return Differences(
-        environment=_environment(first.run, second.run),
-        outputs=_count(one.output_ids == other.output_ids for one, other in pairs),
-        rounds=_count(_rounds(one) == _rounds(other) for one, other in pairs),
+        environment={name: pair for name, pair in values.items() if pair[0] != pair[1]},
+        outputs=_count(before.output_ids == after.output_ids for before, after in pairs),
+        rounds=_count(_counts(before) == _counts(after) for before, after in pairs),
         missing=missing,
         time_ratio=_time_ratio(pairs),
         baseline_time_ratio=_time_ratio(baselines),
@@ -140,38 +146,28 @@ def _times(ratio: float | None) -> str:
     return "unknown" if ratio is None else f"{ratio:.2f} times"
 
 
-def _pair(first: Records, second: Records) -> tuple[list[tuple[RequestRecord, RequestRecord]], int]:
-    """Requests that finished in both, and how many finished in one only."""
-    sides = [{one.key: one for one in records if one.finish_reason != "error"} for records in (first, second)]
-    shared = sides[0].keys() & sides[1].keys()
-    pairs = [(one, sides[1][key]) for key, one in sides[0].items() if key in shared]
-    return pairs, len(sides[0].keys() ^ sides[1].keys())
+def _pair(first: Records, second: Records) -> tuple[RecordPairs, int]:
+    """Return the records of requests that finished in both runs, and the number that finished in one only."""
+    before, after = (
+        {record.key: record for record in records if record.finish_reason != "error"} for records in (first, second)
+    )
+    return [(record, after[key]) for key, record in before.items() if key in after], len(before.keys() ^ after.keys())
 
 
-def _environment(first: Fields, second: Fields) -> dict[str, tuple[Any, Any]]:
-    """What is not the same in two run.json, by dotted name; what only one of them has is null in the other."""
-    sides = [flat({name: run.get(name) for name in ENVIRONMENT}) for run in (first, second)]
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    found = {name: (sides[0].get(name), sides[1].get(name)) for name in names}
-    return {name: values for name, values in found.items() if values[0] != values[1]}
-
-
-def _rounds(record: RequestRecord) -> list[list[int]]:
-    return [[getattr(one, name) for name in COUNTS] for one in record.rounds]
+def _counts(record: RequestRecord) -> list[list[int]]:
+    return [[getattr(round, name) for name in COUNTS] for round in record.rounds]
 
 
 def _count(agreements: Iterable[bool]) -> EqualCount:
-    found = list(agreements)
-    return EqualCount(sum(found), len(found))
+    compared = list(agreements)
+    return EqualCount(sum(compared), len(compared))
 
 
-def _time_ratio(pairs: Sequence[tuple[RequestRecord, RequestRecord]]) -> float | None:
-    before_s, after_s = (
-        (sum(one.e2e_s or 0.0 for one in side) for side in zip(*pairs, strict=True)) if pairs else (0, 0)
-    )
-    return after_s / before_s if before_s else None
+def _time_ratio(pairs: RecordPairs) -> float | None:
+    before_s = sum(before.e2e_s or 0.0 for before, _ in pairs)
+    return sum(after.e2e_s or 0.0 for _, after in pairs) / before_s if before_s else None
 
 
-def _speedup(summary: Fields) -> float | None:
-    found: float | None = summary.get("overall", {}).get("speedup")
-    return found
+def _speedup(summary: Document) -> float | None:
+    speedup: float | None = summary.get("overall", {}).get("speedup")
+    return speedup

@@ -1,1 +1,1 @@
-"""Replays of one trace over a grid of deployments and options, and where methods stop paying for themselves."""
+"""Sweeps over deployments, options and batch sizes, and the points where methods stop paying for themselves."""

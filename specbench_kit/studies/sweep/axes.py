@@ -1,4 +1,4 @@
-"""What a sweep varies: fields of a deployment such as `link.rtt_s`, options of methods such as `fixed-k.k`."""
+"""The axes of a sweep: fields of a deployment such as `link.rtt_s`, options of methods such as `fixed-k.k`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,14 @@ from specbench_kit.deployments.fields import Value, parse_value
 from specbench_kit.methods.base import methods
 
 Values = Mapping[str, Value]
+"""One value per axis, by the key of the axis."""
 DRAFT = "draft."
+"""Prefix of keys that are options of a synthetic draft model."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepAxis:
-    """A key and its values: numbers in rising order, others as they were given."""
+    """A key and its values: numbers in rising order, other values in the given order."""
 
     key: str
     values: tuple[Value, ...]
@@ -27,49 +29,53 @@ class SweepAxis:
 
     @property
     def numbers(self) -> list[float]:
-        """Its values as points on a line; none where they are not all numbers."""
+        """Return the values as numbers, or an empty list if any of them is not a number."""
         numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
         return [float(value) for value in numbers] if len(numbers) == len(self.values) else []
 
     @property
     def method(self) -> str | None:
-        """The method whose option it is; None for a field of the deployment."""
+        """Return the method whose option this is, or None for a field of the deployment."""
         name = self.key.partition(".")[0]
         return name if name in methods.all() else None
 
     @property
     def of_draft(self) -> bool:
-        """Whether it is an option of a synthetic draft model."""
+        """Return True for an option of a synthetic draft model."""
         return self.key.startswith(DRAFT)
 
 
 def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) -> list[SweepAxis]:
-    """`key=value,value,...` each; where nothing is varied, what the deployment proposes is."""
+    """Return the axes of `key=value,value,...` texts, those with several values first.
+
+    If no text has several values, the axes that the deployment proposes are added.
+    """
     axes = [_parse_axis(text) for text in texts]
     if len({axis.key for axis in axes}) < len(axes):
         raise SkitError("a key is given twice: put all its values into one --set")
     if not any(len(axis.values) > 1 for axis in axes):
-        axes += [SweepAxis(key, tuple(values)) for key, values in proposed.items() if key not in {a.key for a in axes}]
+        keys = {axis.key for axis in axes}
+        axes += [SweepAxis(key, tuple(values)) for key, values in proposed.items() if key not in keys]
     if not any(len(axis.values) > 1 for axis in axes):
         raise SkitError("nothing to sweep over: give --set with several values, as in link.rtt_s=0.01,0.02,0.04")
     return sorted(axes, key=lambda axis: len(axis.values) == 1)
 
 
 def points(axes: Sequence[SweepAxis]) -> Iterator[Values]:
-    """Every combination of values; deployments change more slowly than options of methods."""
+    """Yield every combination of values; deployments change less often than options of methods."""
     ordered = sorted(axes, key=lambda axis: axis.method is not None)
     for combination in product(*(axis.values for axis in ordered)):
         yield dict(zip((axis.key for axis in ordered), combination, strict=True))
 
 
 def with_options(spec: str, values: Values) -> str:
-    """A method's spec with the options that the values name."""
+    """Return the spec of a method with the options whose keys begin with the method's name."""
     name, _, tail = spec.partition(":")
     options = dict(item.partition("=")[::2] for item in filter(None, tail.split(",")))
     prefix = f"{name}."
     options |= {key.removeprefix(prefix): str(value) for key, value in values.items() if key.startswith(prefix)}
-    written = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{name}:{written}" if written else name
+    joined = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{joined}" if joined else name
 
 
 def _parse_axis(text: str) -> SweepAxis:

@@ -1,4 +1,4 @@
-"""The same benchmark at several batch sizes: what each method's throughput costs in time per token."""
+"""The same benchmark at several batch sizes: each method's throughput against its time per token."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,12 +16,10 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 
-Report = Callable[[Progress], None]
-
 
 @dataclass(frozen=True, slots=True)
 class BatchSizePoint:
-    """One method at one batch size; `tpot_s` is the mean over requests."""
+    """One method at one batch size; `tpot_s` is the mean over requests, `throughput` is in tokens per second."""
 
     method: str
     batch_size: int
@@ -31,7 +29,7 @@ class BatchSizePoint:
 
 @dataclass(frozen=True, slots=True)
 class BatchSizeCurves:
-    """What was found, where it lies, and why methods are missing."""
+    """The folder of the curves, their `summary.json`, and the reasons why methods are missing."""
 
     folder: Path
     summary: dict[str, Any]
@@ -39,52 +37,53 @@ class BatchSizeCurves:
 
 
 def run_curves(
-    settings: BenchSettings, sizes: Sequence[int], source: LoadedDataset | Path, report: Report
+    settings: BenchSettings,
+    sizes: Sequence[int],
+    source: LoadedDataset | Path,
+    report: Callable[[Progress], None],
 ) -> BatchSizeCurves:
-    """Benchmark every size, live on a dataset or on a trace, each into run directories of its own; then the figures."""
-    places: list[BatchSizePoint] = []
+    """Benchmark every batch size on a dataset or a trace, each into its own run directories, and draw the curves."""
+    points: list[BatchSizePoint] = []
     runs: list[str] = []
     left_out: dict[str, str] = {}
-    described: dict[str, Any] = {}
+    last_run: dict[str, Any] = {}
     for size in sizes:
-        conclusions, missing = _bench(replace(settings, batch_size=size), source, report)
+        sized = replace(settings, batch_size=size)
+        if isinstance(source, Path):
+            conclusions, missing = bench_replay(sized, source, report)
+        else:
+            campaign = Campaign(sized, [source], lambda *_: None)
+            campaign.run(report)
+            conclusions, missing = campaign.conclude(), campaign.bench.left_out
         left_out |= missing
-        places += _places(conclusions, size)
-        runs += [str(one.directory.path.name) for one in conclusions]
-        described = conclusions[0].directory.run
-    about = {name: described.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
-    name = str((about["dataset"] or {}).get("name"))
+        points += _points(conclusions, size)
+        runs += [conclusion.directory.path.name for conclusion in conclusions]
+        last_run = conclusions[0].directory.run
+    # The runs differ in batch size only, so that any of them describes the conditions of all.
+    conditions = {name: last_run.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
+    dataset = str((conditions["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
-    folder = unused_folder(settings.out, "batch-sizes", name, defining)
-    rows = [asdict(place) for place in places]
-    for picture, content in draw_curves(rows, about).items():
+    folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
+    rows = [asdict(point) for point in points]
+    pictures = draw_curves(rows, conditions)
+    for picture, content in pictures.items():
         replace_file(folder / "plots" / picture, content)
     write_text(folder / "curves.csv", csv_text(rows))
-    write_text(
-        folder / "report.md", render(rows, about, sorted({one.name for one in (folder / "plots").glob("*.png")}))
-    )
+    png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
+    write_text(folder / "report.md", render(rows, conditions, png_files))
     summary = {"places": rows, "runs": runs}
-    write_text(folder / "run.json", to_json({"command": "batch-sizes", **about, "argv": list(settings.argv)}))
+    write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": list(settings.argv)}))
     write_text(folder / "summary.json", to_json(summary))
     return BatchSizeCurves(folder, summary, left_out)
 
 
-def _bench(
-    settings: BenchSettings, source: LoadedDataset | Path, report: Report
-) -> tuple[list[Conclusion], dict[str, str]]:
-    if isinstance(source, Path):
-        return bench_replay(settings, source, report)
-    campaign = Campaign(settings, [source], lambda *_: None)
-    campaign.run(report)
-    return campaign.conclude(), campaign.bench.left_out
-
-
-def _places(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
-    baselines = [one.summary["baseline"]["overall"] for one in conclusions if one.summary.get("baseline")]
-    found = [(BASELINE, baselines[0])] if baselines else []
-    found += [(one.summary["method"], one.summary["overall"]) for one in conclusions]
+def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
+    """Return the points of all methods that have both figures; the baseline is the same in every run."""
+    summaries = [conclusion.summary for conclusion in conclusions]
+    baselines = [(BASELINE, summary["baseline"]["overall"]) for summary in summaries if summary.get("baseline")]
+    metrics = [*baselines[:1], *((summary["method"], summary["overall"]) for summary in summaries)]
     return [
-        BatchSizePoint(method, size, row["throughput"], row["tpot"]["mean"])
-        for method, row in found
-        if row.get("throughput") and row["tpot"].get("mean")
+        BatchSizePoint(method, size, overall["throughput"], overall["tpot"]["mean"])
+        for method, overall in metrics
+        if overall.get("throughput") and overall["tpot"].get("mean")
     ]

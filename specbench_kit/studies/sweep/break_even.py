@@ -1,41 +1,44 @@
-"""Where a method stops, or starts, to beat centralised autoregressive serving."""
+"""Points at which a method stops, or starts, to be faster than centralised autoregressive serving."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-Verdict = Literal["everywhere", "nowhere", "in part"]
+FasterRange = Literal["everywhere", "nowhere", "in part"]
+"""The part of an axis on which a method is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Between two neighbours on the grid the speedup passes 1: at `at`, if it goes in a straight line."""
+    """The speedup passes 1 between two neighbours on the grid, at `at` by linear interpolation.
+
+    `stops` is True if the method is faster below and slower above the crossing.
+    """
 
     low: float
     high: float
     at: float
     stops: bool
-    """Whether the method is faster below it, and not above."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Whether a method is faster over the range of an axis, and where that changes."""
+    """The part of an axis on which a method is faster, and the crossings in between."""
 
-    verdict: Verdict
+    verdict: FasterRange
     crossings: tuple[Crossing, ...]
 
 
 def break_even(values: Sequence[float], speedups: Sequence[float]) -> BreakEven:
-    """A speedup of exactly 1 beats nothing."""
+    """Return where the speedups along an axis are above 1; exactly 1 is not faster."""
     grid = sorted(zip(values, speedups, strict=True))
-    ahead = [speedup > 1 for _, speedup in grid]
-    if all(ahead) or not any(ahead):
-        return BreakEven("everywhere" if all(ahead) else "nowhere", ())
-    return BreakEven("in part", tuple(_cross(a, b) for a, b in pairwise(grid) if (a[1] > 1) != (b[1] > 1)))
-
-
-def _cross(a: tuple[float, float], b: tuple[float, float]) -> Crossing:
-    (low, before), (high, after) = a, b
-    return Crossing(low, high, low + (high - low) * (before - 1) / (before - after), stops=before > 1)
+    faster = [speedup > 1 for _, speedup in grid]
+    if all(faster) or not any(faster):
+        return BreakEven("everywhere" if all(faster) else "nowhere", ())
+    crossings = [
+        Crossing(low, high, low + (high - low) * (before - 1) / (before - after), stops=before > 1)
+        for (low, before), (high, after) in pairwise(grid)
+        if (before > 1) != (after > 1)
+    ]
+    return BreakEven("in part", tuple(crossings))

@@ -1,7 +1,7 @@
-"""Replay every point of a sweep's grid."""
+"""Replay, or decode with a synthetic pair, every point of a sweep's grid."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from specbench_kit.core.progress import CountCallback
@@ -13,16 +13,17 @@ from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import GridPoint, SweepSettings
-from specbench_kit.studies.synthetic.prompts import SyntheticPrompts
+from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
 
 Metrics = dict[str, Any]
+"""The part `overall` of a run's summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """One method at one point; `series` is the method as it was given, `spec` as it ran."""
+    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec at this point."""
 
     values: Values
     series: str
@@ -33,7 +34,7 @@ class SweepRow:
 def replay_grid(
     settings: SweepSettings, points: Sequence[GridPoint], trace: TraceFile | None, report: CountCallback
 ) -> list[SweepRow]:
-    """A row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
+    """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
     grid, rows = _Grid(settings, trace), list[SweepRow]()
     for done, point in enumerate(points):
         report(done, len(points))
@@ -42,51 +43,49 @@ def replay_grid(
     return rows
 
 
-def prompts_of(settings: SweepSettings) -> SyntheticPrompts:
-    """What a synthetic pair is asked."""
-    asked = settings.recording
-    found = SyntheticPrompts(output_tokens=asked.max_new_tokens, batch_size=settings.batch_size, seed=settings.seed)
-    return replace(found, requests=asked.limit or found.requests)
+def synthetic_prompts(settings: SweepSettings) -> SyntheticPrompts:
+    """Return the prompts that a synthetic pair answers."""
+    return SyntheticPrompts(
+        requests=settings.limit or SyntheticPrompts.requests,
+        output_tokens=settings.max_new_tokens,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
 
 
 @dataclass
 class _Grid:
-    """Remembers what it replayed, since an axis need not concern every method."""
+    """Caches metrics, since the axes of a point do not concern every method."""
 
     settings: SweepSettings
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
-    known: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
-    draft: str = ""
+    metrics: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
 
     def rows(self, point: GridPoint) -> Iterator[SweepRow]:
-        deployment, self.draft = point.deployment or self._recorded(), point.draft
+        deployment = point.deployment
+        if deployment is None:
+            assert self.trace is not None
+            deployment = recorded(self.trace.header)
         for series, spec in {BASELINE: BASELINE, **point.specs}.items():
             key = spec, deployment, "" if spec == BASELINE else point.draft
-            if key not in self.known:
-                self.known[key] = self._measure(spec, deployment)
-            yield SweepRow(point.values, series, spec, self.known[key])
+            if key not in self.metrics:
+                self.metrics[key] = self._measure(spec, deployment, point.draft)
+            yield SweepRow(point.values, series, spec, self.metrics[key])
 
-    def _measure(self, spec: str, deployment: Deployment) -> Metrics:
-        described, records = describe(deployment), self._replay(spec, deployment)
-        if spec == BASELINE:
-            self.baselines = {deployment: records}  # the grid changes deployments slowly, and records are large
-        summary = summarise_run(records, self._baseline(deployment), described, batch_size=self.settings.batch_size)
+    def _measure(self, spec: str, deployment: Deployment, draft: str) -> Metrics:
+        if spec == BASELINE or deployment not in self.baselines:
+            # Only the last baseline is kept: deployments change rarely along the grid, and records are large.
+            self.baselines = {deployment: self._decode(BASELINE, deployment, draft)}
+        baseline = self.baselines[deployment]
+        records = baseline if spec == BASELINE else self._decode(spec, deployment, draft)
+        summary = summarise_run(records, baseline, describe(deployment), batch_size=self.settings.batch_size)
         overall: Metrics = summary["overall"]
         return overall
 
-    def _baseline(self, deployment: Deployment) -> list[RequestRecord]:
-        if deployment not in self.baselines:
-            self.baselines = {deployment: self._replay(BASELINE, deployment)}
-        return self.baselines[deployment]
-
-    def _recorded(self) -> Deployment:
-        assert self.trace is not None
-        return recorded(self.trace.header)
-
-    def _replay(self, spec: str, deployment: Deployment) -> list[RequestRecord]:
+    def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
         if self.trace is None:
-            return prompts_of(self.settings).decode(spec, deployment, self.draft)
+            return synthetic_prompts(self.settings).decode(spec, deployment, draft)
         method = ready(parse_method(spec), self.trace, deployment)
         size, seed = self.settings.batch_size, self.settings.seed
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)

@@ -1,10 +1,9 @@
-"""What a sweep is asked to do, as the command line gives it."""
+"""The options of a sweep, checked, and the grid that they span."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import LOCAL, Definition, find
@@ -17,67 +16,64 @@ from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axe
 from specbench_kit.studies.sweep.options import SweepOptions
 
 RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
-"""Options of the trace that is recorded first."""
+"""Options that apply to the trace that is recorded first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """One place of the grid. `specs` are the methods as they run here, by the spec that they were given as.
+    """One point of the grid; `specs` maps each method's spec as given to its spec at this point.
 
-    Without a deployment, time is that of the machine that recorded the trace.
+    Without a deployment, time is that of the machine that recorded the trace. `draft` are the options of the draft
+    model of a synthetic pair.
     """
 
     values: Values
     deployment: Deployment | None
     specs: dict[str, str]
     draft: str = ""
-    """Options of the draft model of a synthetic pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings(SweepOptions):
-    """`trace` stands in for recording, which goes by `recording` and drafts up to `max_draft` tokens."""
+    """The options of a sweep: it replays `trace`, or first records one as `recording` says."""
 
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.recording
-        if self.max_draft < 1:
-            raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
-        if self.batch_size < 1:
-            raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
+        require(self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
+        require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
 
     @property
     def recording(self) -> BenchSettings:
-        """Of the trace that is recorded first."""
+        """Return the settings of the trace that is recorded first."""
         shared = {name: getattr(self, name) for name in RECORDED}
         return BenchSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
 
     @property
     def synthetic(self) -> bool:
-        """Whether a synthetic pair decodes at every point, so that there is nothing to replay."""
+        """Return True if a synthetic pair decodes at every point, so that no trace is replayed."""
         return self.target == SYNTHETIC
 
     @property
     def definition(self) -> Definition | None:
-        """What the deployment's file says."""
+        """Return the deployment as its file defines it, or None for this machine's time."""
         return None if self.deployment == LOCAL else find(self.deployment)
 
     def axes(self) -> list[SweepAxis]:
-        """What is varied first, what is only set after it."""
+        """Return the axes, those with several values first."""
         return parse_axes(self.replaced, self.definition.sweep if self.definition else {})
 
     def points(self) -> list[GridPoint]:
-        """The whole grid, with every method and deployment checked."""
+        """Return the whole grid, with every method and deployment checked."""
         series = [spec for spec in self.methods if spec != BASELINE]
-        if not series:
-            raise SkitError("no method to compare with autoregressive serving: give at least one --method")
+        require(bool(series), "no method to compare with autoregressive serving: give at least one --method")
         axes = self.axes()
-        _require_owners(axes, series, self.definition, self.synthetic)
+        self._require_owners(axes, series)
         return [self._point(values, series, axes) for values in points(axes)]
 
-    def described(self) -> dict[str, Any]:
-        """What decides the outcome, besides models and data."""
+    def described(self) -> dict[str, object]:
+        """Return everything that determines the results, besides models and data."""
         return {
             "methods": list(self.methods),
             "axes": {axis.key: list(axis.values) for axis in self.axes()},
@@ -85,34 +81,39 @@ class SweepSettings(SweepOptions):
             "seed": self.seed,
         }
 
+    def _require_owners(self, axes: Sequence[SweepAxis], series: Sequence[str]) -> None:
+        """Raise SkitError for options of methods that do not run, and of a deployment or draft that does not exist."""
+        names = {spec.partition(":")[0] for spec in series}
+        if self.synthetic and self.definition is None:
+            raise SkitError("a synthetic pair takes no time of its own: choose a modelled --deployment")
+        for axis in axes:
+            if axis.of_draft and not self.synthetic:
+                raise SkitError(
+                    f"--set {axis.key}: only a synthetic pair has draft options; give --target synthetic and "
+                    "--draft synthetic"
+                )
+            if axis.method is not None and axis.method not in names:
+                raise SkitError(f"--set {axis.key}: there is no --method {axis.method}")
+            if axis.method is None and self.definition is None:
+                raise SkitError(
+                    f"--set {axis.key}: only a modelled deployment has fields; choose one with --deployment"
+                )
+
     def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> GridPoint:
         specs = {spec: with_options(spec, values) for spec in series}
         for spec in specs.values():
             parse_method(spec)
         if len(set(specs.values())) < len(specs):
-            raise SkitError("two methods come to the same in this sweep: name each --method once")
+            raise SkitError("two methods become the same in this sweep: name each --method once")
         fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
         deployment = self.definition.replace(fields).build() if self.definition else None
         return GridPoint(values, deployment, specs, self._draft(values) if self.synthetic else "")
 
     def _draft(self, values: Values) -> str:
-        chosen = {f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": one for key, one in values.items() if key.startswith(DRAFT)}
+        """Return the options of the synthetic draft at a point, checked."""
+        chosen = {
+            f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": value for key, value in values.items() if key.startswith(DRAFT)
+        }
         options = with_options(self.draft, chosen).partition(":")[2]
         from_options(SYNTHETIC, Agreement, options)
         return options
-
-
-def _require_owners(
-    axes: Sequence[SweepAxis], series: Sequence[str], definition: Definition | None, synthetic: bool
-) -> None:
-    """Refuse options of methods that do not run, and of a deployment or a synthetic pair that is not there."""
-    running = {spec.partition(":")[0] for spec in series}
-    if synthetic and definition is None:
-        raise SkitError("a synthetic pair takes no time of its own: choose a modelled --deployment")
-    for axis in axes:
-        if axis.of_draft and not synthetic:
-            raise SkitError(f"--set {axis.key}: give --target synthetic and --draft synthetic, whose options these are")
-        if axis.method is not None and axis.method not in running:
-            raise SkitError(f"--set {axis.key}: there is no --method {axis.method}")
-        if axis.method is None and definition is None:
-            raise SkitError(f"--set {axis.key}: only a modelled deployment has fields; choose one with --deployment")

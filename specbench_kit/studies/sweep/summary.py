@@ -1,4 +1,4 @@
-"""From a grid's rows to lines along its first axis, their break-even points, and a table for other programs."""
+"""Summaries of a sweep: lines along its first axis, their break-even points, and a table for other programs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,9 +13,7 @@ from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.break_even import break_even
 from specbench_kit.studies.sweep.grid import SweepRow
 
-Fields = dict[str, Any]
-
-PLAIN = (
+SINGLE_NUMBERS = (
     "finished",
     "tokens",
     "rounds",
@@ -30,12 +28,13 @@ PLAIN = (
     "wdt_share",
     *COLOCATED,
 )
-"""Metrics of a row that are one number; cost efficiency only with prices, co-location only with an edge drafter."""
+"""Metrics of a row that are one number; cost efficiency exists only with prices, co-location only with an edge drafter.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """One method along the first axis, other axes held."""
+    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
 
     label: str
     series: str
@@ -43,78 +42,75 @@ class SweepLine:
 
 
 def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine]:
-    """In the order of the rows."""
-    along, held = axes[0], axes[1:]
-    found: dict[str, SweepLine] = {}
+    """Return the lines in the order of the rows."""
+    first, *constant = axes
+    points: dict[tuple[str, str], dict[Value, SweepRow]] = {}
     for row in rows:
-        label = _label(row, held)
-        found.setdefault(label, SweepLine(label, row.series, {}))
-        found[label] = SweepLine(label, row.series, {**found[label].points, row.values[along.key]: row})
-    return list(found.values())
+        points.setdefault((_label(row, constant), row.series), {})[row.values[first.key]] = row
+    return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]
 
 
-def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> Fields:
-    """The content of `summary.json`."""
+def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
     methods = [line for line in lines(rows, axes) if line.series != BASELINE]
+    drafting_at_edge = [
+        line for line in methods if all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
+    ]
     return {
         "axes": {axis.key: list(axis.values) for axis in axes},
         "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
-        "edge": [_break_even(line, axes[0], "colocated_ratio") for line in methods if _at_edge(line)],
+        "edge": [_break_even(line, axes[0], "colocated_ratio") for line in drafting_at_edge],
         "fastest": list(_fastest(rows)),
         "rows": [_flat(row) for row in rows],
     }
 
 
-def _fastest(rows: Sequence[SweepRow]) -> Iterator[Fields]:
-    """Of every point the method with the highest speedup, and the next one."""
-    by_place: dict[tuple[Value, ...], list[SweepRow]] = {}
+def _fastest(rows: Sequence[SweepRow]) -> Iterator[dict[str, object]]:
+    """Yield for every grid point the methods with the highest and the next highest speedup."""
+    by_point: dict[tuple[Value, ...], list[SweepRow]] = {}
     for row in rows:
-        by_place.setdefault(tuple(row.values.values()), []).append(row)
-    for there in by_place.values():
-        best, *others = sorted(there, key=lambda row: -row.overall["speedup"])
-        next_best = others[0] if others else best
+        by_point.setdefault(tuple(row.values.values()), []).append(row)
+    for point in by_point.values():
+        best, *slower = sorted(point, key=lambda row: -row.overall["speedup"])
+        second = slower[0] if slower else best
         yield {
             "place": dict(best.values),
             "method": best.spec,
             "speedup": best.overall["speedup"],
-            "next": next_best.spec,
-            "lead": best.overall["speedup"] / next_best.overall["speedup"],
+            "next": second.spec,
+            "lead": best.overall["speedup"] / second.overall["speedup"],
         }
 
 
-def _label(row: SweepRow, held: Sequence[SweepAxis]) -> str:
-    values = {axis.key: row.values[axis.key] for axis in held if len(axis.values) > 1}
+def _label(row: SweepRow, constant: Sequence[SweepAxis]) -> str:
+    """Return the method with the values that tell its line from its other lines."""
+    values = {axis.key: row.values[axis.key] for axis in constant if len(axis.values) > 1}
     spec = with_options(row.series, values)
-    fields = [f"{axis.key}={values[axis.key]}" for axis in held if axis.key in values and axis.method is None]
+    fields = [f"{axis.key}={values[axis.key]}" for axis in constant if axis.key in values and axis.method is None]
     return ", ".join([spec, *fields])
 
 
-def _at_edge(line: SweepLine) -> bool:
-    """Whether the method drafts beyond a link all along the axis."""
-    return all(row.overall.get("colocated_ratio") is not None for row in line.points.values())
-
-
-def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> Fields:
-    """Where a factor of the line passes 1; values that are no numbers have no place in between."""
-    speedups = {value: row.overall[metric] for value, row in line.points.items()}
-    ahead = [value for value, speedup in speedups.items() if speedup > 1]
-    found: Fields = {"method": line.label, "axis": axis.key, "faster_at": ahead}
+def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, object]:
+    """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
+    ratios = {value: row.overall[metric] for value, row in line.points.items()}
+    faster = [value for value, ratio in ratios.items() if ratio > 1]
+    result = {"method": line.label, "axis": axis.key, "faster_at": faster}
     if any(row.overall["speedup_units"] < FEWEST_UNITS for row in line.points.values()):
-        return {**found, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
+        return {**result, "faster_at": [], "verdict": TOO_FEW, "crossings": []}
     if not axis.numbers:
-        verdict = "everywhere" if len(ahead) == len(speedups) else "in part" if ahead else "nowhere"
-        return {**found, "verdict": verdict, "crossings": []}
-    numeric = break_even(axis.numbers, list(speedups.values()))
-    return {**found, "verdict": numeric.verdict, "crossings": [asdict(one) for one in numeric.crossings]}
+        verdict = "everywhere" if len(faster) == len(ratios) else "in part" if faster else "nowhere"
+        return {**result, "verdict": verdict, "crossings": []}
+    numeric = break_even(axis.numbers, list(ratios.values()))
+    return {**result, "verdict": numeric.verdict, "crossings": [asdict(crossing) for crossing in numeric.crossings]}
 
 
-def _flat(row: SweepRow) -> Fields:
+def _flat(row: SweepRow) -> dict[str, object]:
     overall = row.overall
     low, high = overall["intervals"]["speedup"] or (None, None)
     return {
         **row.values,
         "method": row.spec,
-        **{name: overall.get(name) for name in PLAIN},
+        **{name: overall.get(name) for name in SINGLE_NUMBERS},
         "speedup_low": low,
         "speedup_high": high,
         "ttft_mean_s": overall["ttft"]["mean"],

@@ -10,13 +10,15 @@ from specbench_kit.core.option import RUN, Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningOptions:
-    """What is tuned, and on what."""
+    """The methods to tune, and the trace to tune them on."""
 
     methods: Annotated[
         tuple[str, ...],
-        Option("Names of methods, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
+        Option("Method name, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
     ]
-    trace: Annotated[Path, Option("A trace of `skit record`; every other request is kept for the test.", RUN, "replay")]
-    budget: Annotated[int, Option("Candidates of every method, its defaults among them.", RUN)] = 16
+    trace: Annotated[
+        Path, Option("Trace of `skit record`; half of its requests choose, the other half test.", RUN, "replay")
+    ]
+    budget: Annotated[int, Option("Candidates to try per method, its defaults included.", RUN)] = 16
     batch_size: BatchSize = 1
     seed: Seed = 0

@@ -1,11 +1,11 @@
-"""Pick each method's options on some prompts of a trace, and say on the others what that gained."""
+"""Choose each method's options on half of a trace's requests, and measure on the other half what that gains."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from random import Random
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import methods
@@ -20,90 +20,104 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings(TuningOptions):
-    """`budget` candidates of every method, its defaults among them, are replayed on every other request of a trace."""
+    """The options of a tuning run; every other request of the trace is kept for the test."""
 
     deployment: Deployment | None = None
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise SkitError(f"--budget must be at least 1, not {self.budget}")
-        if self.batch_size < 1:
-            raise SkitError(f"--batch-size must be at least 1, not {self.batch_size}")
+        require(self.budget >= 1, f"--budget must be at least 1, not {self.budget}")
+        require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
 
 
 def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
-    """The best candidates, and why other methods have none."""
+    """Return the fastest candidate of every method, and the reasons why methods have none.
+
+    `report` is called with the method and the number of its candidates.
+    """
     trace = TraceFile(settings.trace)
     requests = list(trace)
     if len(requests) < 2:
         raise SkitError(
-            f"the trace {settings.trace} holds {len(requests)} requests: tuning takes 2 or more, for two parts"
+            f"the trace {settings.trace} holds {len(requests)} requests: tuning needs at least 2, half to choose the "
+            "options and half to test them"
         )
-    stand = _Stand(settings, trace, requests[::2], requests[1::2])
-    found: dict[str, TunedMethod] = {}
+    tuner = _Tuner(settings, trace, requests[::2], requests[1::2])
+    tuned: dict[str, TunedMethod] = {}
     left_out: dict[str, str] = {}
     for spec, named in expand(settings.methods, baseline=True).items():
         if named and ":" in spec:
             raise SkitError(f"skit tune chooses the options itself: name {spec.partition(':')[0]} alone")
         try:
-            found[spec] = stand.choose(spec, report)
+            tuned[spec] = tuner.choose(spec, report)
         except SkitError as error:
             if named:
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
-    about = {"dataset": trace.said("dataset"), "models": trace.said("models"), "requests": len(requests)}
-    run = {**about, "trace": provenance.hash_file(trace.path), "seed": settings.seed, "argv": list(settings.argv)}
-    return TunedOptions(found, stand.deployment.name, settings.batch_size, settings.budget, run), left_out
+    run = {
+        "dataset": trace.said("dataset"),
+        "models": trace.said("models"),
+        "requests": len(requests),
+        "trace": provenance.hash_file(trace.path),
+        "seed": settings.seed,
+        "argv": list(settings.argv),
+    }
+    return TunedOptions(tuned, tuner.deployment.name, settings.batch_size, settings.budget, run), left_out
 
 
 def candidates(name: str, budget: int, seed: int) -> list[str]:
-    """A method as it comes, then a sample of its grid's points without repetition; the same for every run."""
+    """Return the specs to try: the method's defaults, then a random sample of its grid without repetition.
+
+    The sample depends on the method and the seed only.
+    """
     grid = methods.get(name).grid
     points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
     Random(f"{seed}/{name}").shuffle(points)
     specs = [f"{name}:{','.join(f'{key}={value}' for key, value in point.items())}" for point in points]
-    plain = parse_method(name)
-    others = (spec for spec in specs if parse_method(spec) != plain)
-    return [name, *islice(others, budget - 1)]
+    default = parse_method(name)
+    return [name, *islice((spec for spec in specs if parse_method(spec) != default), budget - 1)]
 
 
-class _Stand:
-    """Where candidates are tried: on the requests for choosing, then on those for telling."""
+@dataclass
+class _Tuner:
+    """Replays candidates on the `choosing` requests, and the fastest on the `test` requests."""
 
-    def __init__(
-        self,
-        settings: TuningSettings,
-        trace: TraceFile,
-        choosing: Sequence[RequestTrace],
-        telling: Sequence[RequestTrace],
-    ) -> None:
-        self.settings, self.trace = settings, trace
-        self.choosing, self.telling = choosing, telling
-        self.deployment = settings.deployment or recorded(trace.header)
+    settings: TuningSettings
+    trace: TraceFile
+    choosing: Sequence[RequestTrace]
+    test: Sequence[RequestTrace]
+
+    def __post_init__(self) -> None:
+        self.deployment = self.settings.deployment or recorded(self.trace.header)
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
-        """The fastest candidate; one that the trace does not serve is passed over."""
+        """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
         specs = candidates(name, self.settings.budget, self.settings.seed)
         speeds: dict[str, float] = {}
-        refused: list[SkitError] = []
+        errors: list[SkitError] = []
         for tried, spec in enumerate(specs, 1):
             try:
                 speeds[spec] = self.tokens_per_s(spec, self.choosing)
             except SkitError as error:
-                refused.append(error)
+                errors.append(error)
             report(name, tried, len(specs))
         if not speeds:
-            raise refused[0]
+            raise errors[0]
         best = max(speeds, key=speeds.__getitem__)
-        default = self.tokens_per_s(name, self.telling) if name in speeds else None
-        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.telling), default)
+        default = self.tokens_per_s(name, self.test) if name in speeds else None
+        return TunedMethod(best, len(speeds), self.tokens_per_s(best, self.test), default)
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
-        """Committed tokens over the time in which all requests were answered."""
+        """Return the committed tokens over the seconds until the last request is answered."""
         method = ready(parse_method(spec), self.trace, self.deployment)
-        batch_size, seed = self.settings.batch_size, self.settings.seed
         records = list(
-            replay(method, self.trace.header, requests, deployment=self.deployment, batch_size=batch_size, seed=seed)
+            replay(
+                method,
+                self.trace.header,
+                requests,
+                deployment=self.deployment,
+                batch_size=self.settings.batch_size,
+                seed=self.settings.seed,
+            )
         )
         return sum(len(record.output_ids) for record in records) / max(record.finished_s or 0.0 for record in records)

@@ -1,7 +1,7 @@
 """A synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,13 +20,13 @@ from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
 
 VOCABULARY = 4096
-ROOM = 1200
-"""Tokens of a slot beyond prompt and output, for what is in flight."""
+IN_FLIGHT_TOKENS = 1200
+"""Tokens of a slot beyond prompt and output, for drafts that are not yet verified."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticPrompts:
-    """Random prompts of one length, and answers of one length, since the pair never ends one by itself."""
+    """Random prompts of one length; all answers have one length too, since a synthetic pair never ends one itself."""
 
     requests: int = 8
     prompt_tokens: int = 128
@@ -36,16 +36,23 @@ class SyntheticPrompts:
     seed: int = 0
 
     def decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
-        """The records of a method; `draft` is what follows `synthetic:`."""
+        """Return the records of a method by request id; `draft` is the part of the model's name after `synthetic:`."""
         method = parse_method(spec).prepare(environment(PairHashes("synthetic", draft), deployment))
         agreement = from_options("synthetic", Agreement, draft)
         models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
-        size = self.prompt_tokens + self.output_tokens + ROOM
-        target, proposer = (Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models)
-        none: frozenset[int] = frozenset()
-        shared: Any = {"seed": self.seed, "eos_ids": none, "batch_size": self.batch_size, "deployment": deployment}
-        engine = live_engine(method, target, proposer, sampler=Sampler(self.temperature), **shared)
-        for request in self._asked():
+        size = self.prompt_tokens + self.output_tokens + IN_FLIGHT_TOKENS
+        target, drafter = (Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models)
+        engine = live_engine(
+            method,
+            target,
+            drafter,
+            sampler=Sampler(self.temperature),
+            seed=self.seed,
+            eos_ids=frozenset(),
+            batch_size=self.batch_size,
+            deployment=deployment,
+        )
+        for request in self._requests():
             engine.submit(request)
         records: list[RequestRecord] = []
         with torch.inference_mode():
@@ -53,10 +60,8 @@ class SyntheticPrompts:
                 records += engine.step()
         return sorted(records, key=lambda record: record.request_id)
 
-    def _asked(self) -> list[Request]:
+    def _requests(self) -> Iterator[Request]:
         generator = torch.Generator().manual_seed(self.seed)
         prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
-        return [
-            Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens)
-            for number, prompt in enumerate(prompts)
-        ]
+        for number, prompt in enumerate(prompts):
+            yield Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens)

@@ -1,1 +1,0 @@
-"""Decode with synthetic pairs of models, whose agreement is an option."""
