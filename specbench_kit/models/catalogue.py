@@ -1,4 +1,4 @@
-"""Model names: the bundled pair, local folders, hub ids. Imports nothing heavy."""
+"""Model names: the bundled pair, named models, local folders, GGUF files, hub ids. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any, Literal
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable
 from specbench_kit.core.plain_text import first_line, one_line
+from specbench_kit.models.gguf import converted_folder, gguf_file
+from specbench_kit.models.named import NAMED_MODELS, NamedModel, fetch, fetched_folder, installed_file
 
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
@@ -47,11 +49,16 @@ class ModelSource:
 
 
 def locate(name: str, role: Role) -> ModelSource:
-    """Turn `bundled`, `synthetic`, a folder or a hub id into a source; anything else is an error."""
+    """Turn a name, a folder, a GGUF file or a hub id into a source; anything else is an error of one line."""
     if name == BUNDLED:
         return ModelSource(str(_FOLDER / role), f"{BUNDLED}/{role}", local_only=True)
+    if name in NAMED_MODELS:
+        return _locate_named(NAMED_MODELS[name])
     if name.partition(":")[0] == SYNTHETIC:
         return ModelSource(name, f"{SYNTHETIC}/target" if role == "target" else name, local_only=True)
+    file = gguf_file(name)
+    if file is not None:
+        return ModelSource(str(converted_folder(file)), one_line(file.stem), local_only=True)
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -59,9 +66,28 @@ def locate(name: str, role: Role) -> ModelSource:
         return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise SkitError(
-            f"no {role} model '{name}': give a folder, a hub id like owner/name, '{BUNDLED}' or '{SYNTHETIC}'"
+            f"no {role} model '{name}': give a folder, a GGUF file, a hub id like owner/name, "
+            f"{', '.join(map(repr, NAMED_MODELS))}, '{BUNDLED}' or '{SYNTHETIC}'"
         )
     return ModelSource(name, name, local_only=not hub_reachable())
+
+
+def _locate_named(model: NamedModel) -> ModelSource:
+    """Find a named model: in the user's folder, in an installed package, else in the hub's cache or on the hub."""
+    folder = fetched_folder(model)
+    if folder is None and installed_file(model) is not None:
+        folder = fetch(model, lambda _: None)
+    if folder is not None:
+        return ModelSource(str(folder), model.name, local_only=True)
+    if hub_reachable() or _is_cached(model.hub_id):
+        return ModelSource(model.hub_id, model.name, local_only=not hub_reachable())
+    raise SkitError(f"the model '{model.name}' is not here: run `skit fetch {model.name}` first ({model.summary})")
+
+
+def _is_cached(hub_id: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(hub_id, "config.json"), str)
 
 
 def read_config(source: ModelSource) -> Any:

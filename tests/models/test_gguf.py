@@ -1,0 +1,155 @@
+"""GGUF files: converted once, loaded like any other model, and refused in one line where they cannot be."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf.quants import dequantize, quantize
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+
+from benchmarks import gguf_file
+from specbench_kit.core.errors import SkitError
+from specbench_kit.models.catalogue import locate
+from specbench_kit.models.gguf import RECORD, converted_folder
+from specbench_kit.models.pair import LoadedModel, load_model, load_pair
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="module")
+def original() -> LoadedModel:
+    """The bundled draft model: one layer, and a tokenizer with merges."""
+    return load_model(locate("bundled", "draft"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(locate("bundled", "draft").location)
+
+
+@pytest.fixture
+def path(original: LoadedModel, tokenizer: Any, tmp_path: Path) -> Path:
+    gguf_file.write(original, tokenizer, tmp_path / "tiny.gguf", half=False)
+    return tmp_path / "tiny.gguf"
+
+
+def rewrite(path: Path, target: Path, kind: str = "", metadata: dict[str, Any] | None = None, drop: str = "") -> Path:
+    """Copy a file of f32 weights with its matrices in another type, or with other metadata."""
+    reader = gguf.GGUFReader(path)
+    changes = metadata or {}
+    architecture = changes.get("general.architecture", "llama")
+    writer = gguf.GGUFWriter(target, architecture)
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture" or (drop and name.startswith(drop)):
+            continue
+        value = changes.get(name, field.contents())
+        sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, value, field.types[0], sub_type)
+    for name, value in changes.items():
+        if name not in reader.fields:
+            kind_of_value = gguf.GGUFValueType.BOOL if isinstance(value, bool) else gguf.GGUFValueType.UINT16
+            writer.add_key_value(name, value, kind_of_value)
+    for tensor in reader.tensors:
+        data = np.array(tensor.data)
+        if kind and data.ndim == 2 and data.shape[-1] % 32 == 0:
+            quantised = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(tensor.name, quantize(data, quantised), raw_dtype=quantised)
+        else:
+            writer.add_tensor(tensor.name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
+    path: Path, original: LoadedModel, tokenizer: Any
+) -> None:
+    pair = load_pair(str(path), None)
+    for name, weight in original.model.state_dict().items():
+        torch.testing.assert_close(pair.target.model.state_dict()[name], weight.bfloat16().float(), rtol=0, atol=0)
+    text = "Once upon a time, 12 + 30 = 42?\n"
+    assert pair.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert pair.eos_ids == {tokenizer.eos_token_id}
+    assert pair.target.source.label == "tiny"
+
+
+def test_texts_begin_as_the_file_says(path: Path, tokenizer: Any, tmp_path: Path) -> None:
+    file = rewrite(path, tmp_path / "bos.gguf", metadata={"tokenizer.ggml.add_bos_token": True})
+    converted = AutoTokenizer.from_pretrained(converted_folder(file))
+    assert converted("A text.")["input_ids"] == tokenizer("A text.")["input_ids"]
+    assert converted("A text.")["input_ids"][0] == tokenizer.bos_token_id
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_every_type_is_dequantised_as_the_format_says(path: Path, tmp_path: Path, kind: str) -> None:
+    file = rewrite(path, tmp_path / f"{kind}.gguf", kind)
+    expected = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in gguf.GGUFReader(file).tensors}
+    weights = load_file(converted_folder(file) / "model.safetensors")
+    down = torch.from_numpy(np.array(expected["blk.0.ffn_down.weight"])).bfloat16()
+    assert torch.equal(weights["model.layers.0.mlp.down_proj.weight"], down)
+    embedding = torch.from_numpy(np.array(expected["token_embd.weight"])).bfloat16()
+    assert torch.equal(weights["model.embed_tokens.weight"], embedding)
+
+
+def test_a_file_is_converted_once_and_again_when_it_changes(
+    path: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = converted_folder(path)
+    assert "converting tiny.gguf" in capsys.readouterr().err
+    assert (first / RECORD).is_file()
+    assert converted_folder(path) == first
+    assert capsys.readouterr().err == ""
+    shutil.copy(path, tmp_path / "copy.gguf")
+    assert converted_folder(tmp_path / "copy.gguf") == first
+    rewrite(path, tmp_path / "other.gguf", "Q8_0").replace(path)
+    assert converted_folder(path) != first
+    (first / RECORD).unlink()  # as an interrupted conversion would leave it
+    assert converted_folder(tmp_path / "copy.gguf") == first
+    assert (first / RECORD).is_file()
+    assert len([folder for folder in (home / "models").iterdir() if folder.is_dir()]) == 2
+
+
+def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> None:
+    assert locate(str(tmp_path), "target") == locate(str(path), "draft")
+    shutil.copy(path, tmp_path / "second.gguf")
+    with pytest.raises(SkitError, match="holds 2 GGUF files: name one of them"):
+        locate(str(tmp_path), "target")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metadata": {"general.architecture": "rwkv6"}}, "architecture 'rwkv6'.*give the original"),
+        ({"metadata": {"split.count": 3}}, "one of 3 parts.*llama-gguf-split --merge"),
+        ({"drop": "tokenizer."}, "holds no tokenizer: give the original model"),
+    ],
+)
+def test_what_cannot_be_converted_is_one_line(path: Path, tmp_path: Path, changes: Any, message: str) -> None:
+    file = rewrite(path, tmp_path / "bad.gguf", **changes)
+    with pytest.raises(SkitError, match=message):
+        converted_folder(file)
+
+
+def test_damaged_and_foreign_files_are_one_line(path: Path, tmp_path: Path, home: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(SkitError, match=r"cannot read 'cut\.gguf'.*damaged or cut off"):
+        converted_folder(cut)
+    foreign = tmp_path / "foreign.gguf"
+    foreign.write_text("not a model")
+    with pytest.raises(SkitError, match=r"'foreign\.gguf' is not a GGUF file"):
+        converted_folder(foreign)
+    with pytest.raises(SkitError, match=r"there is no file '.*missing\.gguf'"):
+        locate(str(tmp_path / "missing.gguf"), "target")
+    assert not list((home / "models").glob("gguf-*"))
