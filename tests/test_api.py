@@ -33,7 +33,7 @@ def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_pat
     assert (table["lossless_errors"].dropna() == 0).all()
     assert any("MODELLED TIME" in line for line in result.warnings)
     assert {path.name for path in result.report(tmp_path / "report", ["md", "csv"])} == {"report.md", "report.csv"}
-    with pytest.raises(SkitError, match=r"there is no table 'categories' here; there are overall"):
+    with pytest.raises(SkitError, match=r"there is no table 'categories' in this result; it has overall"):
         result.to_pandas("categories")
 
 

@@ -1,4 +1,4 @@
-"""The kit from Python: what the commands do, without printing. Options have the names and defaults of the commands'."""
+"""The kit from Python: the commands as functions that print nothing. Options have the commands' names and defaults."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -31,8 +31,7 @@ from specbench_kit.studies.training.settings import PredictorTrainingSettings
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
 Names = str | Sequence[str]
-Told = Callable[[str], None]
-Steps = ProgressCallback
+RequestCallback = Callable[[Progress], None]
 
 
 def bench(
@@ -43,20 +42,21 @@ def bench(
     replaced: Sequence[str] = (),
     data_dir: str | Path | None = None,
     sample: bool = True,
-    tell: Told | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    tell: Callable[[str], None] | None = None,
+    progress: RequestCallback | None = None,
     **options: Any,
 ) -> Result:
-    """Decode datasets with methods, as `skit bench` does.
+    """Benchmark methods on datasets, as `skit bench` does.
 
-    `deployment` is a name, a .toml file or None for this machine, `replaced` its fields as in `link.rtt_s=0.04`.
-    `options` are the fields of `bench.settings.BenchSettings`, such as `limit`, `batch_size`, `temperature` and `out`.
-    `tell` is given every line that a user should know beforehand, `progress` every finished request. SkitError where
-    an option, a model or a dataset does not serve; finished requests are kept and `resume=True` goes on with the rest.
+    `deployment` is a name, a .toml file or None for this machine; `replaced` changes its fields, as in
+    `link.rtt_s=0.04`. `options` are the fields of `studies.bench.settings.BenchSettings`, such as `limit`,
+    `batch_size`, `temperature` and `out`. `tell` receives notes for the user before decoding starts, `progress` every
+    finished request. Raise SkitError if an option, a model or a dataset cannot be used; finished requests are kept,
+    and `resume=True` continues with the others.
     """
     settings = _settings(methods, deployment, replaced, options)
-    loaded = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _several(dataset)]
-    campaign = Campaign(settings, loaded, _silent)
+    prompts = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _as_list(dataset)]
+    campaign = Campaign(settings, prompts, _silent)
     for note in [*campaign.bench.measured.notes, *campaign.notes]:
         (tell or _silent)(note)
     campaign.run(progress or _silent)
@@ -69,10 +69,10 @@ def replay(
     *,
     deployment: str | Deployment | None = None,
     replaced: Sequence[str] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: RequestCallback | None = None,
     **options: Any,
 ) -> Result:
-    """Run chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
+    """Replay chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
     settings = _settings(methods, deployment, replaced, options)
     return _result(*bench_replay(settings, Path(trace), progress or _silent))
 
@@ -84,32 +84,33 @@ def sweep(
     dataset: str = "gsm8k",
     data_dir: str | Path | None = None,
     sample: bool = True,
-    progress: Steps | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Study:
     """Compare methods over a grid of deployments and options, as `skit sweep` does.
 
-    `options` are the fields of `sweeps.options.SweepOptions`: `replaced=["link.rtt_s=0.01,0.04"]` is the grid, `trace`
-    a recorded one in place of models. `progress` is given each step, with how much of it is done of how much.
+    `options` are the fields of `studies.sweep.options.SweepOptions`: `replaced=["link.rtt_s=0.01,0.04"]` is the grid,
+    `trace` a recorded trace instead of models. `progress` is called with the step, its finished and its planned items.
     """
     settings = from_keywords(SweepSettings, {**options, "methods": methods, "deployment": deployment})
-    settings.points()
+    settings.points()  # an error in the grid is raised before anything is loaded
     prompts = None if settings.trace else _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
     outcome = run_sweep(settings, prompts, progress or _silent)
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 
-def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options: Any) -> Study:
-    """Simulate many devices that share one verifier, as `skit simulate` does.
+def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None, **options: Any) -> Study:
+    """Simulate many devices that share one verification server, as `skit simulate` does.
 
     `options` are the fields of `serving.options.SimulationOptions`, such as `devices`, `acceptance` and `deployment`.
     Without `acceptance`, a trace is recorded first, as the fields of `serving.options.RecordingOptions` say. `events`
     and `timeline` are those of `serving.options.OutputOptions`.
     """
-    of_trace = {field.name for field, _, _ in options_in(RecordingOptions)}
-    recorded = from_keywords(RecordingOptions, {name: options.pop(name) for name in of_trace & options.keys()})
-    kept = from_keywords(OutputOptions, {name: options.pop(name) for name in ("events", "timeline") if name in options})
-    window = parse_window(kept.timeline) if kept.timeline else None
+    recording_names = {field.name for field, _, _ in options_in(RecordingOptions)}
+    recorded = from_keywords(RecordingOptions, {name: options.pop(name) for name in recording_names & options.keys()})
+    output_names = options.keys() & {"events", "timeline"}
+    output = from_keywords(OutputOptions, {name: options.pop(name) for name in output_names})
+    window = parse_window(output.timeline) if output.timeline else None
     recording = BenchSettings(
         methods=("autoregressive",),
         batch_size=RECORDED_TOGETHER,
@@ -117,11 +118,12 @@ def simulate(system: Names = "wisp", *, progress: Steps | None = None, **options
         **select_fields(BenchSettings, asdict(recorded)),
     )
     settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
-    settings.points()
-    loaded = None
+    settings.points()  # an error in the grid is raised before anything is loaded
+    prompts = None
     if settings.records:
-        loaded = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
-    outcome = ServingRun(settings=settings, dataset=loaded, report=progress or _silent).simulate(kept.events, window)
+        prompts = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
+    run = ServingRun(settings=settings, dataset=prompts, report=progress or _silent)
+    outcome = run.simulate(output.events, window)
     return Study(outcome.folder, outcome.run, outcome.summary)
 
 
@@ -131,15 +133,15 @@ def train(
     deployments: Names = "local",
     data_dir: str | Path | None = None,
     sample: bool = True,
-    progress: Steps | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> Study:
-    """Train rejection predictors for `wisp` and say whether they pay, as `skit train-predictor` does.
+    """Train rejection predictors for `wisp` and evaluate if they pay off, as `skit train-predictor` does.
 
-    `options` are the fields of `training.options.TrainingOptions`, such as `limit`, `trials`, `families` and `trace`.
-    Rows of the result are stop rules; `saved` holds the folders of what was kept.
+    `options` are the fields of `studies.training.options.TrainingOptions`, such as `limit`, `trials`, `families` and
+    `trace`. The rows of the result are stop rules; its `saved` holds the folders of saved predictors.
     """
-    first, *others = (load_deployment(name) for name in _several(deployments))
+    first, *others = (load_deployment(name) for name in _as_list(deployments))
     settings = from_keywords(PredictorTrainingSettings, options, deployment=first, elsewhere=tuple(others))
     prompts = None
     if settings.trace is None:
@@ -149,7 +151,7 @@ def train(
 
 
 def load(*folders: str | Path) -> Result:
-    """The runs in these folders, or right below them."""
+    """Return the runs in these folders, or directly below them."""
     runs, _ = load_runs([Path(folder) for folder in folders])
     return Result([run.path for run in runs])
 
@@ -157,15 +159,13 @@ def load(*folders: str | Path) -> Result:
 def _settings(
     methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, Any]
 ) -> BenchSettings:
-    return from_keywords(BenchSettings, {**options, "methods": methods}, deployment=_placed(deployment, replaced))
+    if not isinstance(deployment, Deployment):
+        deployment = load_deployment(deployment or "local", replaced)
+    return from_keywords(BenchSettings, {**options, "methods": methods}, deployment=deployment)
 
 
-def _several(names: Names) -> Sequence[str]:
+def _as_list(names: Names) -> Sequence[str]:
     return (names,) if isinstance(names, str) else names
-
-
-def _placed(deployment: str | Deployment | None, replaced: Sequence[str]) -> Deployment | None:
-    return deployment if isinstance(deployment, Deployment) else load_deployment(deployment or "local", replaced)
 
 
 def _prompts(
@@ -176,8 +176,8 @@ def _prompts(
 
 
 def _result(conclusions: Sequence[Conclusion], left_out: Mapping[str, str]) -> Result:
-    return Result([one.directory.path for one in conclusions], dict(left_out))
+    return Result([conclusion.directory.path for conclusion in conclusions], dict(left_out))
 
 
-def _silent(*_: Any) -> None:
+def _silent(*_: object) -> None:
     return None

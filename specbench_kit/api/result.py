@@ -1,4 +1,4 @@
-"""Benchmarked runs, and what is said of them side by side."""
+"""Benchmark runs on disk, with their comparison as tables, sentences and reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from specbench_kit.reports.writing import machine
 
 @dataclass(frozen=True)
 class Result:
-    """Runs on disk, and what is said of them side by side.
+    """Benchmark runs on disk, and their comparison.
 
-    `folders` holds one run directory for each method and dataset, `left_out` says by method why it did not run, and
-    `warnings` is what must be known before anything is quoted.
+    `folders` holds one run directory for each method and dataset, and `left_out` the reason for each method that did
+    not run. Read `warnings` before you quote a figure.
     """
 
     folders: Sequence[Path]
@@ -37,9 +37,9 @@ class Result:
         return load_runs(self.folders)
 
     def compare(self, against: str | None = None, *, force: bool = False) -> Comparison:
-        """All methods side by side, differences taken to `against`, by default the fastest that is lossless.
+        """Compare all methods with `against`, by default the fastest lossless method.
 
-        SkitError where the runs differ in what must agree, unless by `force`.
+        Raise SkitError if the runs are not comparable, unless `force` is set.
         """
         runs, problems = self._read
         return compare_runs(runs, against=against, force=force, problems=problems)
@@ -50,7 +50,7 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """Of the machine, of how far the methods can be compared, and of what could not be read."""
+        """Warnings about the machine, about how far the methods are comparable, and about unreadable files."""
         lines = [*machine.of_all(run.fields for run in self._all.runs), *wording.cautions(self._all)]
         return list(map(plain, lines))
 
@@ -60,18 +60,20 @@ class Result:
         return plain(headlines.of_comparison(self._all))
 
     def to_pandas(self, table: str = "overall") -> pandas.DataFrame:
-        """One row per method with every metric; `table` is overall, dataset or category.
+        """Return one row per method with all metrics; `table` is overall, dataset or category.
 
-        Columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low` and `_high`.
+        The columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low` and `_high`.
         """
         rows = pandas.read_csv(StringIO(to_csv(self._all)))
-        found = rows[rows["table"] == table].reset_index(drop=True)
-        if found.empty:
-            raise SkitError(f"there is no table '{table}' here; there are {', '.join(dict.fromkeys(rows['table']))}")
-        return found
+        selected = rows[rows["table"] == table].reset_index(drop=True)
+        if selected.empty:
+            raise SkitError(
+                f"there is no table '{table}' in this result; it has {', '.join(dict.fromkeys(rows['table']))}"
+            )
+        return selected
 
     def report(self, folder: str | Path, formats: Sequence[str] = ALL) -> list[Path]:
-        """Write the report of all runs into `folder`; the paths of its files."""
+        """Write the report of all runs into `folder` and return the paths of its files."""
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:

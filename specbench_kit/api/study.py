@@ -1,4 +1,4 @@
-"""Sweeps, simulations and trainings, and their numbers as tables."""
+"""The results of sweeps, simulations and trainings as tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,10 @@ from specbench_kit.reports.writing import machine
 
 @dataclass(frozen=True)
 class Study:
-    """What a command other than `bench` leaves: its folder with the report, what was run, and its numbers.
+    """The result of a sweep, a simulation or a training.
 
-    `saved` are folders of what a training keeps, by family of predictors.
+    `folder` holds the report, `run` describes what was run (the content of run.json) and `summary` holds the numbers.
+    `saved` maps each family of predictors that a training saved to its folder.
     """
 
     folder: Path
@@ -25,16 +26,16 @@ class Study:
 
     @property
     def report(self) -> Path:
-        """Its report, in Markdown; pictures and tables lie beside it."""
+        """The path of the report in Markdown; figures and tables are next to it."""
         return self.folder / "report.md"
 
     @property
     def warnings(self) -> list[str]:
-        """What must be known of the machine before anything is quoted."""
+        """Warnings about the machine, to be read before a figure is quoted."""
         return machine.warnings(dict(self.run))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for every point and method, system or stop rule; names of nested values are joined by dots."""
+        """Return a row for every point and method, system or stop rule; names of nested values are joined by dots."""
         rows = self.summary.get("rows")
         if rows is None:
             rows = [{"stop_rule": name, **values} for name, values in self.summary["decoding"].items()]

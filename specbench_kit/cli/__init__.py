@@ -1,0 +1,1 @@
+"""The `skit` command line."""

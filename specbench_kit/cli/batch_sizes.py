@@ -1,19 +1,21 @@
-"""`skit batch-sizes`: throughput against the time per token over batch sizes, one line per method."""
+"""`skit batch-sizes`: throughput against time per token over batch sizes, one curve per method."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
+SIZES = (1, 2, 4, 8, 16, 32)
 
-def _sizes(text: str) -> tuple[int, ...]:
+
+def _parse_sizes(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(set(parts)) < len(parts):
         raise SkitError(f"--sizes must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'")
@@ -21,43 +23,50 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What is decoded at every batch size."""
+class BatchSizesOptions:
+    """The methods and the batch sizes at which they decode."""
 
     methods: Annotated[
         tuple[str, ...],
-        Option("name or name:key=value,..., 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
+        Option("name or name:key=value,..., 'all' or 'group:NAME'. May be given several times.", RUN, flag="method"),
     ]
-    sizes: Annotated[tuple[int, ...], Option("Batch sizes.", RUN, parse=_sizes)] = (1, 2, 4, 8, 16, 32)
-    trace: Annotated[Path | None, Option("A trace of `skit record` to run on, without models.", RUN, "replay")] = None
-    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed: at least the largest batch.", RUN)] = 64
+    sizes: Annotated[tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)] = SIZES
+    trace: Annotated[
+        Path | None, Option("Replay this trace of `skit record` instead of running models.", RUN, "replay")
+    ] = None
+    limit: Annotated[
+        int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
+    ] = 64
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    tuned: Annotated[Path | None, Option("A file of `skit tune`.", RUN)] = None
+    tuned: Annotated[Path | None, Option("Use the method options that `skit tune` wrote to this file.", RUN)] = None
     seed: common.Seed = 0
     out: common.Out = Path("results")
 
 
 def batch_sizes(
-    asked: Sizes, prompts: DatasetOptions, timed: DeploymentOptions, as_json: options.JsonOption = False
+    options: BatchSizesOptions, dataset: DatasetOptions, placement: DeploymentOptions, as_json: JsonOption = False
 ) -> None:
-    """Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed."""
+    """Decode with every batch size and say where the report is."""
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
 
-    shared = {**select_fields(BenchSettings, asdict(asked)), "deployment": load(timed.deployment, timed.replaced)}
-    settings = BenchSettings(**shared, argv=command_line())
+    settings = BenchSettings(
+        **select_fields(BenchSettings, asdict(options)),
+        deployment=load(placement.deployment, placement.replaced),
+        argv=command_line(),
+    )
     console = Console(stderr=as_json)
-    source = asked.trace or load_dataset(prompts, settings.limit, settings.seed, console)
+    source = options.trace or load_dataset(dataset, settings.limit, settings.seed, console)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.sweep.batch_sizes import run_curves
 
     with decoding_bar() as report:
-        curves = run_curves(settings, asked.sizes, source, report)
+        curves = run_curves(settings, options.sizes, source, report)
     for spec, reason in curves.left_out.items():
         say(console, f"left out: {spec}: {reason}")
     tell_report(console, curves.folder, curves.summary, as_json)

@@ -1,15 +1,15 @@
-"""`skit bench`: decode datasets with methods and report."""
+"""`skit bench`: benchmark methods on datasets and write reports."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, require_all, say
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Given
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.processes.rank import by_torchrun
@@ -19,29 +19,28 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.studies.bench.campaign import Campaign
-    from specbench_kit.studies.bench.lanes import Progress
     from specbench_kit.studies.bench.outputs.conclusion import Conclusion
 
-Report = Callable[["Progress"], None]
 
-
-def bench(options_given: Given[BenchSettings], sources: Sources, as_json: options.JsonOption = False) -> None:
-    """Decode a dataset with one or more methods, check losslessness, and write a report."""
+def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption = False) -> None:
+    """Decode, print the result, and end with an error if decoding was cut short."""
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
 
-    place = by_torchrun()
-    if place is not None and place.rank:
+    rank = by_torchrun()
+    if rank is not None and rank.rank:
+        # torchrun starts this command once for each stage of the pipeline; only the first one benchmarks.
         from specbench_kit.decoding.processes.worker import serve
 
-        serve(place, options_given.values.get("device", "auto"))
+        serve(rank, options.values.get("device", "auto"))
         return
-    launch = {} if place is None else {"launch": "processes"}
-    placed = load(sources.deployment, sources.replaced)
-    settings = options_given.make(**launch, deployment=placed, argv=command_line())
+    launch = {} if rank is None else {"launch": "processes"}
+    deployment = load(sources.deployment, sources.replaced)
+    settings = options.make(**launch, deployment=deployment, argv=command_line())
     console = Console(stderr=as_json)
-    _doubt_tuning(settings, console)
+    if settings.tuned is not None:
+        _warn_of_other_tuning(settings, settings.tuned, console)
     problem = None
     if sources.replay is not None:
         conclusions, left_out = _replay(settings, sources.replay)
@@ -60,22 +59,20 @@ def bench(options_given: Given[BenchSettings], sources: Sources, as_json: option
     if problem is not None:
         raise problem
     if sources.strict:
-        require_all({one.summary["method"]: one.summary["requests"]["failed"] for one in conclusions})
+        summaries = [conclusion.summary for conclusion in conclusions]
+        require_all({summary["method"]: summary["requests"]["failed"] for summary in summaries})
 
 
-def _doubt_tuning(settings: BenchSettings, console: "Console") -> None:
-    """Say where tuned options were tuned for something else."""
-    if settings.tuned is None:
-        return
+def _warn_of_other_tuning(settings: BenchSettings, tuned: Path, console: "Console") -> None:
     from specbench_kit.studies.bench.tuned_options import load
 
     name = settings.deployment.name if settings.deployment else "recorded"
-    for doubt in load(settings.tuned).doubts(name, settings.batch_size):
-        say(console, f"{settings.tuned}: {doubt}")
+    for doubt in load(tuned).doubts(name, settings.batch_size):
+        say(console, f"{tuned}: {doubt}")
 
 
 def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
-    """Check the cheap things first: method names, then data, then models."""
+    """Load what decoding needs, the quick checks first: method names, then data, then models."""
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
 
@@ -83,13 +80,15 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
         raise SkitError("a dataset is given twice: name each --dataset once")
     for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
-            say(console, f"{spec} reads the autoregressive output: the baseline is decoded despite --no-baseline")
-    each = [DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample) for name in sources.dataset]
-    loaded = [load_dataset(one, settings.limit, settings.seed, console) for one in each]
-    with _preparing(console) as report:
+            say(console, f"{spec} needs the autoregressive output: the baseline is decoded in spite of --no-baseline")
+    datasets = []
+    for name in sources.dataset:
+        options = DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample)
+        datasets.append(load_dataset(options, settings.limit, settings.seed, console))
+    with _loading_status(console) as report:
         from specbench_kit.studies.bench.campaign import Campaign
 
-        campaign = Campaign(settings, loaded, report)
+        campaign = Campaign(settings, datasets, report)
     for benchmark in campaign.benchmarks:
         if left_out := benchmark.dataset.left_out:
             without = f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
@@ -100,8 +99,8 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
 
 
 @contextmanager
-def _preparing(console: "Console") -> "Iterator[ProgressCallback]":
-    """A line while models load, and bars in its place once something is measured."""
+def _loading_status(console: "Console") -> Iterator[ProgressCallback]:
+    """Show a status line while models load, and progress bars in its place once something is measured."""
     from specbench_kit.cli.progress import stepping_bar
 
     with ExitStack() as stack:
@@ -117,41 +116,46 @@ def _preparing(console: "Console") -> "Iterator[ProgressCallback]":
         yield report
 
 
-def _replay(settings: BenchSettings, path: Path) -> "tuple[list[Conclusion], dict[str, str]]":
-    if settings.temperature or settings.resume:
-        raise SkitError("--replay runs a recorded greedy trace from its start: leave out --temperature and --resume")
-    if settings.exclude_seen:
-        raise SkitError("--exclude-seen chooses prompts, and a trace has its own: leave out one of them")
-    if settings.token_view:
-        raise SkitError("--token-view shows the trees of a live run, which a trace does not hold: leave out --replay")
-    if settings.repeats > 1:
-        raise SkitError("--repeats measures again, and a replay is the same every time: leave out one of them")
+def _replay(settings: BenchSettings, trace: Path) -> "tuple[list[Conclusion], dict[str, str]]":
+    require(
+        not (settings.temperature or settings.resume),
+        "--replay runs a recorded greedy trace from its start: leave out --temperature and --resume",
+    )
+    require(
+        not settings.exclude_seen,
+        "--exclude-seen selects prompts, but the prompts of a trace are fixed: leave out one of them",
+    )
+    require(
+        not settings.token_view,
+        "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay",
+    )
+    require(
+        settings.repeats == 1,
+        "--repeats measures again, but a replay gives the same result every time: leave out one of them",
+    )
+    from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.bench.replay import bench_replay
 
-    with _progress() as report:
-        return bench_replay(settings, path, report)
+    with decoding_bar() as report:
+        return bench_replay(settings, trace, report)
 
 
 def _decode(campaign: "Campaign") -> SkitError | None:
-    """Decode under a progress bar; what ends it early is returned, so that finished requests get their report."""
+    """Decode under a progress bar; an early end is returned, so that finished requests are still reported."""
+    from specbench_kit.cli.progress import decoding_bar
+
     try:
-        with _progress() as report:
+        with decoding_bar() as report:
             campaign.run(report)
     except KeyboardInterrupt:
-        return SkitError("interrupted; finished requests are kept, --resume goes on with the rest")
+        return SkitError("interrupted; finished requests are kept, --resume continues with the others")
     except SkitError as error:
         return error
     return None
 
 
-def _progress() -> AbstractContextManager[Report]:
-    from specbench_kit.cli.progress import decoding_bar
-
-    return decoding_bar()
-
-
 def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
-    """Print the result; several runs get one more folder, which is returned, with a report on all of them."""
+    """Print the result; for several runs, write a joint report and return its folder."""
     from specbench_kit.reports.comparison.terminal import print_comparison
     from specbench_kit.reports.run.terminal import print_summary
     from specbench_kit.studies.bench.outputs.joint_report import report_jointly
@@ -167,25 +171,18 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
     return None if joint is None else joint[0]
 
 
-def _by_dataset(conclusions: "Sequence[Conclusion]") -> "dict[str, list[Conclusion]]":
-    found: dict[str, list[Conclusion]] = {}
-    for conclusion in conclusions:
-        found.setdefault(conclusion.directory.run["dataset"]["name"], []).append(conclusion)
-    return found
-
-
-def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, Any]:
-    """Summaries by method; where there are several datasets, by dataset and method."""
+def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, object]:
+    """Return the JSON result: summaries by method or, for several datasets, by dataset and method."""
     from specbench_kit.reports.writing import machine
 
     warnings = machine.of_all(conclusion.directory.run for conclusion in conclusions)
-    by_dataset = {
-        name: {conclusion.summary["method"]: conclusion.summary for conclusion in together}
-        for name, together in _by_dataset(conclusions).items()
-    }
+    summaries: dict[str, dict[str, object]] = {}
+    for conclusion in conclusions:
+        by_method = summaries.setdefault(conclusion.directory.run["dataset"]["name"], {})
+        by_method[conclusion.summary["method"]] = conclusion.summary
     return {
         "run_dirs": [str(conclusion.directory.path) for conclusion in conclusions],
-        "summary": by_dataset if len(by_dataset) > 1 else next(iter(by_dataset.values())),
+        "summary": summaries if len(summaries) > 1 else next(iter(summaries.values())),
         **({"report_dir": str(folder)} if folder else {}),
         **({"left_out": left_out} if left_out else {}),
         **({"warnings": warnings} if warnings else {}),

@@ -81,10 +81,10 @@ class Command(TyperCommand):
         """
         if ctx.resilient_parsing:  # completion needs private state that only Typer's own method sets
             return super().parse_args(ctx, args)
-        values, rest, order = self.make_parser(ctx).parse_args(args=args)
+        values, extra, order = self.make_parser(ctx).parse_args(args=args)
         # Eager parameters go first: --help ends the command, and --config provides values for those that follow.
-        place = {id(parameter): number for number, parameter in enumerate(order)}
-        parameters = sorted(self.get_params(ctx), key=lambda p: (not p.is_eager, place.get(id(p), len(order))))
+        position = {id(parameter): number for number, parameter in enumerate(order)}
+        parameters = sorted(self.get_params(ctx), key=lambda p: (not p.is_eager, position.get(id(p), len(order))))
         for parameter in parameters:
             value, source = parameter.consume_value(ctx, values)
             if value is None and not parameter.required:
@@ -92,22 +92,23 @@ class Command(TyperCommand):
                 ctx.set_parameter_source(parameter.name, source)
                 continue
             try:
-                parameter.handle_parse_result(ctx, values, rest)
+                parameter.handle_parse_result(ctx, values, extra)
             except typer.BadParameter as error:
                 if error.message.startswith(WITHOUT_INPUT):
                     error.message = f"{error.message.partition(',')[0]}, not '{value}'"
                 raise
-        if rest:
-            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(one_line, rest))})")
-        ctx.args = rest
-        return rest
+        if extra:
+            ctx.fail(f"Got unexpected extra argument(s) ({' '.join(map(one_line, extra))})")
+        ctx.args = extra
+        return extra
 
     def invoke(self, ctx: Any) -> None:
         """Save the options if --save-config asks for it, then run the function."""
         if ctx.params["save_config"] is not None:
             save_config(ctx.params["save_config"], ctx)
-        given = {name: ctx.params[name] for name in self.options if ctx.params[name] is not None}
-        values = {name: self.options[name].read(value) for name, value in given.items()}
+        values = {
+            name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
+        }
         arguments: dict[str, Any] = {}
         for name, kind in _parameter_types(self.function).items():
             if get_origin(kind) is Given:
@@ -134,9 +135,9 @@ def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
             required = defaults[name] is Parameter.empty
             yield CommandOption(name, option_type, option, MISSING if required else defaults[name])
             continue
-        for field_, option_type, option in options_in(get_args(kind)[0] if get_origin(kind) is Given else kind):
-            required = field_.default is MISSING and field_.default_factory is MISSING
-            yield CommandOption(field_.name, option_type, option, MISSING if required else field_.default)
+        for option_field, option_type, option in options_in(get_args(kind)[0] if get_origin(kind) is Given else kind):
+            required = option_field.default is MISSING and option_field.default_factory is MISSING
+            yield CommandOption(option_field.name, option_type, option, MISSING if required else option_field.default)
 
 
 def _parameters(options: Iterable[CommandOption]) -> list[Any]:
@@ -144,8 +145,8 @@ def _parameters(options: Iterable[CommandOption]) -> list[Any]:
 
     Typer reads parameters from the signature of a callable. That of a dataclass is made of its fields.
     """
-    fields_ = [option.typer_field() for option in options]
-    form = make_dataclass("Options", [*fields_, *CONFIG_FIELDS], kw_only=True)
+    typer_fields = [option.typer_field() for option in options]
+    form = make_dataclass("Options", [*typer_fields, *CONFIG_FIELDS], kw_only=True)
     app = typer.Typer(add_completion=False)
     app.command()(form)
     return typer.main.get_command(app).params

@@ -7,7 +7,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class CommandEntry(NamedTuple):
-    """A command: where its function is, the sentence that both helps show, and more for its own help."""
+    """A command: where its function is, the sentence that `skit --help` shows, and more for the command's own help."""
 
     function: str
     summary: str
@@ -16,87 +16,87 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "bench": CommandEntry(
-        "bench:bench", "Decode a dataset with one or more methods, check losslessness, and write a report."
+        "bench:bench", "Benchmark methods on a dataset, check that outputs are lossless, and write a report."
     ),
     "rerun": CommandEntry(
         "rerun:rerun",
-        "Run a run again from its run.json, and say what differs: environment, outputs, rounds and time.",
+        "Repeat a run from its run.json and report what differs: environment, outputs, rounds and time.",
     ),
     "serve": CommandEntry(
-        "serve:serve", "Verify the drafts of many devices, each of which runs `skit bench --server` or `skit load`."
+        "serve:serve",
+        "Serve a target that verifies drafts over the network, for `skit bench --server` and `skit load`.",
     ),
     "load": CommandEntry(
         "load:load",
-        "Let many devices draft for a server of `skit serve`: their drafts are recorded, what the server does is real.",
+        "Load a `skit serve` server with many devices, whose drafts come from a trace, and measure its answers.",
     ),
-    "validate": CommandEntry("load:validate", "Simulate what `skit load` measured, and set both side by side."),
-    "report": CommandEntry("report:report", "Report on one run, or put several in one report."),
+    "validate": CommandEntry("load:validate", "Simulate a run of `skit load` and compare it with the measurement."),
+    "report": CommandEntry("report:report", "Write a report on one run, or on several runs together."),
     "compare": CommandEntry(
         "compare:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."
     ),
     "import": CommandEntry(
         "interchange:import_run",
-        "Make a run directory of another tool's file, so that its numbers stand in the same reports.",
-        "A file that tells what was accepted in each step makes a trace, to be replayed with --deployment.",
+        "Convert a result file of another tool into a run directory, so that reports can include it.",
+        "A file that records what was accepted in each step becomes a trace, for replay with --deployment.",
     ),
-    "export": CommandEntry("interchange:export_run", "Write a run's requests as a file that another tool reads."),
+    "export": CommandEntry("interchange:export_run", "Write the requests of a run as a file for another tool."),
     "record": CommandEntry(
         "record:record",
-        "Record a trace: the target's greedy answers and, at every offset, what the draft model would propose.",
+        "Record a trace: the target's greedy answers and, at every position, the draft model's proposal.",
     ),
     "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
-        "Train rejection predictors for `--method wisp` and report whether they are worth it.",
-        "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a\n"
-        "benchmark with a predictor trained on these leaves them out.",
+        "Train rejection predictors for `--method wisp` and report if they pay off.",
+        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash\n"
+        "reserves for training; benchmarks with the predictor leave these prompts out.",
     ),
     "train-head": CommandEntry(
         "train_head:train_head",
         "Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.",
-        "Prompts come from the dataset's train split or, where there is none, from the 30 % that a hash reserves.",
+        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash\n"
+        "reserves for training.",
     ),
     "profile-verifier": CommandEntry(
-        "profile_verifier:profile_verifier",
-        "Profile a verifier: time WISP's 173 configurations, fit what they take, check it against physics.",
+        "profiling:profile_verifier",
+        "Profile a verifier: time WISP's 173 configurations, fit a latency model, check it against the roofline.",
     ),
     "profile-drafter": CommandEntry(
-        "profile_drafter:profile_drafter",
-        "Profile a pair: draft steps and verifications against context and batch, AdaSpec's latency model of both.",
+        "profiling:profile_drafter",
+        "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model.",
     ),
     "profile-server": CommandEntry(
         "profile_server:profile_server",
-        "Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them.",
+        "Profile a `skit serve` server over the network: the time of its verifications and of messages.",
     ),
     "measure-ranks": CommandEntry(
         "measure_ranks:measure_ranks",
-        "Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair.",
+        "Measure how often the target's token is the draft model's 1st, 2nd, ... choice, for `--method sequoia`.",
     ),
     "sweep": CommandEntry(
         "sweep:sweep",
-        "Compare methods over a range of deployments or options, and find where they stop paying for themselves.",
+        "Compare methods over a range of deployments or options, and find where they stop paying off.",
     ),
     "tune": CommandEntry(
         "tune:tune",
-        "Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains.",
+        "Choose the options of each method by replaying a trace, with the same budget for all methods.",
     ),
     "batch-sizes": CommandEntry(
         "batch_sizes:batch_sizes",
-        "Show up to which batch size each method pays: throughput against time per token, live, modelled or replayed.",
+        "Show up to which batch size each method pays off: throughput against time per token.",
     ),
     "simulate": CommandEntry(
-        "simulate:simulate",
-        "Simulate many devices that draft for one server: who keeps which token speed, and what keeps the others.",
+        "serving:simulate",
+        "Simulate many devices that draft for one server: which devices meet their SLO, and why the others miss it.",
     ),
     "capacity": CommandEntry(
-        "capacity:capacity", "Search for the most devices that one server can promise a token speed to."
+        "serving:capacity", "Find the largest number of devices that one server can promise a token speed to."
     ),
     "reproduce": CommandEntry(
-        "reproduce:reproduce",
-        "Run experiments of the papers and hold what comes out against the published numbers.",
+        "reproduce:reproduce", "Reproduce experiments of papers and compare with the published numbers."
     ),
     "list": CommandEntry(
-        "listing:list_entries",
-        "List methods, datasets, models, executors, predictors, profiles, deployments or formats.",
+        "listing:list_entries", "List methods, datasets, models, deployments, profiles and other names for options."
     ),
     "fetch": CommandEntry(
         "fetch:fetch",
@@ -104,12 +104,12 @@ COMMANDS = {
         "The download is about 93 MB. The converted model stays in the user's folder (see `skit doctor`).",
     ),
     "new": CommandEntry(
-        "new:new", "Write a package with a method of your own, and its test: install it, and every command knows it."
+        "new:new", "Create a package with a method of your own and its test; once installed, every command knows it."
     ),
     "doctor": CommandEntry(
         "doctor:doctor",
-        "Look at the installation and the machine: what is there, what is missing, and what that would bring.",
-        "Ends with exit code 1 where something is broken that every command needs.",
+        "Check the installation and the machine: what is available, what is missing, and what it would add.",
+        "Exits with code 1 if something that every command needs is broken.",
     ),
 }
 
@@ -139,8 +139,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is run, with its options."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command and load_command(command.name or ""), rest
+        name, command, arguments = super().resolve_command(ctx, args)
+        return name, command and load_command(command.name or ""), arguments
 
 
 def load_command(name: str) -> TyperCommand:

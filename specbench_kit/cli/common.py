@@ -1,9 +1,9 @@
-"""What several commands do before and around their work."""
+"""Steps that several commands take before and after their work."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError
@@ -18,68 +18,68 @@ if TYPE_CHECKING:
 
 
 def command_line() -> tuple[str, ...]:
-    """Return the command as it was typed, for run.json."""
+    """Return the command as the user typed it, for run.json."""
     return ("skit", *sys.argv[1:])
 
 
 def say(console: "Console", line: str, style: str = "") -> None:
-    """Print one line as it is: no markup, no wrapping."""
+    """Print one line literally, without markup or wrapping."""
     from rich.text import Text
 
     console.print(Text(one_line(line), style=style), soft_wrap=True)
 
 
 def tell_report(
-    console: "Console", folder: Path, summary: dict[str, Any], as_json: bool, name: str = "report.md"
+    console: "Console", folder: Path, summary: "Mapping[str, object]", as_json: bool, name: str = "report.md"
 ) -> None:
-    """Say where the report lies, and end stdout with the summary where that is asked for."""
+    """Print the path of the report and, if asked for, the summary as JSON on the last line of stdout."""
     say(console, f"report: {folder / name}")
     if as_json:
         print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
 
 
 def require_all(failed: "Mapping[str, int]") -> None:
-    """End with exit code 1 where requests failed; `failed` counts them by what they were asked of."""
+    """End the command with exit code 1 if requests failed; `failed` holds their number by method."""
     import typer
 
-    if wrong := {name: number for name, number in failed.items() if number}:
-        counts = ", ".join(f"{number} of {name}" for name, number in wrong.items())
+    if failures := {name: count for name, count in failed.items() if count}:
+        counts = ", ".join(f"{count} of {name}" for name, count in failures.items())
         print(f"strict: requests failed: {counts}", file=sys.stderr)
         raise typer.Exit(1)
 
 
 def require_file(path: Path) -> None:
-    """Refuse a folder before the work is done whose result is to be that file."""
+    """Raise SkitError, before the work begins, if the file for its result is a folder."""
     if path.is_dir():
         raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / 'result'}")
 
 
 def not_saved(doubts: "Sequence[str]", kept: str) -> SkitError:
-    """What ends a command whose result lies in its run folder alone."""
+    """Return the error that ends a command whose result is not trusted; `kept` says where the result is."""
     return SkitError(
-        f"not saved, since the machine was disturbed while steps were timed: {'; '.join(doubts)}; run it again on a "
-        f"quiet machine, or with --force; what came out is kept: {kept}"
+        f"not saved, because the machine was disturbed during the measurement: {'; '.join(doubts)}; run it again on a "
+        f"quiet machine, or with --force; the result is kept: {kept}"
     )
 
 
 def load_dataset(
-    asked: DatasetOptions, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
+    options: DatasetOptions, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
 ) -> "LoadedDataset":
-    """The prompts, with one unmissable line where a bundled sample stands in."""
+    """Load the prompts, and print one conspicuous line if they are only a bundled sample."""
     from specbench_kit.datasets.loading import load
 
-    loaded = load(
-        asked.dataset,
-        data_dir=asked.data_dir,
-        allow_sample=asked.sample,
+    dataset = load(
+        options.dataset,
+        data_dir=options.data_dir,
+        allow_sample=options.sample,
         limit=limit,
         seed=seed,
         to_train=to_train,
     )
-    if loaded.source == "sample":
+    if dataset.source == "sample":
         line = (
-            f"SAMPLE DATA: '{loaded.name}' was not found, {len(loaded.prompts)} prompts of the bundled sample "
-            f"'{loaded.location}' stand in ({loaded.reason}). --no-sample forbids this."
+            f"SAMPLE DATA: '{dataset.name}' was not found; the bundled sample '{dataset.location}' with "
+            f"{len(dataset.prompts)} prompts is used instead ({dataset.reason}). --no-sample forbids this."
         )
         say(console, line, style="bold black on yellow")
-    return loaded
+    return dataset

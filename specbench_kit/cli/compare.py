@@ -1,4 +1,4 @@
-"""`skit compare`: runs side by side, refused where they are not comparable."""
+"""`skit compare`: runs side by side, refused if they are not comparable."""
 
 import json
 from dataclasses import dataclass
@@ -7,35 +7,36 @@ from typing import Annotated
 
 import typer
 
-from specbench_kit.cli import options
-from specbench_kit.cli.report import Comparing
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.cli.report import ComparisonOptions
 from specbench_kit.core.option import Option
 
 FAILED = 1
-"""Exit code where a condition of --fail-if holds."""
+"""Exit code if a condition of --fail-if holds."""
 INCONCLUSIVE = 3
-"""Exit code where none holds, but one on time could not be judged, since the machine was too busy."""
+"""Exit code if none holds, but one on time could not be judged because the machine was disturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judging(Comparing):
-    """What makes a comparison fail, and where its report goes."""
+class CheckOptions(ComparisonOptions):
+    """The runs to compare, the conditions under which the comparison fails, and the folder of its report."""
 
     fail_if: Annotated[
         tuple[str, ...],
         Option(
-            "Exit with 1 if this holds for any method: a metric, an operator and a number, as in 'speedup<0.95', "
-            "'itl.p99>50ms', 'speedup.high<1' or, against the first of two runs of one method, 'relative_speed<0.95' "
-            "(each over its own run's baseline) and 'baseline_ratio<0.9' (the baselines: machine or engine changed); "
-            "may be given several times. With 2 if it cannot be told, as of a run that cannot be read; with 3 if it is "
-            "about time and a run was timed on a disturbed machine."
+            "Exit with 1 if this condition holds for any method: a metric, an operator and a number, such as "
+            "'speedup<0.95', 'itl.p99>50ms' or 'speedup.high<1'. For two runs of one method, 'relative_speed<0.95' "
+            "compares their speedups, each over its own run's baseline, and 'baseline_ratio<0.9' the baselines, which "
+            "differ if the machine or the engine changed. Exit with 2 if the condition cannot be evaluated, for "
+            "instance because a run cannot be read, and with 3 if it is about time and a run was timed on a disturbed "
+            "machine. May be given several times."
         ),
     ] = ()
-    out: Annotated[Path | None, Option("Folder to write a report into; none is written without.")] = None
+    out: Annotated[Path | None, Option("Folder for a report; without it, none is written.")] = None
 
 
-def compare(asked: Judging, as_json: options.JsonOption = False) -> None:
-    """Compare runs of the same prompts, models, lengths, sampling and clock."""
+def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
+    """Print the comparison and exit with the code of the conditions."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
@@ -43,27 +44,28 @@ def compare(asked: Judging, as_json: options.JsonOption = False) -> None:
     from specbench_kit.metrics.condition import Condition, disturbed_runs, require_readable, violations
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    conditions = [Condition.parse(text) for text in asked.fail_if]
-    wanted, look = asked.wanted(), asked.look()
+    conditions = [Condition.parse(text) for text in options.fail_if]
+    formats, look = options.format_names(), options.look()
     console = Console(stderr=as_json)
-    comparison = asked.load()
+    comparison = options.load()
     print_comparison(console, comparison, look)
-    if asked.out is not None:
-        write(console, comparison, asked.out, wanted, look)
-    open_questions = disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
-    judged = [condition for condition in conditions if not (open_questions and condition.is_timed)]
+    if options.out is not None:
+        write(console, comparison, options.out, formats, look)
+    disturbances = disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
+    judged = [condition for condition in conditions if not (disturbances and condition.is_timed)]
     failed = [line for condition in judged for line in violations(comparison, condition)]
     if as_json:
-        print(json.dumps(as_document(comparison) | {"failed": failed, "inconclusive": open_questions}, allow_nan=False))
+        document = as_document(comparison) | {"failed": failed, "inconclusive": disturbances}
+        print(json.dumps(document, allow_nan=False))
     for line in failed:
         say(Console(stderr=True), f"failed: {line}", style="bold red")
-    for line in open_questions:
+    for line in disturbances:
         say(Console(stderr=True), f"inconclusive: {line}; run it again on a quiet machine", style="bold red")
     if failed:
         raise typer.Exit(FAILED)
     if conditions:
         require_readable(comparison)
-    if open_questions:
+    if disturbances:
         raise typer.Exit(INCONCLUSIVE)
     if judged:
         say(console, f"passed: {', '.join(condition.text for condition in judged)} holds for no method")

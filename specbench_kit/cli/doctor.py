@@ -1,4 +1,4 @@
-"""`skit doctor`: what this installation and machine have, and what each missing part would bring."""
+"""`skit doctor`: check the installation and the machine."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from specbench_kit.cli import options
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.version import __version__
@@ -23,18 +23,19 @@ MARKS: dict[State, tuple[str, str]] = {
     "missing": ("missing", "yellow"),
     "broken": ("BROKEN", "bold red"),
 }
+"""The word and the style with which a state is printed."""
 EXTRAS = {
-    "llama_cpp": ("llama-cpp", "llama.cpp beside the kit in `make benchmark`"),
-    "mlflow": ("mlflow", "runs in MLflow's tracking, `skit export --format mlflow`"),
-    "wandb": ("wandb", "runs for Weights & Biases, `skit export --format wandb`"),
-    "ray": ("ray", "simulations shared out over a cluster, `--backend ray`"),
+    "llama_cpp": ("llama-cpp", "compare with llama.cpp in `make benchmark`"),
+    "mlflow": ("mlflow", "export runs to MLflow with `skit export --format mlflow`"),
+    "wandb": ("wandb", "export runs for Weights & Biases with `skit export --format wandb`"),
+    "ray": ("ray", "spread simulations over a cluster with `--backend ray`"),
 }
-"""By module the optional dependency that holds it, and what it brings."""
+"""The extra that installs each optional module, and what it is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: what was found there, and what to do where it is not as it should be."""
+    """The result of one check: its name, its state, what was found, and what to do if it is not as it should be."""
 
     name: str
     state: State
@@ -42,17 +43,16 @@ class Finding:
     advice: str = ""
 
 
-Look = Callable[[], Iterator[Finding]]
+Check = Callable[[], Iterator[Finding]]
+CHECKS: dict[str, Check] = {}
+"""Checks by name, in the order in which they run."""
 
 
-def doctor(data_dir: DataDir = None, as_json: options.JsonOption = False) -> None:
-    """Look at the installation and the machine: what is there, what is missing, and what that would bring.
-
-    Ends with exit code 1 where something is broken that every command needs.
-    """
+def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
+    """Print all findings, and exit with code 1 if one of them is broken."""
     from rich.console import Console
 
-    with Console(stderr=True).status("looking around"):
+    with Console(stderr=True).status("checking"):
         findings = list(examine(data_dir))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
@@ -62,18 +62,29 @@ def doctor(data_dir: DataDir = None, as_json: options.JsonOption = False) -> Non
 
 
 def examine(data_dir: Path | None) -> Iterator[Finding]:
-    """Every finding; a part that cannot be looked at is a finding too."""
-    looks: dict[str, Look] = {**LOOKS, "data folder": partial(_datasets, data_dir)}
-    for name, look in looks.items():
+    """Run all checks and yield their findings; a check that fails is a broken finding."""
+    checks: dict[str, Check] = {**CHECKS, "data folder": partial(_data_folder, data_dir)}
+    for name, check in checks.items():
         try:
-            yield from look()
+            yield from check()
         except SkitError as error:
             yield Finding(name, "broken", str(error))
         except (ImportError, OSError) as error:
-            yield Finding(name, "broken", f"{type(error).__name__}: {error}".splitlines()[0], "install the kit again")
+            yield Finding(name, "broken", f"{type(error).__name__}: {error}".splitlines()[0], "reinstall the kit")
 
 
-def _kit() -> Iterator[Finding]:
+def _check(name: str) -> Callable[[Check], Check]:
+    """Return a decorator that adds a check."""
+
+    def add(check: Check) -> Check:
+        CHECKS[name] = check
+        return check
+
+    return add
+
+
+@_check("kit")
+def _check_kit() -> Iterator[Finding]:
     yield Finding("specbench-kit", "ok", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
     import torch
     import transformers
@@ -81,121 +92,119 @@ def _kit() -> Iterator[Finding]:
     yield Finding("libraries", "ok", f"torch {torch.__version__}, transformers {transformers.__version__}")
 
 
-def _executors() -> Iterator[Finding]:
+@_check("executors")
+def _check_executors() -> Iterator[Finding]:
     from specbench_kit.models.executors.base import executors
 
     for name, kind in executors.all().items():
         missing = kind.missing()
-        advice = "install a C++ compiler, then the kit again: several times the speed on a CPU" if missing else ""
+        advice = "install a C++ compiler and reinstall the kit: several times the speed on a CPU" if missing else ""
         summary = (kind.__doc__ or "").split(".")[0]
         yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice)
 
 
-def _devices() -> Iterator[Finding]:
+@_check("devices")
+def _check_devices() -> Iterator[Finding]:
     import torch
 
     yield Finding("device cpu", "ok", f"{torch.backends.cpu.get_cpu_capability()}, {_processors()} processors")
     if not torch.cuda.is_available():
-        yield Finding("device cuda", "missing", "no GPU that torch can use", "`--device cuda` needs one")
+        yield Finding("device cuda", "missing", "torch finds no GPU", "`--device cuda` needs one")
         return
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
         yield Finding(f"device cuda:{number}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _threads() -> Iterator[Finding]:
+@_check("threads")
+def _check_threads() -> Iterator[Finding]:
     import torch
 
     threads, processors = torch.get_num_threads(), _processors()
     found = f"{threads} for {processors} processors (OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')})"
     if threads > processors:
-        yield Finding("threads", "note", found, "more threads than processors wait for each other: set OMP_NUM_THREADS")
+        advice = "more threads than processors slow each other down: set OMP_NUM_THREADS"
+        yield Finding("threads", "note", found, advice)
     else:
         yield Finding("threads", "ok", found)
 
 
-def _machine() -> Iterator[Finding]:
+@_check("load")
+def _check_load() -> Iterator[Finding]:
     from specbench_kit.runs.machine.probe import probe_here
 
     load = probe_here().system().load
     busy = load > 0.5 * _processors()
-    advice = "times taken now may not hold: runs say DISTURBED MACHINE where they do not" if busy else ""
+    advice = "timings taken now may be wrong: such runs are marked DISTURBED MACHINE" if busy else ""
     yield Finding("load", "note" if busy else "ok", f"{load:.1f} over the last minute", advice)
 
 
-def _datasets(data_dir: Path | None) -> Iterator[Finding]:
-    from specbench_kit.datasets.base import datasets
-
-    folder = data_dir or os.environ.get("SKIT_DATA_DIR")
-    known = datasets.all()
-    if not folder:
-        advice = "--data-dir or SKIT_DATA_DIR names one; without it the hub is asked, then samples of few prompts serve"
-        yield Finding("data folder", "note", "none is named", advice)
-        return
-    if not Path(folder).is_dir():
-        yield Finding("data folder", "missing", f"'{folder}' is not a folder", "correct --data-dir or SKIT_DATA_DIR")
-        return
-    there = [name for name, kind in known.items() if kind.local and Path(folder, kind.local).is_file()]
-    absent = sorted(known.keys() - there)
-    found = f"{folder} has {len(there)} of {len(known)} datasets" + (f"; not {', '.join(absent)}" if absent else "")
-    advice = "" if there else "`skit list datasets --json` tells where each is looked for"
-    yield Finding("data folder", "ok" if there else "note", found, advice)
-
-
-def _hub() -> Iterator[Finding]:
+@_check("hub")
+def _check_hub() -> Iterator[Finding]:
     from specbench_kit.core.hub import hub_reachable
 
     if hub_reachable():
-        yield Finding("hub", "ok", "answers")
+        yield Finding("hub", "ok", "reachable")
     else:
-        advice = "models and datasets come from folders and the library's cache alone"
-        yield Finding("hub", "missing", "out of reach, or forbidden by HF_HUB_OFFLINE", advice)
+        advice = "models and datasets can only come from local folders and the library's cache"
+        yield Finding("hub", "missing", "not reachable, or forbidden by HF_HUB_OFFLINE", advice)
 
 
-def _bundled() -> Iterator[Finding]:
+@_check("bundled pair")
+def _check_bundled_pairs() -> Iterator[Finding]:
     from specbench_kit.models.catalogue import bundled_pairs
 
     for pair in bundled_pairs():
         absent = [str(folder) for folder in (pair.target, pair.draft) if not Path(folder, "config.json").is_file()]
         if absent:
-            yield Finding(f"pair {pair.name}", "broken", f"{', '.join(absent)} not there", "install the kit again")
+            yield Finding(f"pair {pair.name}", "broken", f"{', '.join(absent)} not found", "reinstall the kit")
         else:
             yield Finding(f"pair {pair.name}", "ok", pair.summary)
 
 
-def _own() -> Iterator[Finding]:
+@_check("your own")
+def _check_user_folder() -> Iterator[Finding]:
     from specbench_kit.core.user_data import user_folder
 
     folder = user_folder("predictors").parent
-    place = next(path for path in (folder, *folder.parents) if path.exists())
-    writable = place.is_dir() and os.access(place, os.W_OK)
-    advice = "" if writable else "predictors, profiles and heads cannot be kept: set SKIT_HOME to a folder of yours"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    writable = existing.is_dir() and os.access(existing, os.W_OK)
+    advice = "" if writable else "predictors, profiles and heads cannot be saved: set SKIT_HOME to a writable folder"
     yield Finding("your own", "ok" if writable else "note", str(folder), advice)
 
 
-def _extras() -> Iterator[Finding]:
-    for module, (extra, brings) in EXTRAS.items():
+@_check("extras")
+def _check_extras() -> Iterator[Finding]:
+    for module, (extra, purpose) in EXTRAS.items():
         if find_spec(module):
-            yield Finding(f"extra {extra}", "ok", brings)
+            yield Finding(f"extra {extra}", "ok", purpose)
         else:
-            yield Finding(f"extra {extra}", "missing", brings, f"pip install 'specbench-kit[{extra}]'")
+            yield Finding(f"extra {extra}", "missing", purpose, f"pip install 'specbench-kit[{extra}]'")
 
 
-LOOKS: dict[str, Look] = {
-    "kit": _kit,
-    "executors": _executors,
-    "devices": _devices,
-    "threads": _threads,
-    "load": _machine,
-    "hub": _hub,
-    "bundled pair": _bundled,
-    "your own": _own,
-    "extras": _extras,
-}
+def _data_folder(data_dir: Path | None) -> Iterator[Finding]:
+    from specbench_kit.datasets.base import datasets
+
+    folder = data_dir or os.environ.get("SKIT_DATA_DIR")
+    if not folder:
+        advice = "set --data-dir or SKIT_DATA_DIR; otherwise datasets come from the hub or are small bundled samples"
+        yield Finding("data folder", "note", "not set", advice)
+        return
+    if not Path(folder).is_dir():
+        yield Finding("data folder", "missing", f"'{folder}' is not a folder", "correct --data-dir or SKIT_DATA_DIR")
+        return
+    entries = datasets.all()
+    present = [name for name, entry in entries.items() if entry.local and Path(folder, entry.local).is_file()]
+    absent = sorted(entries.keys() - present)
+    missing = f"; not {', '.join(absent)}" if absent else ""
+    advice = "" if present else "`skit list datasets --json` shows the path of each dataset below this folder"
+    found = f"{folder} has {len(present)} of {len(entries)} datasets{missing}"
+    yield Finding("data folder", "ok" if present else "note", found, advice)
+
+
+def _processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _print(findings: list[Finding]) -> None:
@@ -210,6 +219,6 @@ def _print(findings: list[Finding]) -> None:
         table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
     for finding in findings:
         mark, style = MARKS[finding.state]
-        words = one_line(". ".join(filter(None, (finding.found, finding.advice))))
-        table.add_row(Text(finding.name), Text(mark, style=style), Text(words))
+        text = one_line(". ".join(filter(None, (finding.found, finding.advice))))
+        table.add_row(Text(finding.name), Text(mark, style=style), Text(text))
     Console().print(table)

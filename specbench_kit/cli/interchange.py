@@ -1,14 +1,14 @@
-"""`skit import` and `skit export`: files of other tools."""
+"""`skit import` and `skit export`: result files of other tools."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli import options
-from specbench_kit.cli.common import command_line
-from specbench_kit.core import common_options as common
-from specbench_kit.core.errors import SkitError
+from specbench_kit.cli.common import command_line, say
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.core.common_options import RunFolder
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option
 from specbench_kit.studies.interchange.importing import ImportNames
 
@@ -20,83 +20,70 @@ FormatName = Annotated[str, Option("A name from `skit list formats`.", flag="for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Importing:
-    """What is imported, and where to."""
+class ImportOptions:
+    """The file of another tool, and where its run directory or trace goes."""
 
-    file: Annotated[Path, Option("A file that another tool wrote.", argument=True)]
+    file: Annotated[Path, Option("Result file of another tool.", argument=True)]
     name: FormatName = "spec-bench"
-    baseline: Annotated[Path | None, Option("The file of plain autoregressive decoding on the same prompts.", RUN)] = (
-        None
-    )
+    baseline: Annotated[
+        Path | None, Option("Result file of plain autoregressive decoding on the same prompts.", RUN)
+    ] = None
     out: Annotated[
         Path | None,
         Option(
-            "Folder that run directories are made in (results), or the trace to write (results/trace.parquet).", OUTPUT
+            "Folder in which the run directory is created (default: results), or trace file to write (default: "
+            "results/trace.parquet).",
+            OUTPUT,
         ),
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporting:
-    """What is exported, and where to."""
-
-    run: common.RunFolder
-    name: FormatName
-    out: Annotated[Path, Option("The file to write.", OUTPUT)]
-
-
-def import_run(asked: Importing, names: ImportNames, as_json: options.JsonOption = False) -> None:
-    """Make a run directory of another tool's file, so that its numbers stand in the same reports.
-
-    A file that tells what was accepted in each step makes a trace, to be replayed with --deployment.
-    """
+def import_run(options: ImportOptions, names: ImportNames, as_json: JsonOption = False) -> None:
+    """Import the file as a trace if its format holds what was accepted in each step, otherwise as a run."""
     from rich.console import Console
 
     from specbench_kit.studies.interchange.base import formats
 
     console = Console(stderr=as_json)
-    if formats.get(asked.name).gives_traces:
-        if asked.baseline is not None:
-            raise SkitError("--baseline: a replay of the trace has its own baseline, leave it out")
-        _import_trace(console, asked, names, as_json)
+    if formats.get(options.name).gives_traces:
+        require(options.baseline is None, "--baseline: the replay of a trace has its own baseline; leave it out")
+        _import_trace(console, options, names, as_json)
     else:
-        _import_run(console, asked, names, as_json)
+        _import_run(console, options, names, as_json)
 
 
-def _import_trace(console: "Console", asked: Importing, names: ImportNames, as_json: bool) -> None:
-    from specbench_kit.cli.common import say
+def _import_trace(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
     from specbench_kit.studies.interchange.importing import import_trace
 
-    done = import_trace(asked.file, asked.name, names, asked.out or TRACE, command_line())
-    for note in done.notes:
+    trace = import_trace(options.file, options.name, names, options.out or TRACE, command_line())
+    for note in trace.notes:
         say(console, f"note: {note}")
-    say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets)")
+    say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets)")
     if as_json:
-        print(json.dumps({"trace": str(done.path), "requests": done.requests, "notes": list(done.notes)}))
+        print(json.dumps({"trace": str(trace.path), "requests": trace.requests, "notes": list(trace.notes)}))
 
 
-def _import_run(console: "Console", asked: Importing, names: ImportNames, as_json: bool) -> None:
-    from specbench_kit.cli.common import say
+def _import_run(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
     from specbench_kit.reports.run.terminal import print_summary
     from specbench_kit.studies.interchange.importing import import_file
 
-    argv = command_line()
-    done = import_file(asked.file, asked.name, asked.baseline, names, asked.out or RESULTS, argv)
-    print_summary(console, done.directory.run, [done.summary])
-    for note in done.directory.run["imported"]["notes"]:
+    argv, out = command_line(), options.out or RESULTS
+    conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
+    directory, summary = conclusion.directory, conclusion.summary
+    print_summary(console, directory.run, [summary])
+    for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")
-    say(console, f"report: {done.directory.path / 'report.md'}")
+    say(console, f"report: {directory.path / 'report.md'}")
     if as_json:
-        run = {"run_dirs": [str(done.directory.path)], "summary": {done.summary["method"]: done.summary}}
-        print(json.dumps(run, allow_nan=False))
+        document = {"run_dirs": [str(directory.path)], "summary": {summary["method"]: summary}}
+        print(json.dumps(document, allow_nan=False))
 
 
-def export_run(asked: Exporting) -> None:
-    """Write a run's requests as a file that another tool reads."""
+def export_run(run: RunFolder, name: FormatName, out: Annotated[Path, Option("File to write.", OUTPUT)]) -> None:
+    """Write the file and print its path."""
     from rich.console import Console
 
-    from specbench_kit.cli.common import say
     from specbench_kit.studies.interchange.importing import export_run as write
 
-    write(asked.run, asked.name, asked.out)
-    say(Console(), f"{asked.name}: {asked.out}")
+    write(run, name, out)
+    say(Console(), f"{name}: {out}")

@@ -1,4 +1,4 @@
-"""How `skit list` prints what it lists."""
+"""Print the tables of `skit list`."""
 
 import os
 import sys
@@ -12,13 +12,13 @@ from specbench_kit.core.plain_text import one_line
 
 GAP = 2
 LONGEST_NAME = 0.3
-"""Of the terminal's width: what has a longer one is told below it."""
+"""Share of the terminal's width; the text of a longer name starts on the next line."""
 BOLD, ITALIC = "1", "3"
-"""Styles of a terminal, by ANSI's numbers."""
+"""ANSI codes of styles."""
 
 
 def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Names, and what is said of them beside or below."""
+    """Print names in a column and their descriptions in another."""
     print(_styled(kind, ITALIC))
     names = [one_line(row["name"]) for row in rows]
     columns = get_terminal_size().columns
@@ -29,19 +29,16 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
             group = row["group"]
             print(_styled(f"[{group}]", BOLD))
         options = ", ".join(f"{key}={value}" for key, value in row.get("options", {}).items())
-        missing = row.get("missing") and f"NOT HERE: it {row['missing']}."
-        words = " ".join(filter(None, (row["summary"], options and f"({options})", _needs(row), missing)))
-        lines = wrap(one_line(words), max(columns - width, 1), break_on_hyphens=False)
+        needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
+        missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
+        text = " ".join(filter(None, (row["summary"], options and f"({options})", needs, missing)))
+        lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
         if len(name) + GAP > width:
             lines.insert(0, "")
-        for before, line in zip_longest([name], lines, fillvalue=""):
-            print(f"{before:{width}}{line}".rstrip())
+        for label, line in zip_longest([name], lines, fillvalue=""):
+            print(f"{label:{width}}{line}".rstrip())
 
 
 def _styled(text: str, style: str) -> str:
-    """Only a terminal gets a style; rich, which would see to all of this, takes longer to load than a list to print."""
+    """Return the text with a style if stdout is a terminal; importing rich for it would double the time."""
     return f"\x1b[{style}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
-
-
-def _needs(row: Mapping[str, Any]) -> str:
-    return f"Needs {'; '.join(row['needs'])}." if row.get("needs") else ""

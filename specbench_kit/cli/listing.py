@@ -1,4 +1,4 @@
-"""`skit list`: what can be named on the command line."""
+"""`skit list`: the names that options take."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,14 @@ from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
 from specbench_kit.core.specs import init_fields
 
-Entry = dict[str, Any]
+ListEntry = dict[str, Any]
+"""A row of `skit list --json`: `name`, `summary` and what else the kind has."""
+
+
+KINDS: dict[str, Callable[[], list[ListEntry]]] = {}
+"""Functions that return the entries of a kind, in the order in which kinds are listed."""
+SLOW = ("executors", "engines")
+"""Kinds that take seconds to list, because they import torch."""
 
 
 def list_entries(
@@ -17,18 +24,19 @@ def list_entries(
         str | None,
         Option(
             "methods, datasets, models, executors, predictors, profiles, deployments, software, systems, schedulers, "
-            "presets, experiments, engines or formats; all that list fast if left out",
+            "presets, experiments, engines or formats; the default is all except executors and engines, which take "
+            "seconds to list.",
             argument=True,
         ),
     ] = None,
     as_json: Annotated[bool, Option("Print a JSON list of objects.", flag="json")] = False,
 ) -> None:
-    """List methods, datasets, models, executors, predictors, profiles, deployments or formats."""
+    """Print the entries of one kind, or of all kinds that are quick to list."""
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")
-    chosen = [kind] if kind else [name for name in KINDS if name not in SLOW]
-    entries = {name: KINDS[name]() for name in chosen}
+    kinds = [kind] if kind else [name for name in KINDS if name not in SLOW]
+    entries = {name: KINDS[name]() for name in kinds}
     if as_json:
         print(json.dumps(entries[kind] if kind else entries))
         return
@@ -36,7 +44,18 @@ def list_entries(
         print_list(name, rows)
 
 
-def _methods() -> list[Entry]:
+def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:
+    """Return a decorator that makes a function the list of a kind."""
+
+    def add(entries: Callable[[], list[ListEntry]]) -> Callable[[], list[ListEntry]]:
+        KINDS[kind] = entries
+        return entries
+
+    return add
+
+
+@_lists("methods")
+def _list_methods() -> list[ListEntry]:
     from specbench_kit.methods.base import GROUPS, methods
 
     entries = [
@@ -46,7 +65,8 @@ def _methods() -> list[Entry]:
     return sorted(entries, key=lambda entry: GROUPS.index(entry["group"]))
 
 
-def _datasets() -> list[Entry]:
+@_lists("datasets")
+def _list_datasets() -> list[ListEntry]:
     from specbench_kit.datasets.base import datasets
 
     return [
@@ -61,7 +81,8 @@ def _datasets() -> list[Entry]:
     ]
 
 
-def _models() -> list[Entry]:
+@_lists("models")
+def _list_models() -> list[ListEntry]:
     from specbench_kit.models.catalogue import bundled_pairs
 
     return [
@@ -70,7 +91,8 @@ def _models() -> list[Entry]:
     ]
 
 
-def _executors() -> list[Entry]:
+@_lists("executors")
+def _list_executors() -> list[ListEntry]:
     from specbench_kit.models.executors.base import executors
 
     return [
@@ -84,40 +106,29 @@ def _executors() -> list[Entry]:
     ]
 
 
-def _predictors() -> list[Entry]:
+@_lists("predictors")
+def _list_predictors() -> list[ListEntry]:
     from specbench_kit.predictors.library import entries
 
     return entries()
 
 
-def _profiles() -> list[Entry]:
+@_lists("profiles")
+def _list_profiles() -> list[ListEntry]:
     from specbench_kit.reports.profile.listing import entries
 
     return entries()
 
 
-def _deployments() -> list[Entry]:
+@_lists("deployments")
+def _list_deployments() -> list[ListEntry]:
     from specbench_kit.deployments.listing import entries
 
     return entries()
 
 
-def _software() -> list[Entry]:
-    from specbench_kit.profilers.software import bundled_software
-
-    return [
-        {"name": name, "summary": one.title, "source": one.source, "cards": list(one.cards)}
-        for name, one in bundled_software().items()
-    ]
-
-
-def _formats() -> list[Entry]:
-    from specbench_kit.studies.interchange.base import formats
-
-    return [{"name": name, "summary": form.summary, "tool": form.tool} for name, form in formats.all().items()]
-
-
-def _systems() -> list[Entry]:
+@_lists("systems")
+def _list_systems() -> list[ListEntry]:
     from specbench_kit.serving.systems.base import systems
 
     return [
@@ -131,13 +142,15 @@ def _systems() -> list[Entry]:
     ]
 
 
-def _schedulers() -> list[Entry]:
+@_lists("schedulers")
+def _list_schedulers() -> list[ListEntry]:
     from specbench_kit.serving.schedulers.base import schedulers
 
     return [_with_options(name, scheduler) for name, scheduler in schedulers.all().items()]
 
 
-def _presets() -> list[Entry]:
+@_lists("presets")
+def _list_presets() -> list[ListEntry]:
     from specbench_kit.studies.serving.presets.base import presets
 
     return [
@@ -146,16 +159,28 @@ def _presets() -> list[Entry]:
     ]
 
 
-def _experiments() -> list[Entry]:
-    from specbench_kit.papers.experiment import experiments
+@_lists("software")
+def _list_software() -> list[ListEntry]:
+    from specbench_kit.profilers.software import bundled_software
 
     return [
-        {"name": name, "summary": f"skit {one.command}: {one.summary}", "source": one.source}
-        for name, one in experiments().items()
+        {"name": name, "summary": software.title, "source": software.source, "cards": list(software.cards)}
+        for name, software in bundled_software().items()
     ]
 
 
-def _engines() -> list[Entry]:
+@_lists("experiments")
+def _list_experiments() -> list[ListEntry]:
+    from specbench_kit.papers.experiment import experiments
+
+    return [
+        {"name": name, "summary": f"skit {experiment.command}: {experiment.summary}", "source": experiment.source}
+        for name, experiment in experiments().items()
+    ]
+
+
+@_lists("engines")
+def _list_engines() -> list[ListEntry]:
     from specbench_kit.live.engines.base import engines
 
     return [
@@ -168,30 +193,17 @@ def _engines() -> list[Entry]:
     ]
 
 
-def _with_options(name: str, entry: Any) -> Entry:
+@_lists("formats")
+def _list_formats() -> list[ListEntry]:
+    from specbench_kit.studies.interchange.base import formats
+
+    return [{"name": name, "summary": form.summary, "tool": form.tool} for name, form in formats.all().items()]
+
+
+def _with_options(name: str, entry: Any) -> ListEntry:
     return {
         "name": name,
         "summary": (entry.__doc__ or "").strip().partition("\n")[0],
         "source": entry.source,
         "options": {field.name: field.default for field in init_fields(entry)},
     }
-
-
-SLOW = ("executors", "engines")
-"""Kinds that take seconds to list, since they load torch."""
-KINDS: dict[str, Callable[[], list[Entry]]] = {
-    "methods": _methods,
-    "datasets": _datasets,
-    "models": _models,
-    "executors": _executors,
-    "predictors": _predictors,
-    "profiles": _profiles,
-    "deployments": _deployments,
-    "systems": _systems,
-    "schedulers": _schedulers,
-    "presets": _presets,
-    "software": _software,
-    "experiments": _experiments,
-    "engines": _engines,
-    "formats": _formats,
-}

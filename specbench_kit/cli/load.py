@@ -1,10 +1,10 @@
-"""`skit load` and `skit validate`: many devices at a real server, and the simulator beside them."""
+"""`skit load` and `skit validate`: many devices at a real server, and the simulation of such a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, say, tell_report
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import Settings
 
@@ -12,22 +12,21 @@ if TYPE_CHECKING:
     from specbench_kit.studies.load.run import Outcome
 
 
-def load(options_given: Given[Settings], as_json: options.JsonOption = False) -> None:
-    """Let many devices draft for a server of `skit serve`: their drafts are recorded, what the server does is real."""
+def load(options: Given[Settings], as_json: JsonOption = False) -> None:
+    """Load the server with every number of devices and print the result."""
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.load import run
 
-    settings = options_given.make(argv=command_line())
+    settings = options.make(argv=command_line())
     with stepping_bar() as report:
         outcome = run.load(settings, report)
     _tell(outcome, "report.md", as_json)
 
 
 def validate(
-    folder: Annotated[Path, Option("The folder of a run of `skit load`.", argument=True)],
-    as_json: options.JsonOption = False,
+    folder: Annotated[Path, Option("Run directory of `skit load`.", argument=True)], as_json: JsonOption = False
 ) -> None:
-    """Simulate what `skit load` measured, and set both side by side."""
+    """Simulate the run and print the simulated next to the measured figures."""
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.load import validation
 
@@ -40,6 +39,7 @@ def _tell(outcome: "Outcome", name: str, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=as_json)
+    # The terminal shows tables and warnings of the report's first section.
     for line in outcome.text.partition("\n## ")[0].splitlines():
         if line.startswith(("|", "> **")):
             say(console, line)

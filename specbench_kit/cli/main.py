@@ -10,25 +10,25 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.version import __version__
 
 INTERRUPTED = 130
-"""Exit code that typer makes of Ctrl-C."""
+"""Exit code with which Typer ends after Ctrl-C."""
 
 GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
 
-  skit bench --method fixed-k                  one method on the bundled pair, and a report
-  skit bench --method all --limit 20           every method side by side
-  skit bench --method wisp --deployment wan    the same tokens, time modelled for a link
-  skit compare results/A results/B             runs side by side, as a check with --fail-if
-  skit train-predictor                         a rejection predictor for a pair, and what it is worth
-  skit profile-verifier --gpu a100             how long a device takes to verify
-  skit simulate, skit capacity                 many devices, one verifier
-  skit new method my-rule                      a policy of your own, with its test, to start from
-  skit serve, skit bench --server              a target here, drafts that come over a wire
-  skit load, skit validate                     many devices at a real server, the simulator beside them
-  skit reproduce wisp/table-2                  published numbers beside ours
-  skit list                                    methods, datasets, deployments and the rest
-  skit doctor                                  what is installed here, and what each missing part would bring
+  skit bench --method fixed-k                  benchmark one method on the bundled models, with a report
+  skit bench --method all --limit 20           compare all methods
+  skit bench --method wisp --deployment wan    the same tokens, with the time of a wide-area link
+  skit compare results/A results/B             compare runs; --fail-if turns it into a check
+  skit train-predictor                         train a rejection predictor and see if it pays off
+  skit profile-verifier --gpu a100             measure or derive how long a device takes to verify
+  skit simulate, skit capacity                 many devices that share one verification server
+  skit new method my-rule                      create a package with a policy of your own and its test
+  skit serve, skit bench --server              a target here, devices that draft over the network
+  skit load, skit validate                     load a real server, and check the simulator against it
+  skit reproduce wisp/table-2                  published numbers next to ours
+  skit list                                    methods, datasets, deployments and other names
+  skit doctor                                  check the installation and the machine
 
-skit --help lists every command, skit COMMAND --help its options.
+skit --help lists all commands, skit COMMAND --help the options of one.
 """
 
 app = typer.Typer(
@@ -36,25 +36,25 @@ app = typer.Typer(
     cls=Commands,
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # the library would take longer to load than all else
+    rich_markup_mode=None,  # importing rich would take longer than everything else
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"specbench-kit {__version__}")
         raise typer.Exit
 
 
 VersionOption = Annotated[
-    bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_tell_version)
+    bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
 ]
 
 
 @app.callback(invoke_without_command=True)
 def _start(context: typer.Context, version: VersionOption = False) -> None:
-    del version  # told when it was met, before any other option
+    del version  # its callback has printed it
     if context.invoked_subcommand is None:
         print(GUIDE, end="")
 

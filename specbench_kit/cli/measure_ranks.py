@@ -1,21 +1,26 @@
-"""`skit measure-ranks`: how often the target's token is the draft model's b-th likeliest, for the method sequoia."""
+"""`skit measure-ranks`: how often the target's token is the draft model's 1st, 2nd, ... choice, for method sequoia."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, say
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
+SHOWN_RANKS = 8
+SYNTHETIC_RANKS = 16
+"""Number of rates that the printed command for a synthetic pair keeps, leaving out those below LEAST_RATE."""
+LEAST_RATE = 1e-4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """What is measured, and where the table goes."""
+class RankOptions:
+    """The models and prompts to measure, and the folder of the table."""
 
     limit: common.Limit = None
     target: common.Target = "bundled"
@@ -24,32 +29,36 @@ class Ranking:
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
-    temperature: Annotated[float, Option("At which the target answers; 0 is greedy.", DECODING)] = 0.0
+    temperature: Annotated[float, Option("Sampling temperature of the target; 0 is greedy.", DECODING)] = 0.0
     seed: common.Seed = 0
-    save_to: Annotated[Path | None, Option("Folder for the table, instead of your own.", OUTPUT)] = None
+    save_to: Annotated[
+        Path | None, Option("Folder for the table; the default is your own below $SKIT_HOME.", OUTPUT)
+    ] = None
 
 
-def measure_ranks(asked: Ranking, prompts: DatasetOptions, as_json: options.JsonOption = False) -> None:
-    """Measure a pair's rank-wise acceptance, by which sequoia shapes its tree, and keep it for the pair."""
+def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOption = False) -> None:
+    """Measure the rates, save them for the pair and print them."""
     from rich.console import Console
 
-    shared = select_fields(BenchSettings, asdict(asked))
+    shared = select_fields(BenchSettings, asdict(options))
     settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
     console = Console(stderr=as_json)
-    loaded = load_dataset(prompts, asked.limit, asked.seed, console)
+    prompts = load_dataset(dataset, options.limit, options.seed, console)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.predictors import ranks
     from specbench_kit.studies.recording.ranks import measure
 
     with counting_bar("ranking") as report:
-        table = measure(settings, loaded, report)
-    path = ranks.save(table, asked.save_to)
+        table = measure(settings, prompts, report)
+    path = ranks.save(table, options.save_to)
     if as_json:
         print(json.dumps({"file": str(path), **asdict(table)}))
         return
+    # The first row is the rate over all tokens; row n of by_depth is that n tokens after the last first choice.
     for depth, row in enumerate((table.shares, *table.by_depth)):
-        place = f"after {depth - 1} of rank 1" if depth else "all tokens"
-        say(console, f"{place}: " + " ".join(f"{share:.3f}" for share in row[:8]))
-    falling = [f"{share:.4f}" for share in sorted(table.shares, reverse=True)[:16] if share > 1e-4]
-    say(console, f"without the models: --target synthetic --draft synthetic:ranks={'+'.join(falling)}")
+        label = f"after {depth - 1} of rank 1" if depth else "all tokens"
+        say(console, f"{label}: " + " ".join(f"{share:.3f}" for share in row[:SHOWN_RANKS]))
+    largest = sorted(table.shares, reverse=True)[:SYNTHETIC_RANKS]
+    rates = "+".join(f"{share:.4f}" for share in largest if share > LEAST_RATE)
+    say(console, f"without the models: --target synthetic --draft synthetic:ranks={rates}")
     say(console, f"ranks: {path} ({table.count} tokens, temperature {table.temperature:g})")

@@ -1,4 +1,4 @@
-"""`skit new`: something of one's own to start from."""
+"""`skit new`: a package of your own to start from."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,24 +8,24 @@ from specbench_kit.core.option import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class New:
-    """What is written, and where to."""
+class NewOptions:
+    """The kind and name of the plug-in, and the folder for its package."""
 
-    kind: Annotated[Literal["method"], Option("What it is: method.", argument=True)]
-    name: Annotated[str, Option("What it is called.", argument=True)]
-    out: Annotated[Path, Option("Folder that its own folder is made in.")] = Path(".")
+    kind: Annotated[Literal["method"], Option("Kind of plug-in: method.", argument=True)]
+    name: Annotated[str, Option("Name of the plug-in.", argument=True)]
+    out: Annotated[Path, Option("Folder in which the package's folder is created.")] = Path(".")
 
 
-def new(asked: New) -> None:
-    """Write a package with a method of your own, and its test: install it, and every command knows it."""
+def new(options: NewOptions) -> None:
+    """Write the package and print the next steps."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
     from specbench_kit.cli.scaffold import new_method
 
     console = Console()
-    folder = new_method(asked.name, asked.out)
+    folder = new_method(options.name, options.out)
     for file in sorted(folder.iterdir()):
         say(console, f"written: {file}")
     say(console, f"next: pip install --editable {folder}")
-    say(console, f"then: pytest {folder}; skit bench --method {asked.name} --method fixed-k --limit 20")
+    say(console, f"then: pytest {folder}; skit bench --method {options.name} --method fixed-k --limit 20")

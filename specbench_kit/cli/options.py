@@ -4,4 +4,6 @@ from typing import Annotated
 
 from specbench_kit.core.option import OUTPUT, Option
 
-JsonOption = Annotated[bool, Option("End stdout with one line of JSON; tables go to stderr.", OUTPUT, flag="json")]
+JsonOption = Annotated[
+    bool, Option("Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json")
+]

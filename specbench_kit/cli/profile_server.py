@@ -1,13 +1,13 @@
-"""`skit profile-server`: what a server's verifications and messages take."""
+"""`skit profile-server`: how long a server's verifications and messages take."""
 
+from specbench_kit.cli.common import say
 from specbench_kit.studies.server_profile.settings import Settings
 
 
 def profile_server(settings: Settings) -> None:
-    """Profile a server of `skit serve` over its wire: its verifications, and what messages take beside them."""
+    """Profile the server and print the result."""
     from rich.console import Console
 
-    from specbench_kit.cli.common import say
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.server_profile.run import profile_server as run
 

@@ -20,7 +20,7 @@ from specbench_kit.studies.bench import lanes
 
 
 class _Bar(Progress):
-    """Leaves nothing behind of work that never began, so that an error is one line."""
+    """A progress display that disappears if the work never began, so that an error message stands alone."""
 
     def stop(self) -> None:
         if any(task.visible for task in self.tasks):
@@ -32,7 +32,7 @@ class _Bar(Progress):
 
 @contextmanager
 def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
-    """Requests done, live speed of the method at work, and the time that is left."""
+    """Show finished requests, the current method with its tokens per second, and the remaining time."""
     columns = (
         TextColumn("{task.description:<14}"),
         BarColumn(),
@@ -58,7 +58,7 @@ def decoding_bar() -> Iterator[Callable[[lanes.Progress], None]]:
 
 @contextmanager
 def counting_bar(description: str) -> Iterator[CountCallback]:
-    """Things done of things planned."""
+    """Show how many items of one step are finished."""
     with _Bar(console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=None, visible=False)
         yield lambda done, planned: bar.update(task, completed=done, total=planned, visible=True)
@@ -66,7 +66,7 @@ def counting_bar(description: str) -> Iterator[CountCallback]:
 
 @contextmanager
 def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallback]:
-    """A bar per step: its name, things done of things planned, and the time that went by or another."""
+    """Show one bar per step: its name, its finished items, and the elapsed time or another `time` column."""
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}

@@ -1,4 +1,4 @@
-"""`skit record`: write a trace that chain methods can be replayed on."""
+"""`skit record`: record a trace on which chain methods can be replayed without models."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -7,27 +7,31 @@ from typing import Annotated
 from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """What is recorded, and where to."""
+class RecordOptions:
+    """The models and prompts of a trace, and its file."""
 
-    out: Annotated[Path, Option("The Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
+    out: Annotated[Path, Option("Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
     share: Annotated[
         str | None,
-        Option("The licence under which others may use the file, such as CC-BY-4.0: it names it.", OUTPUT),
+        Option("Licence under which others may use the file, such as CC-BY-4.0; stored in the file.", OUTPUT),
     ] = None
     text: Annotated[
-        bool, Option("Whether token ids of prompts and answers are in the file; statistics always are.", OUTPUT)
+        bool, Option("Store the token ids of prompts and answers; without them, only statistics are stored.", OUTPUT)
     ] = True
     train_split: Annotated[
-        bool, Option("DatasetOptions that bench does not ask: the train split, or else a part chosen by hash.", RUN)
+        bool,
+        Option(
+            "Use prompts that benchmarks do not: the dataset's train split or, if it has none, a part chosen by hash.",
+            RUN,
+        ),
     ] = False
-    max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", DECODING)] = 8
+    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
     limit: common.Limit = None
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
@@ -41,34 +45,30 @@ class Recording:
     strict: common.Strict = False
 
     def __post_init__(self) -> None:
-        if self.max_draft < 1:
-            raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
-        if self.share is not None and not self.share.strip():
-            raise SkitError("--share names a licence, such as CC-BY-4.0")
-
-    def decoding(self) -> BenchSettings:
-        """Of what is recorded."""
-        shared = {name: value for name, value in select_fields(BenchSettings, asdict(self)).items() if name != "out"}
-        return BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
+        require(self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
+        require(self.share is None or bool(self.share.strip()), "--share names a licence, such as CC-BY-4.0")
 
 
-def record(asked: Recording, prompts: DatasetOptions) -> None:
-    """Record a trace: the target's greedy answers and, at every offset, what the draft model would propose."""
+def record(options: RecordOptions, dataset: DatasetOptions) -> None:
+    """Record the trace and print its path and size."""
     from rich.console import Console
 
-    require_file(asked.out)
-    settings, console = asked.decoding(), Console()
-    loaded = load_dataset(prompts, asked.limit, asked.seed, console, to_train=asked.train_split)
+    require_file(options.out)
+    # `out` is a file here, but a folder of run directories in a benchmark.
+    shared = {name: value for name, value in asdict(options).items() if name != "out"}
+    settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared))
+    console = Console()
+    prompts = load_dataset(dataset, options.limit, options.seed, console, to_train=options.train_split)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.recording.trace import record as record_trace
 
     with counting_bar("recording") as report:
-        done = record_trace(settings, loaded, asked.out, asked.max_draft, report, asked.share, asked.text)
-    for line in done.warnings:
+        trace = record_trace(settings, prompts, options.out, options.max_draft, report, options.share, options.text)
+    for line in trace.warnings:
         say(console, line, style="bold red")
-    failed = f"; {done.failed} did not fit the context" if done.failed else ""
-    shared = "" if asked.share is None else f"; to be shared under {asked.share}"
-    text = "" if asked.text else "; without text"
-    say(console, f"trace: {done.path} ({done.requests} requests, {done.offsets} offsets{failed}{text}{shared})")
-    if asked.strict:
-        require_all({"the trace": done.failed})
+    failed = f"; {trace.failed} did not fit the context" if trace.failed else ""
+    shared_as = "" if options.share is None else f"; to be shared under {options.share}"
+    text = "" if options.text else "; without text"
+    say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets{failed}{text}{shared_as})")
+    if options.strict:
+        require_all({"the trace": trace.failed})

@@ -1,11 +1,11 @@
-"""`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and plots."""
+"""`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and figures."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli import options
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
@@ -20,50 +20,49 @@ FORMATS = "md,html,csv,latex,png,svg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparing:
-    """Which runs are put side by side and how, and what is written of that."""
+class ComparisonOptions:
+    """The runs to put side by side, and how tables and figures show them."""
 
     run: common.RunFolders
-    formats: Annotated[str, Option("Any of md, html, csv, latex, png, svg and pdf, with commas.", flag="format")] = (
-        FORMATS
-    )
+    formats: Annotated[
+        str, Option("File formats, separated by commas: md, html, csv, latex, png, svg and pdf.", flag="format")
+    ] = FORMATS
     columns: Annotated[
         str,
         Option(
-            "Columns of the tables of methods, with commas: speedup, headroom, throughput, acceptance-length, "
+            "Columns of the method tables, separated by commas: speedup, headroom, throughput, acceptance-length, "
             "acceptance, draft-efficiency, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, lossless."
         ),
     ] = ""
-    bare: Annotated[bool, Option("Figures without titles, for a paper.")] = False
+    bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False
     size: Annotated[
         Literal["screen", "column", "page"],
-        Option("Of figures: for a screen, or for one column or both of a paper, with letters of at least 7 pt."),
+        Option("Size of figures: for a screen, one column of a paper, or the page; letters have at least 7 pt."),
     ] = "screen"
     against: Annotated[
         str | None,
         Option(
-            "The method that all others are compared with; the fastest that can be deployed and is lossless if left "
-            "out."
+            "Method that all others are compared with; the default is the fastest lossless one that can be deployed."
         ),
     ] = None
-    force: Annotated[bool, Option("Compare runs that must not be compared; every output then says so.")] = False
+    force: Annotated[bool, Option("Compare runs that are not comparable; every output then says so.")] = False
 
-    def wanted(self) -> list[str]:
-        """The formats; an unknown one is an error before anything is read."""
+    def format_names(self) -> list[str]:
+        """Return the formats; SkitError for an unknown one, before any run is read."""
         from specbench_kit.reports.comparison.files import require_formats
 
-        found = [name.strip() for name in self.formats.split(",") if name.strip()]
-        require_formats(found)
-        return found
+        names = [name.strip() for name in self.formats.split(",") if name.strip()]
+        require_formats(names)
+        return names
 
     def look(self) -> "Look":
-        """How tables and figures look; an unknown column is an error before anything is read."""
+        """Return the look of tables and figures; SkitError for an unknown column, before any run is read."""
         from specbench_kit.reports.comparison.look import Look, parse_columns
 
         return Look(parse_columns(self.columns), self.bare, self.size)
 
     def load(self) -> "Comparison":
-        """The runs, side by side."""
+        """Read the runs and compare them."""
         from specbench_kit.metrics.comparison import compare
         from specbench_kit.metrics.run_data import load_runs
 
@@ -72,52 +71,55 @@ class Comparing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reporting(Comparing):
-    """Which runs are reported on, and where that goes."""
+class ReportOptions(ComparisonOptions):
+    """The runs to report on and the folder of the report, or a folder of runs to list."""
 
-    run: Annotated[tuple[Path, ...], Option("Run directories, or folders that hold some.", argument=True)] = ()
+    run: Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)] = ()
     index: Annotated[
-        Path | None, Option("A folder of runs, to write a page into that lists them all, instead of a report.")
+        Path | None, Option("Write a page that lists all runs of this folder into it, instead of a report.")
     ] = None
     out: Annotated[
-        Path | None, Option("Folder of the report; the run's own, or a new one beside several runs, if left out.")
+        Path | None,
+        Option(
+            "Folder of the report; the default is the run's own folder, or a new one next to the first of several runs."
+        ),
     ] = None
 
 
-def report(asked: Reporting, as_json: options.JsonOption = False) -> None:
-    """Report on one run, or put several in one report."""
+def report(options: ReportOptions, as_json: JsonOption = False) -> None:
+    """Print the runs and write their report, or write an index page with --index."""
     from rich.console import Console
 
     from specbench_kit.reports.comparison.terminal import print_comparison
 
-    if asked.index is not None or not asked.run:
-        _index(asked, as_json)
+    if options.index is not None or not options.run:
+        _index(options, as_json)
         return
-    wanted, look = asked.wanted(), asked.look()
+    formats, look = options.format_names(), options.look()
     console = Console(stderr=as_json)
-    comparison = asked.load()
+    comparison = options.load()
     print_comparison(console, comparison, look)
-    write(console, comparison, asked.out or _folder(comparison), wanted, look)
+    write(console, comparison, options.out or _default_folder(comparison), formats, look)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 
 
-def _index(asked: Reporting, as_json: bool) -> None:
+def _index(options: ReportOptions, as_json: bool) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
     from specbench_kit.reports.index import write_index
 
-    if asked.index is None or asked.run:
-        raise SkitError("name run directories to report on, or with --index alone a folder to list")
-    page = write_index(asked.index)
+    if options.index is None or options.run:
+        raise SkitError("give run directories to report on, or --index with a folder and no run directory")
+    page = write_index(options.index)
     say(Console(stderr=as_json), f"index: {page}")
     if as_json:
         print(json.dumps({"index": str(page)}))
 
 
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
-    """Write the report and say where its pages are."""
+    """Write the report into `folder` and print the paths of its pages."""
     from specbench_kit.cli.common import say
     from specbench_kit.reports.comparison.files import write_reports
 
@@ -127,8 +129,8 @@ def write(console: "Console", comparison: "Comparison", folder: Path, formats: l
         say(console, f"report: {path}")
 
 
-def as_document(comparison: "Comparison") -> dict[str, Any]:
-    """What `--json` prints."""
+def as_document(comparison: "Comparison") -> dict[str, object]:
+    """Return what `--json` prints of a comparison."""
     from specbench_kit.reports.writing import machine
 
     return {
@@ -142,11 +144,11 @@ def as_document(comparison: "Comparison") -> dict[str, Any]:
     }
 
 
-def _folder(comparison: "Comparison") -> Path:
+def _default_folder(comparison: "Comparison") -> Path:
     from specbench_kit.runs.folder import unused_folder
 
     runs = comparison.runs
     if len(runs) == 1:
         return runs[0].path
-    named = {"runs": [run.name for run in runs]}
-    return unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), named)
+    identity = {"runs": [run.name for run in runs]}
+    return unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), identity)

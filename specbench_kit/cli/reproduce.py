@@ -1,47 +1,45 @@
-"""`skit reproduce`: experiments of the papers, published numbers beside ours."""
+"""`skit reproduce`: experiments of papers, with published numbers next to ours."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, say
-from specbench_kit.core import common_options as common
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.core.common_options import Out
 from specbench_kit.core.option import OUTPUT, RUN, Option
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def reproduce(
     names: Annotated[
         tuple[str, ...],
-        Option("Experiments of `skit list experiments`, a paper such as wisp, or all.", argument=True),
+        Option("Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True),
     ],
-    changed: Annotated[tuple[str, ...], Option("OPTION=VALUE replaces an input, as in seeds=5.", RUN, flag="set")] = (),
-    sensitivity: Annotated[bool, Option("Move each assumed input over its range too.", RUN)] = True,
-    out: common.Out = Path("results"),
-    to: Annotated[Path | None, Option("Write the pages into this folder itself.", OUTPUT)] = None,
-    as_json: options.JsonOption = False,
+    changed: Annotated[
+        tuple[str, ...], Option("Change an input: seeds=5. May be given several times.", RUN, flag="set")
+    ] = (),
+    sensitivity: Annotated[
+        bool, Option("Also vary each input that the paper does not state, over its plausible range.", RUN)
+    ] = True,
+    out: Out = Path("results"),
+    to: Annotated[
+        Path | None, Option("Write the pages into this folder instead of a new one below --out.", OUTPUT)
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Run experiments of the papers and hold what comes out against the published numbers."""
+    """Run the experiments and print ours next to the published numbers."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.fields import parse_field
+    from specbench_kit.reports.experiments.terminal import print_experiment
     from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         outcome = run(names, dict(map(parse_field, changed)), sensitivity, out, to, report, command_line())
-    for found in outcome.summary["experiments"]:
-        _print(console, found)
+    for experiment in outcome.summary["experiments"]:
+        print_experiment(console, experiment)
     say(console, f"report: {outcome.folder / 'README.md'}")
     if as_json:
         print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
-
-
-def _print(console: "Console", found: dict[str, Any]) -> None:
-    from specbench_kit.reports.experiments.terminal import print_experiment
-
-    print_experiment(console, found)

@@ -1,57 +1,33 @@
-"""`skit rerun`: run a run again, and say what differs."""
+"""`skit rerun`: repeat a run and report what differs."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specbench_kit.cli import options
-from specbench_kit.cli.common import command_line
-from specbench_kit.core import common_options as common
+from specbench_kit.cli.common import command_line, say
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-    from specbench_kit.studies.rerun.run import RerunResult
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """What is run again, and where to."""
-
-    run: common.RunFolder
-    out: common.Out = Path("results")
-
-
-def rerun(asked: Again, options_given: RerunOptions, as_json: options.JsonOption = False) -> None:
-    """Run a run again from its run.json, and say what differs: environment, outputs, rounds and time."""
+def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_json: JsonOption = False) -> None:
+    """Repeat the run and print the differences."""
     from rich.console import Console
 
     console = Console(stderr=as_json)
     with console.status("loading models"):
-        from specbench_kit.studies.rerun.run import rerun as run_again
+        from specbench_kit.studies.rerun.run import rerun as repeat
     from specbench_kit.cli.progress import decoding_bar
 
     with decoding_bar() as report:
-        done = run_again(asked.run, options_given, asked.out, command_line(), report)
-    _print_differences(console, done)
-    if as_json:
-        print(json.dumps(_document(done), allow_nan=False))
-
-
-def _print_differences(console: "Console", done: "RerunResult") -> None:
-    from specbench_kit.cli.common import say
-
-    for line in done.differences.lines():
+        result = repeat(run, options, out, command_line(), report)
+    folder, summary = result.conclusion.directory.path, result.conclusion.summary
+    for line in result.differences.lines():
         say(console, line)
-    say(console, f"report: {done.conclusion.directory.path / 'report.md'}")
-
-
-def _document(done: "RerunResult") -> dict[str, object]:
-    summary = done.conclusion.summary
-    return {
-        "run_dirs": [str(done.conclusion.directory.path)],
-        "summary": {summary["method"]: summary},
-        "differences": done.differences.to_dict(),
-    }
+    say(console, f"report: {folder / 'report.md'}")
+    if as_json:
+        document = {
+            "run_dirs": [str(folder)],
+            "summary": {summary["method"]: summary},
+            "differences": result.differences.to_dict(),
+        }
+        print(json.dumps(document, allow_nan=False))

@@ -1,4 +1,4 @@
-"""A package of one's own with one method to start from, and its test."""
+"""Write the package of `skit new method`: one method to start from, and its test."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ py-modules = ["$module"]
 """
 
 METHOD = '''\
-"""$name: chains that end at the first token that the draft model is unsure of."""
+"""$name: draft a chain that ends at the first token of which the draft model is unsure."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ from specbench_kit.methods.base import Method, Policy, methods, require
 @methods.register("$name")
 @dataclass(frozen=True)
 class $kind(Method):
-    """Drafts while the last token's probability is `sure` or more, `longest` tokens at most."""
+    """Drafts while the last token's probability is at least `sure`, and at most `longest` tokens."""
 
     sure: float = 0.6
     longest: int = 8
@@ -57,17 +57,17 @@ class ${kind}Policy(Policy):
     longest: int
 
     def draft(self, drafter):
-        """Every request of the batch has a draft; those in `going` get another token in each step."""
-        going = list(drafter.drafts)
+        """Extend the draft of each request of the batch by a token per step, as long as its last token is sure."""
+        growing = list(drafter.drafts)
         for _ in range(self.longest):
-            if not going:
+            if not growing:
                 return
-            drafter.extend(going)
-            going = [draft for draft in going if draft.tree.probability(draft.tree.last) >= self.sure]
+            drafter.extend(growing)
+            growing = [draft for draft in growing if draft.tree.probability(draft.tree.last) >= self.sure]
 '''
 
 TEST = '''\
-"""What $name is meant to do, on the bundled pair."""
+"""Tests of $name on the bundled pair."""
 
 import pytest
 
@@ -78,36 +78,39 @@ LONGEST = 3
 
 
 def test_$module(tmp_path):
-    asked = {"limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
-    result = skit.bench("$name:longest=3", **asked)
+    options = {"limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    result = skit.bench("$name:longest=3", **options)
     table = result.to_pandas().set_index("method")
     row = next(row for name, row in table.iterrows() if name.startswith("$name"))
     assert row["lossless_errors"] == 0
     assert 0 < row["drafted"] <= LONGEST * row["rounds"]
 
 
-def test_what_makes_no_sense_is_refused():
+def test_a_longest_draft_of_no_token_is_refused():
     with pytest.raises(SkitError, match="longest must be at least 1"):
         skit.bench("$name:longest=0")
 '''
 
 
 def new_method(name: str, out: Path) -> Path:
-    """Write the package into a new folder `skit-NAME` below `out`; a name that is taken or none is an error."""
+    """Write the package into a new folder `skit-NAME` below `out`; return the folder.
+
+    Raise SkitError if the name is taken or cannot be the name of a method.
+    """
     from specbench_kit.methods.base import methods
 
     if not NAME.fullmatch(name):
         raise SkitError(
-            f"'{name}' cannot be a method's name: use small letters, digits and single dashes, as in my-rule"
+            f"'{name}' cannot be a method's name: use lower-case letters, digits and single dashes, as in my-rule"
         )
     if name in methods.all():
-        raise SkitError(f"there is a method '{name}' already: choose another name")
+        raise SkitError(f"a method '{name}' exists already: choose another name")
     folder = out / f"skit-{name}"
     if folder.exists():
-        raise SkitError(f"{folder} is there already: choose another --out")
+        raise SkitError(f"{folder} exists already: choose another --out")
     kind = "".join(part.capitalize() for part in name.split("-"))
-    words = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
-    files = {"pyproject.toml": PROJECT, f"{words['module']}.py": METHOD, f"test_{words['module']}.py": TEST}
+    values = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
+    files = {"pyproject.toml": PROJECT, f"{values['module']}.py": METHOD, f"test_{values['module']}.py": TEST}
     for file, text in files.items():
-        write_text(folder / file, Template(text).substitute(words))
+        write_text(folder / file, Template(text).substitute(values))
     return folder

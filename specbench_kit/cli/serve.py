@@ -1,11 +1,11 @@
-"""`skit serve`: verify the drafts of devices elsewhere."""
+"""`skit serve`: verify the drafts of devices that connect over the network."""
 
 from specbench_kit.cli.common import say
 from specbench_kit.live.server.settings import Settings, host_and_port
 
 
 def serve(settings: Settings) -> None:
-    """Verify the drafts of many devices, each of which runs `skit bench --server` or `skit load`."""
+    """Load the target and verify drafts until the server is stopped."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -13,12 +13,12 @@ def serve(settings: Settings) -> None:
         from specbench_kit.live.server.run import make
         from specbench_kit.live.server.run import serve as run
 
-        service, counters, told = make(settings)
-    say(console, "; ".join(f"{name}: {value}" for name, value in told.items()))
+        service, counters, facts = make(settings)
+    say(console, "; ".join(f"{name}: {value}" for name, value in facts.items()))
 
     def ready(port: int) -> None:
         say(console, f"listening on {host_and_port(settings.listen)[0]}:{port}")
 
-    with console.status("nobody is here yet") as status:
-        service.report = lambda doing: status.update(str(doing))
+    with console.status("no device is connected") as status:
+        service.report = lambda activity: status.update(str(activity))
         run(settings, service, counters, ready)

@@ -1,101 +1,101 @@
-"""What `skit simulate` and `skit capacity` share: settings and presets, and how a run is told."""
+"""`skit simulate` and `skit capacity`: many devices that share one verification server."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.cli.common import command_line, load_dataset, say, tell_report
-from specbench_kit.core.option import select_fields
-from specbench_kit.serving.options import CapacityRule, OutputOptions, PresetOption, RecordingOptions
+from specbench_kit.cli.options import JsonOption
+from specbench_kit.core.option import Given, select_fields
+from specbench_kit.serving.options import (
+    CapacityRule,
+    OutputOptions,
+    PresetOption,
+    RecordingOptions,
+    ServingOptions,
+    SimulationOptions,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.papers.experiment import Experiment
-    from specbench_kit.studies.serving.serving_run import NamedPreset, ServingOutcome, ServingRun
     from specbench_kit.studies.serving.settings import ServingSettings
 
 
-def find_preset(name: str | None) -> "NamedPreset | None":
-    """The preset of that name."""
-    from specbench_kit.studies.serving.presets.base import presets
-    from specbench_kit.studies.serving.serving_run import NamedPreset
-
-    if name is None:
-        return None
-    return NamedPreset(name, presets.get(name))
-
-
-def make_settings(
-    given: Mapping[str, Any], recorded: RecordingOptions, preset: "Experiment | None" = None
-) -> "ServingSettings":
-    """Options that were given, over those of the preset, over the defaults."""
-    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
-    from specbench_kit.studies.serving.settings import ServingSettings
-
-    chosen = select_fields(ServingSettings, {**(preset.options if preset else {}), **given})
-    argv = command_line()
-    recording = BenchSettings(
-        methods=("autoregressive",),
-        batch_size=RECORDED_TOGETHER,
-        seed=chosen.get("seed", 0),
-        argv=argv,
-        **select_fields(BenchSettings, asdict(recorded)),
-    )
-    return ServingSettings(**chosen, recording=recording, argv=argv)
-
-
-def run_command(
-    command: str, given: Mapping[str, Any], recorded: RecordingOptions, published: PresetOption, as_json: bool
+def simulate(
+    simulation: Given[SimulationOptions],
+    recorded: RecordingOptions,
+    preset: PresetOption,
+    output: Given[OutputOptions],
+    as_json: JsonOption = False,
 ) -> None:
-    """Run a command with its options, or the command of a preset."""
+    """Run the simulations that the options or the preset describe, and print the result."""
+    _run("simulate", {**simulation.values, **output.values}, recorded, preset.preset, as_json)
+
+
+def capacity(
+    serving: Given[ServingOptions],
+    rule: Given[CapacityRule],
+    recorded: RecordingOptions,
+    preset: PresetOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the capacity that the options or the preset describe, and print the result."""
+    _run("capacity", {**serving.values, **rule.values}, recorded, preset.preset, as_json)
+
+
+def _run(
+    command: str, given: Mapping[str, Any], recorded: RecordingOptions, preset_name: str | None, as_json: bool
+) -> None:
+    """Run `command` with the given options, or the command of a preset with its options below the given ones."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.serving.serving_run import ServingRun
+    from specbench_kit.reports.serving.terminal import print_serving
+    from specbench_kit.serving.events import parse_window
+    from specbench_kit.studies.serving.presets.base import presets
+    from specbench_kit.studies.serving.serving_run import NamedPreset, ServingRun
 
-    chosen = find_preset(published.preset)
-    settings = make_settings(given, recorded, chosen.preset if chosen else None)
-    settings.points()
+    preset = NamedPreset(preset_name, presets.get(preset_name)) if preset_name is not None else None
+    if preset is not None:
+        given = {**preset.preset.options, **given}
+        command = preset.preset.command
+    settings = _settings(given, recorded)
+    settings.points()  # an error in the grid is reported before anything is loaded
     console = Console(stderr=as_json)
+    dataset = None
     if settings.records:
         say(console, _announcement(recorded))
-    dataset = _load(settings, recorded, console) if settings.records else None
+        dataset = load_dataset(recorded, recorded.limit, settings.recording.seed, console)
     with stepping_bar() as report:
-        run = ServingRun(settings=settings, dataset=dataset, chosen=chosen, report=report)
-        options = {**(chosen.preset.options if chosen else {}), **given}
-        outcome = _start(chosen.preset.command if chosen else command, run, options)
-    _print(console, outcome, as_json)
-
-
-def _announcement(asked: RecordingOptions) -> str:
-    """What is computed where no acceptance is given, how long that takes, and what spares it."""
-    which = f"{asked.limit} answers of {asked.dataset} of up to {asked.max_new_tokens} tokens"
-    return (
-        f"no --acceptance: {which} are recorded first with target {asked.target} and draft {asked.draft} (of the "
-        "bundled pair 50 take about a minute on two cores); --acceptance trace.parquet, a run's folder or "
-        "iid:alpha=0.8,length=4 spares that"
-    )
-
-
-def _start(command: str, run: "ServingRun", options: Mapping[str, Any]) -> "ServingOutcome":
-    from specbench_kit.serving.events import parse_window
-
-    if command == "capacity":
-        return run.capacity(
-            CapacityRule(**{**select_fields(CapacityRule, options), "objective": run.settings.objective})
-        )
-    kept = OutputOptions(**select_fields(OutputOptions, options))
-    return run.simulate(kept.events, parse_window(kept.timeline) if kept.timeline else None)
-
-
-def _load(settings: "ServingSettings", asked: RecordingOptions, console: "Console") -> "LoadedDataset":
-    return load_dataset(asked, asked.limit, settings.recording.seed, console)
-
-
-def _print(console: "Console", outcome: "ServingOutcome", as_json: bool) -> None:
-    from specbench_kit.reports.serving.terminal import print_serving
-
+        run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report)
+        if command == "capacity":
+            rule = {**select_fields(CapacityRule, given), "objective": settings.objective}
+            outcome = run.capacity(CapacityRule(**rule))
+        else:
+            output = OutputOptions(**select_fields(OutputOptions, given))
+            outcome = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
     print_serving(console, outcome.run, outcome.summary)
     tell_report(console, outcome.folder, outcome.summary, as_json)
+
+
+def _settings(given: Mapping[str, Any], recorded: RecordingOptions) -> "ServingSettings":
+    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+    from specbench_kit.studies.serving.settings import ServingSettings
+
+    recording = BenchSettings(
+        methods=("autoregressive",),
+        batch_size=RECORDED_TOGETHER,
+        seed=given.get("seed", 0),
+        argv=command_line(),
+        **select_fields(BenchSettings, asdict(recorded)),
+    )
+    return ServingSettings(**select_fields(ServingSettings, given), recording=recording, argv=command_line())
+
+
+def _announcement(recorded: RecordingOptions) -> str:
+    """Return the line that says what is recorded because no --acceptance is given, and how to avoid that."""
+    answers = f"{recorded.limit} answers to {recorded.dataset} of up to {recorded.max_new_tokens} tokens"
+    return (
+        f"no --acceptance: recording {answers} first, with target {recorded.target} and draft {recorded.draft} (50 "
+        "answers of the bundled pair take about a minute on two cores); give --acceptance trace.parquet, a run's "
+        "folder or iid:alpha=0.8,length=4 to skip this"
+    )

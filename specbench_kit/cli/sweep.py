@@ -2,44 +2,33 @@
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, tell_report
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
 
 if TYPE_CHECKING:
+    pass
+
+
+def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOption = False) -> None:
+    """Run every point of the grid and print where each method pays off."""
     from rich.console import Console
 
-    from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.sweep.run import SweepOutcome
-    from specbench_kit.studies.sweep.settings import SweepSettings
-
-
-def sweep(options_given: Given[SweepOptions], prompts: DatasetOptions, as_json: options.JsonOption = False) -> None:
-    """Compare methods over a range of deployments or options, and find where they stop paying for themselves."""
-    from rich.console import Console
-
-    from specbench_kit.studies.sweep.settings import SweepSettings
-
-    settings = SweepSettings(**options_given.values, argv=command_line())
-    settings.points()
-    console = Console(stderr=as_json)
-    recorded = settings.trace is None and not settings.synthetic
-    outcome = _run(settings, load_dataset(prompts, settings.limit, settings.seed, console) if recorded else None)
-    _print_outcome(console, outcome)
-    tell_report(console, outcome.folder, outcome.summary, as_json)
-
-
-def _run(settings: "SweepSettings", dataset: "LoadedDataset | None") -> "SweepOutcome":
     from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.reports.sweep.terminal import print_sweep
+    from specbench_kit.studies.sweep.settings import SweepSettings
+
+    settings = SweepSettings(**options.values, argv=command_line())
+    settings.points()  # an error in the grid is reported before anything is loaded
+    console = Console(stderr=as_json)
+    prompts = None
+    if settings.trace is None and not settings.synthetic:
+        prompts = load_dataset(dataset, settings.limit, settings.seed, console)
     from specbench_kit.studies.sweep.run import run_sweep
 
     with stepping_bar() as report:
-        return run_sweep(settings, dataset, report)
-
-
-def _print_outcome(console: "Console", outcome: "SweepOutcome") -> None:
-    from specbench_kit.reports.sweep.terminal import print_sweep
-
+        outcome = run_sweep(settings, prompts, report)
     print_sweep(console, outcome.run, outcome.summary)
+    tell_report(console, outcome.folder, outcome.summary, as_json)

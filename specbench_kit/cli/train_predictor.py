@@ -1,60 +1,37 @@
-"""`skit train-predictor`: rejection predictors for a pair of models, and what they are worth."""
+"""`skit train-predictor`: train rejection predictors for a pair of models and report if they pay off."""
 
-from typing import TYPE_CHECKING
-
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, load_dataset, not_saved, say, tell_report
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.options import Clocks, TrainingOptions
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.training.run import PredictorTrainingOutcome
-    from specbench_kit.studies.training.settings import PredictorTrainingSettings
-
 
 def train_predictor(
-    options_given: Given[TrainingOptions], prompts: DatasetOptions, clocks: Clocks, as_json: options.JsonOption = False
+    options: Given[TrainingOptions], dataset: DatasetOptions, clocks: Clocks, as_json: JsonOption = False
 ) -> None:
-    """Train rejection predictors for `--method wisp` and report whether they are worth it.
-
-    DatasetOptions come from the dataset's train split or, where there is none, from the 30 % that a hash reserves: a
-    benchmark with a predictor trained on these leaves them out.
-    """
+    """Train and evaluate the predictors, and save them unless the machine was disturbed."""
     from rich.console import Console
 
+    from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
+    from specbench_kit.reports.predictor.terminal import print_training
+    from specbench_kit.studies.training.run import run_training
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
     console = Console(stderr=as_json)
     first, *others = map(load, dict.fromkeys(clocks.deployments))
     settings = PredictorTrainingSettings(
-        **options_given.values, deployment=first, elsewhere=tuple(others), argv=command_line()
+        **options.values, deployment=first, elsewhere=tuple(others), argv=command_line()
     )
-    dataset = None
+    prompts = None
     if settings.trace is None:
-        dataset = load_dataset(prompts, settings.limit, settings.seed, console, to_train=True)
-    outcome = _train(settings, dataset)
-    _print_outcome(console, outcome)
-    tell_report(console, outcome.folder, outcome.summary, as_json)
-    if outcome.doubts:
-        raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))
-
-
-def _train(settings: "PredictorTrainingSettings", dataset: "LoadedDataset | None") -> "PredictorTrainingOutcome":
-    from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.training.run import run_training
-
+        prompts = load_dataset(dataset, settings.limit, settings.seed, console, to_train=True)
     with stepping_bar() as report:
-        return run_training(settings, dataset, report)
-
-
-def _print_outcome(console: "Console", outcome: "PredictorTrainingOutcome") -> None:
-    from specbench_kit.reports.predictor.terminal import print_training
-
+        outcome = run_training(settings, prompts, report)
     print_training(console, outcome.run, outcome.summary)
     for family, folder in outcome.saved.items():
         say(console, f"saved: {family} in {folder}")
+    tell_report(console, outcome.folder, outcome.summary, as_json)
+    if outcome.doubts:
+        raise not_saved(outcome.doubts, str(outcome.folder / "predictors"))

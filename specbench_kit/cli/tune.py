@@ -1,12 +1,12 @@
-"""`skit tune`: pick each method's options by replaying a trace."""
+"""`skit tune`: choose the options of each method by replaying a trace."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli import options
 from specbench_kit.cli.common import command_line, require_file, say
+from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning(TuningOptions):
-    """Where the result goes."""
+class TuneOptions(TuningOptions):
+    """The methods to tune, the trace that they replay, and the file of the result."""
 
-    out: Annotated[Path, Option("The file for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
+    out: Annotated[Path, Option("File to write, for `skit bench --tuned`.", OUTPUT)] = Path("results/tuned.json")
 
 
-def tune(asked: Tuning, timed: DeploymentOptions, as_json: options.JsonOption = False) -> None:
-    """Pick each method's options by replay under the chosen clock, all with one budget, and show what that gains."""
+def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption = False) -> None:
+    """Tune the methods, save their options and print what each gains."""
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.studies.bench import tuned_options as tuned
+    from specbench_kit.studies.bench import tuned_options
     from specbench_kit.studies.tuning import run as tuning
 
-    require_file(asked.out)
-    chosen = {
-        **select_fields(tuning.TuningSettings, asdict(asked)),
-        "deployment": load(timed.deployment, timed.replaced),
-    }
-    settings = tuning.TuningSettings(**chosen, argv=command_line())
+    require_file(options.out)
+    settings = tuning.TuningSettings(
+        **select_fields(tuning.TuningSettings, asdict(options)),
+        deployment=load(placement.deployment, placement.replaced),
+        argv=command_line(),
+    )
     console = Console(stderr=as_json)
     with stepping_bar() as report:
-        found, left_out = tuning.tune(settings, report)
-    tuned.save(found, asked.out)
-    _print(console, found)
+        tuned, left_out = tuning.tune(settings, report)
+    tuned_options.save(tuned, options.out)
+    _print_gains(console, tuned)
     for spec, reason in left_out.items():
         say(console, f"left out: {spec}: {reason}")
-    say(console, f"tuned: {asked.out}; run it with skit bench --tuned {asked.out}")
+    say(console, f"tuned: {options.out}; run it with skit bench --tuned {options.out}")
     if as_json:
-        print(json.dumps({"file": str(asked.out), **asdict(found), "left_out": left_out}))
+        print(json.dumps({"file": str(options.out), **asdict(tuned), "left_out": left_out}))
 
 
-def _print(console: "Console", found: "TunedOptions") -> None:
+def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     from rich.text import Text
 
     from specbench_kit.reports.writing.console import empty_table
@@ -60,12 +60,12 @@ def _print(console: "Console", found: "TunedOptions") -> None:
     table = empty_table(["default\ntokens/s", "tuned\ntokens/s", "tried", "options"])
     table.columns[0].no_wrap = True
     table.columns[-1].justify, table.columns[-1].overflow, table.columns[-1].no_wrap = "left", "fold", False
-    for name, choice in found.methods.items():
+    for name, choice in tuned.methods.items():
         default = ABSENT if choice.default_tokens_per_s is None else f"{choice.default_tokens_per_s:.1f}"
-        options = choice.spec.partition(":")[2] or "as it comes"
+        options = choice.spec.partition(":")[2] or "the defaults"
         table.add_row(*map(Text, (name, default, f"{choice.tokens_per_s:.1f}", str(choice.tried), options)))
     console.print(table)
-    if any(choice.default_tokens_per_s is None for choice in found.methods.values()):
-        console.print(Text(f"{ABSENT} as it comes, the method cannot be replayed on this trace", style="dim"))
-    parts = f"{found.run['requests']} requests, half to choose and half for these figures"
-    console.print(Text(f"{found.deployment}, batch of {found.batch_size}: {parts}", style="dim"))
+    if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
+        console.print(Text(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace", style="dim"))
+    requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
+    console.print(Text(f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}", style="dim"))

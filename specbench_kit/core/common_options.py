@@ -25,7 +25,7 @@ Draft = Annotated[
         MODELS,
     ),
 ]
-TorchDevice = Annotated[str, Option("Device for both models: auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
+TorchDevice = Annotated[str, Option("Torch device: auto, cpu, cuda or cuda:N.", MODELS, flag="device")]
 Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS)]
 DeviceMap = Annotated[
     str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)

@@ -38,7 +38,7 @@ def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(monkeypa
     def fails() -> None:
         raise SkitError("no such pair")
 
-    monkeypatch.setitem(doctor.LOOKS, "bundled pair", fails)
+    monkeypatch.setitem(doctor.CHECKS, "bundled pair", fails)
     told = found()
     assert told["bundled pair"] == doctor.Finding("bundled pair", "broken", "no such pair")
     assert "extra ray" in told

@@ -32,6 +32,6 @@ def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeyp
 def test_names_that_cannot_be_are_refused(package: Path) -> None:
     out = package.parent
     assert error_line(skit_here("new", "method", "my-rule", "--out", out)).endswith("choose another --out")
-    assert error_line(skit_here("new", "method", "wisp", "--out", out)).startswith("there is a method 'wisp' already")
+    assert error_line(skit_here("new", "method", "wisp", "--out", out)).startswith("a method 'wisp' exists already")
     assert error_line(skit_here("new", "method", "My_Rule")).startswith("'My_Rule' cannot be a method's name")
     assert error_line(skit_here("new", "dataset", "x")) == "kind must be method, not 'dataset'"

@@ -196,7 +196,7 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
 def test_the_oracle_says_that_it_needs_the_baseline(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     done = skit_here(*bench(prompts, tmp_path, tiny, *methods("oracle"), "--no-baseline"))
     assert done.returncode == 0, done.stderr
-    note = "oracle reads the autoregressive output: the baseline is decoded despite --no-baseline"
+    note = "oracle needs the autoregressive output: the baseline is decoded in spite of --no-baseline"
     assert done.stdout.splitlines().count(note) == 1
     run = the_run(tmp_path)
     assert read_object(run / "run.json")["config"]["baseline"] is True
@@ -248,7 +248,7 @@ def test_a_sample_that_stands_in_is_announced_once_and_stamped(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     announced = [line for line in done.stdout.splitlines() if "'gsm8k' was not found" in line]
     assert announced == [
-        "SAMPLE DATA: 'gsm8k' was not found, 2 prompts of the bundled sample 'gsm8k' stand in "
+        "SAMPLE DATA: 'gsm8k' was not found; the bundled sample 'gsm8k' with 2 prompts is used instead "
         "(openai/gsm8k:main:test is out of reach and not cached). --no-sample forbids this."
     ]
     runs = [file.parent for file in tmp_path.glob("*/run.json")]

@@ -167,8 +167,8 @@ def test_steps_timed_on_a_disturbed_machine_save_no_predictor(
     ]
     command = ["train-predictor", *tiny.options, *options, "--out", tmp_path / "out"]
     line = error_line(skit_here(*command))
-    assert line.startswith("not saved, since the machine was disturbed while steps were timed: the trace had a proc")
-    assert "or with --force; what came out is kept: " in line
+    assert line.startswith("not saved, because the machine was disturbed during the measurement: the trace had a proc")
+    assert "or with --force; the result is kept: " in line
     assert not (tmp_path / "mine").exists()
     assert not own_home.exists()
     (folder,) = (tmp_path / "out").iterdir()

@@ -83,7 +83,7 @@ def _interrupt(command: list[str], folder: Path) -> str:
 
 
 def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
-    assert "error: interrupted; timings so far are kept, --resume goes on with the rest" in measured["broken"]
+    assert "error: interrupted; the timings so far are kept, --resume continues with the others" in measured["broken"]
     ((path, text),) = measured["kept"].items()
     assert [str(path.parent)] == measured["run_dirs"]
     whole = path.read_text()
@@ -146,7 +146,7 @@ def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
     monkeypatch.setenv(READINGS, str(BUSY))
     command = ["profile-verifier", "--target", short.target, *FAST, "--out", tmp_path / "out"]
     line = error_line(skit_here(*command))
-    assert line.startswith("not saved, since the machine was disturbed while steps were timed: the verifier had a proc")
+    assert line.startswith("not saved, because the machine was disturbed during the measurement: the verifier had a proc")
     assert not home.exists()
     (folder,) = (tmp_path / "out").iterdir()
     (kept,) = folder.glob("*.toml")

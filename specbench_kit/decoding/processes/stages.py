@@ -21,7 +21,7 @@ from specbench_kit.decoding.processes.rank import Rank, by_torchrun
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
 
-KEPT = "finished requests are kept, --resume goes on with the rest"
+KEPT = "finished requests are kept, --resume continues with the others"
 
 
 class ProcessStages:

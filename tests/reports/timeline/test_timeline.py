@@ -258,4 +258,4 @@ def test_a_replay_has_a_timeline_and_no_tokens(tmp_path: Path) -> None:
     assert set(names(found["traceEvents"], "thread_name", "tid").values()) >= {"server", "drafter"}
     assert (run / "plots/timeline.png").exists()
     line = error_line(skit_here("bench", *options, "--token-view"))
-    assert line == "--token-view shows the trees of a live run, which a trace does not hold: leave out --replay"
+    assert line == "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay"

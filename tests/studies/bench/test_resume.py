@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_a_partial_report_and_one_line(command: list[str], whole: 
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "Traceback" not in errors
-    assert errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume goes on with the rest"
+    assert errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume continues with the others"
     assert "PARTIAL RUN" in output
     for method in METHODS:
         run = run_directory(tmp_path, method)
