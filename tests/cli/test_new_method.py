@@ -26,7 +26,7 @@ def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeyp
     assert methods.register("my-rule")(getattr(import_module(module), kind)) is methods.all()["my-rule"]
     own = import_module(f"test_{module}")
     own.test_skit_my_rule(tmp_path)
-    own.test_what_makes_no_sense_is_refused()
+    own.test_a_longest_draft_of_no_token_is_refused()
 
 
 def test_names_that_cannot_be_are_refused(package: Path) -> None:
