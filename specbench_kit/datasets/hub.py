@@ -26,28 +26,23 @@ def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
     """
     online = folder is None and (is_reachable(hub.url) if hub.url else hub_reachable())
     try:
-        return _download(hub.url) if hub.url and online else _load(hub, online, str(folder or hub.path))
+        if hub.url and online:
+            from urllib.request import urlopen
+
+            with urlopen(hub.url, timeout=DOWNLOAD_S) as lines:
+                return list(parse_rows(hub.url.rpartition("/")[2], lines))
+        from datasets import load_dataset
+
+        with _library_online(online):
+            streams = online and hub.stream is not None
+            rows = load_dataset(str(folder or hub.path), hub.config, split=hub.split, streaming=streams)
+            return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
     except SkitError:
         raise
     except Exception as error:  # the library lets through whatever its parsers and HTTP clients raise
         failed = online or folder is not None
         why = f"failed: {str(error) or type(error).__name__}" if failed else "is out of reach and not cached"
         raise SkitError(f"{hub_label(hub)} {why.splitlines()[0]}") from error
-
-
-def _download(url: str) -> list[LocatedRow]:
-    from urllib.request import urlopen
-
-    with urlopen(url, timeout=DOWNLOAD_S) as lines:
-        return list(parse_rows(url.rpartition("/")[2], lines))
-
-
-def _load(hub: Hub, online: bool, path: str) -> list[LocatedRow]:
-    from datasets import load_dataset
-
-    with _library_online(online):
-        rows = load_dataset(path, hub.config, split=hub.split, streaming=online and hub.stream is not None)
-        return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
 
 
 @contextmanager

@@ -39,7 +39,14 @@ def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[LocatedRow]:
         if name.endswith(".txt"):
             yield position, {"text": text}
         elif text.strip():
-            yield position, _parse_object(text, position)
+            # Python's own parser: prompts may hold lone surrogates and NaN, which a stricter one would refuse.
+            try:
+                row = json.loads(text)
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise SkitError(f"{position}: not valid JSON ({error}): write one JSON object per line") from error
+            if not isinstance(row, dict):
+                raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
+            yield position, row
 
 
 def _parquet_rows(path: Path) -> Iterator[LocatedRow]:
@@ -54,14 +61,3 @@ def _parquet_rows(path: Path) -> Iterator[LocatedRow]:
         raise SkitError(
             f"cannot read prompts from '{path}': {first_line(error)}; give a complete Parquet file"
         ) from error
-
-
-def _parse_object(text: str, position: str) -> Row:
-    # Python's own parser, because the data have lone surrogates and NaN, which stricter ones refuse without a name.
-    try:
-        row = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise SkitError(f"{position}: not valid JSON ({error}): write one JSON object per line") from error
-    if not isinstance(row, dict):
-        raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
-    return row

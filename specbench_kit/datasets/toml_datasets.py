@@ -25,7 +25,7 @@ USER_ROLES = ("user", "human")
 
 
 class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule that makes a prompt of a row: from the template `text`, or from the first of the columns `turns`.
+    """The rule that makes a prompt of a row: from the template `text` or the first of `turn_columns` that is set.
 
     `first_words` cuts the text to that many words and leaves out a row that has fewer. `end_mark` ends the text with
     exactly one such mark. `merged_categories` lists, by a category's new name, the names in the data.
@@ -34,11 +34,24 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     category: str
     text: str = ""
-    turns: tuple[str, ...] = ()
+    turn_columns: tuple[str, ...] = ()
     chat: bool = True
     first_words: Annotated[int, Meta(ge=1)] | None = None
     end_mark: str = ""
     merged_categories: dict[str, frozenset[str]] = {}
+
+    def turns(self, row: Row, index: int) -> tuple[str, ...] | None:
+        """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
+        if self.turn_columns:
+            column = next((name for name in self.turn_columns if row.get(name)), self.turn_columns[-1])
+            return user_turns(row[column])
+        text = fill(self.text, row, index)
+        if self.first_words is not None:
+            start = re.match(rf"\s*(?:\S+\s+){{{self.first_words - 1}}}\S+", str(text))
+            return (start.group().strip(),) if start else None
+        if self.end_mark:
+            text = str(text).rstrip(f" {self.end_mark}") + self.end_mark
+        return (text,)
 
 
 class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +62,19 @@ class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
 
     rule: Literal["number", "letter", "phrase"]
     columns: tuple[str, ...]
+
+    def gold(self, row: Row) -> Gold | None:
+        """Return the right answers of a row; None if its columns are missing or empty."""
+        texts: list[str] = []
+        for column in self.columns:
+            path, _, lettered = column.partition(":")
+            value: object = row
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, dict) else None
+            if lettered:
+                value = LETTERS[value] if isinstance(value, int) and value in range(len(LETTERS)) else None
+            texts += [str(text) for text in (value if isinstance(value, (list, tuple)) else [value]) if text]
+        return Gold(self.rule, tuple(texts)) if texts else None
 
 
 class WithheldRows(Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +109,7 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
             return None
         if any(row[column] for column in self.only_empty):
             return None
-        turns = _turns(self.prompt, row, index)
+        turns = self.prompt.turns(row, index)
         if turns is None:
             return None
         if self.placeholder and any(str(turn).startswith(self.placeholder.begins) for turn in turns):
@@ -93,7 +119,7 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
             if category in categories:
                 category = merged
         identity = str(fill(self.prompt.id, row, index))
-        gold = _gold(self.answer, row) if self.answer else None
+        gold = self.answer.gold(row) if self.answer else None
         return Prompt(identity, category, turns, self.prompt.chat, gold)
 
 
@@ -145,34 +171,6 @@ def user_turns(value: Any) -> tuple[str, ...]:
     messages = [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
     users = [message for message in messages if message.get("role", message.get("from")) in USER_ROLES]
     return tuple(message["content"] if "content" in message else message["value"] for message in users)
-
-
-def _turns(template: PromptTemplate, row: Row, index: int) -> tuple[str, ...] | None:
-    """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
-    if template.turns:
-        column = next((name for name in template.turns if row.get(name)), template.turns[-1])
-        return user_turns(row[column])
-    text = fill(template.text, row, index)
-    if template.first_words is not None:
-        start = re.match(rf"\s*(?:\S+\s+){{{template.first_words - 1}}}\S+", str(text))
-        return (start.group().strip(),) if start else None
-    if template.end_mark:
-        text = str(text).rstrip(f" {template.end_mark}") + template.end_mark
-    return (text,)
-
-
-def _gold(answer: AnswerColumns, row: Row) -> Gold | None:
-    """Return the right answers of a row; None if its columns are missing or empty."""
-    texts: list[str] = []
-    for column in answer.columns:
-        path, _, lettered = column.partition(":")
-        value: object = row
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-        if lettered:
-            value = LETTERS[value] if isinstance(value, int) and value in range(len(LETTERS)) else None
-        texts += [str(text) for text in (value if isinstance(value, (list, tuple)) else [value]) if text]
-    return Gold(answer.rule, tuple(texts)) if texts else None
 
 
 for _path in sorted(DEFINITIONS.glob("*.toml")):

@@ -77,10 +77,6 @@ class _CalibrationMetrics(Struct):
     classification: _Calibration | None = None
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 @dataclass(frozen=True)
 class Predictor:
     """A scorer with its features, in order, and the threshold from which on a token counts as accepted.
@@ -102,7 +98,7 @@ class Predictor:
     training: Mapping[str, object] = field(default_factory=dict)
     metrics: Mapping[str, object] = field(default_factory=dict)
     recommended: bool = False
-    created: str = field(default_factory=_now)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     max_draft: int = 8
     decision_s: float = 0.0
     decision_origin: str = ""

@@ -1,11 +1,14 @@
 """Gradient-boosted trees of LightGBM."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
 from specbench_kit.predictors.trees import BoostedTrees, Tree, TreeNodes, at_most
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
 
 PATIENCE = 15
 """Number of trees without a better validation loss after which boosting ends."""
@@ -30,31 +33,26 @@ class LightGbm(PredictorFamily):
     }
 
     def train(self, train: Examples, valid: Examples, params: Params, seed: int, /) -> Scorer:
-        return export(_boost(train, valid, dict(params), seed))
+        import lightgbm
+
+        fixed = {"objective": "binary", "deterministic": True, "force_row_wise": True, "seed": seed}
+        # With one thread sums are added in one order, so that a seed gives the same result on every machine.
+        fixed |= {"num_threads": 1, "use_missing": False, "subsample_freq": 1, "verbosity": -1}
+        data = lightgbm.Dataset(train.features, train.labels.astype(np.float32), params=fixed)
+        booster = lightgbm.train(
+            {name: value for name, value in params.items() if name != "n_estimators"} | fixed,
+            data,
+            params["n_estimators"],
+            valid_sets=[data.create_valid(valid.features, valid.labels.astype(np.float32))],
+            callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+        )
+        return export(booster)
 
     def scorer_type(self) -> type[Scorer]:
         return BoostedTrees
 
 
-def _boost(train: Examples, valid: Examples, params: dict[str, Any], seed: int) -> Any:
-    """Return a trained lightgbm.Booster that knows its best iteration."""
-    import lightgbm
-
-    rounds = params.pop("n_estimators")
-    # With one thread sums are added in one order, so that a seed gives the same result on every machine.
-    settings = {"objective": "binary", "num_threads": 1, "deterministic": True, "force_row_wise": True, "seed": seed}
-    settings |= {"use_missing": False, "subsample_freq": 1, "verbosity": -1}
-    data = lightgbm.Dataset(train.features, train.labels.astype(np.float32), params=settings)
-    return lightgbm.train(
-        params | settings,
-        data,
-        rounds,
-        valid_sets=[data.create_valid(valid.features, valid.labels.astype(np.float32))],
-        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
-    )
-
-
-def export(booster: Any) -> BoostedTrees:
+def export(booster: "Booster") -> BoostedTrees:
     """Return the scorer of a lightgbm.Booster with a binary objective, cut after its best tree."""
     dump = booster.dump_model(num_iteration=booster.best_iteration)
     return BoostedTrees(TreeNodes.of(_tree(tree["tree_structure"]) for tree in dump["tree_info"]))

@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scaler, Scorer, Space, families
-from specbench_kit.predictors.dense import Dense
+from specbench_kit.predictors.dense import Dense, Layer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +73,21 @@ def _descend(
 ) -> None:
     """Train until the validation loss no longer improves, then restore the weights of the best epoch."""
     import torch
+    from torch.nn.functional import binary_cross_entropy_with_logits
 
     optimizer = torch.optim.AdamW(network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"])
     best_loss, best_epoch, best = float("inf"), 0, copy.deepcopy(network.state_dict())
+    features, labels = train
     for epoch in range(MAX_EPOCHS):
-        _run_epoch(network, optimizer, train, params["batch_size"])
-        loss = _loss(network.eval(), valid)
+        network.train()
+        batches = torch.randperm(len(labels)).split(params["batch_size"])
+        # Batch normalisation needs the spread of at least two examples.
+        for rows in batches if len(batches[-1]) > 1 else batches[:-1]:
+            optimizer.zero_grad()
+            torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
+            optimizer.step()
+        with torch.inference_mode():
+            loss = float(binary_cross_entropy_with_logits(network.eval()(valid[0]), valid[1]))
         if loss < best_loss:
             best_loss, best_epoch, best = loss, epoch, copy.deepcopy(network.state_dict())
         elif epoch - best_epoch >= PATIENCE:
@@ -85,43 +95,22 @@ def _descend(
     network.load_state_dict(best)
 
 
-def _run_epoch(network: "Sequential", optimizer: Any, train: "tuple[Tensor, Tensor]", batch_size: int) -> None:
-    import torch
-    from torch.nn.functional import binary_cross_entropy_with_logits
-
-    network.train()
-    features, labels = train
-    batches = torch.randperm(len(labels)).split(batch_size)
-    # Batch normalisation needs the spread of at least two examples.
-    for rows in batches if len(batches[-1]) > 1 else batches[:-1]:
-        optimizer.zero_grad()
-        torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
-        optimizer.step()
-
-
-def _loss(network: "Sequential", examples: "tuple[Tensor, Tensor]") -> float:
-    import torch
-    from torch.nn.functional import binary_cross_entropy_with_logits
-
-    features, labels = examples
-    with torch.inference_mode():
-        return float(binary_cross_entropy_with_logits(network(features), labels))
-
-
-def _layers(network: "Sequential") -> "Iterator[tuple[Any, Any]]":
+def _layers(network: "Sequential") -> Iterator[Layer]:
     """Yield weights and biases; a normalisation is folded into the layer before it, so that scores stay cheap."""
     from torch import nn
 
+    def arrays(*tensors: "Tensor | None") -> list[NDArray[np.float64]]:
+        return [tensor.detach().double().numpy() for tensor in tensors if tensor is not None]
+
     parts = [part for part in network if isinstance(part, nn.Linear | nn.BatchNorm1d)]
-    for part, after in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, nn.Linear):
-            weight, bias = (tensor.detach().double().numpy() for tensor in (part.weight, part.bias))
-            yield _folded(weight, bias, after) if isinstance(after, nn.BatchNorm1d) else (weight, bias)
-
-
-def _folded(weight: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
-    """Return the layer that equals this one followed by a normalisation with its running mean and variance."""
-    tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    gain, shift, mean, variance = (tensor.detach().double().numpy() for tensor in tensors)
-    scale = gain / np.sqrt(variance + norm.eps)
-    return weight * scale[:, None], (bias - mean) * scale + shift
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if isinstance(part, nn.BatchNorm1d):
+            continue
+        weight, bias = arrays(part.weight, part.bias)
+        if isinstance(following, nn.BatchNorm1d):
+            gain, shift, mean, variance = arrays(
+                following.weight, following.bias, following.running_mean, following.running_var
+            )
+            scale = gain / np.sqrt(variance + following.eps)
+            weight, bias = weight * scale[:, None], (bias - mean) * scale + shift
+        yield weight, bias

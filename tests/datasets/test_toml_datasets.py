@@ -37,7 +37,7 @@ def test_one_file_defines_a_dataset(tmp_path: Path) -> None:
         ('paper = "none"', "", "paper is missing"),
         ('sample = "chat"', 'sample = "chat"\ncode = "1"', "code is unknown"),
         ("category =", "catgory =", "prompt.catgory is unknown"),
-        ('split = "test"', "split = 3", "hub.split must be text, not a whole number"),
+        ('split = "test"', "split = 3", "hub.split must be text, not 3"),
         ("[prompt]", "[prompt", "cannot be used"),
     ],
 )
