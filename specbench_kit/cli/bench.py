@@ -1,8 +1,7 @@
 """`skit bench`: benchmark methods on datasets and write reports."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Given
-from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.processes.rank import by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources
 
@@ -73,6 +71,7 @@ def _warn_of_other_tuning(settings: BenchSettings, tuned: Path, console: "Consol
 
 def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
     """Load what decoding needs, the quick checks first: method names, then data, then models."""
+    from specbench_kit.cli.progress import loading_bar
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
 
@@ -85,7 +84,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for name in sources.dataset:
         options = DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample)
         datasets.append(load_dataset(options, settings.limit, settings.seed, console))
-    with _loading_status(console) as report:
+    with loading_bar(console) as report:
         from specbench_kit.studies.bench.campaign import Campaign
 
         campaign = Campaign(settings, datasets, report)
@@ -96,24 +95,6 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for note in [*campaign.bench.measured.notes, *campaign.notes]:
         say(console, note)
     return campaign
-
-
-@contextmanager
-def _loading_status(console: "Console") -> Iterator[ProgressCallback]:
-    """Show a status line while models load, and progress bars in its place once something is measured."""
-    from specbench_kit.cli.progress import stepping_bar
-
-    with ExitStack() as stack:
-        status = stack.enter_context(console.status("loading models"))
-        bars: list[ProgressCallback] = []
-
-        def report(step: str, done: int, planned: int) -> None:
-            if not bars:
-                status.stop()
-                bars.append(stack.enter_context(stepping_bar()))
-            bars[0](step, done, planned)
-
-        yield report
 
 
 def _replay(settings: BenchSettings, trace: Path) -> "tuple[list[Conclusion], dict[str, str]]":

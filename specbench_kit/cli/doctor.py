@@ -14,6 +14,7 @@ from typing import Literal
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.version import __version__
 
 State = Literal["ok", "note", "missing", "broken"]
@@ -51,13 +52,22 @@ CHECKS: dict[str, Check] = {}
 def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """Print all findings, and exit with code 1 if one of them is broken."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     with Console(stderr=True).status("checking"):
         findings = list(examine(data_dir))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:
-        _print(findings)
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for overflow in ("ignore", "ignore", "fold"):
+            table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
+        for finding in findings:
+            mark, style = MARKS[finding.state]
+            text = one_line(". ".join(filter(None, (finding.found, finding.advice))))
+            table.add_row(Text(finding.name), Text(mark, style=style), Text(text))
+        Console().print(table)
     sys.exit(int(any(finding.state == "broken" for finding in findings)))
 
 
@@ -205,20 +215,3 @@ def _data_folder(data_dir: Path | None) -> Iterator[Finding]:
 def _processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from specbench_kit.core.plain_text import one_line
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for overflow in ("ignore", "ignore", "fold"):
-        table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
-    for finding in findings:
-        mark, style = MARKS[finding.state]
-        text = one_line(". ".join(filter(None, (finding.found, finding.advice))))
-        table.add_row(Text(finding.name), Text(mark, style=style), Text(text))
-    Console().print(table)

@@ -7,6 +7,7 @@ import typer
 
 from specbench_kit.cli.commands import Commands
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.version import __version__
 
 INTERRUPTED = 130
@@ -62,18 +63,14 @@ def _start(context: typer.Context, version: VersionOption = False) -> None:
 def main() -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2."""
     try:
-        _run()
-    except SkitError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _run() -> None:
-    try:
         app()
     except SystemExit as end:
-        if end.code == INTERRUPTED:
-            raise SkitError("interrupted") from None
-        raise
+        if end.code != INTERRUPTED:
+            raise
+        message = "interrupted"
+    except SkitError as error:
+        message = str(error)
     except OSError as error:
-        raise SkitError(str(error)) from error
+        message = one_line(str(error))
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)

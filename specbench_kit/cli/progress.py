@@ -1,7 +1,7 @@
 """Progress bars, on stderr."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -75,5 +75,21 @@ def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallbac
             if step not in tasks:
                 tasks[step] = bar.add_task(step)
             bar.update(tasks[step], completed=done, total=planned)
+
+        yield report
+
+
+@contextmanager
+def loading_bar(console: Console) -> Iterator[ProgressCallback]:
+    """Show a status line while models load, and bars as `stepping_bar` does once something is measured."""
+    with ExitStack() as stack:
+        status = stack.enter_context(console.status("loading models"))
+        bars: list[ProgressCallback] = []
+
+        def report(step: str, done: int, planned: int) -> None:
+            if not bars:
+                status.stop()  # rich shows only one live display at a time
+                bars.append(stack.enter_context(stepping_bar()))
+            bars[0](step, done, planned)
 
         yield report

@@ -91,6 +91,7 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     from rich.console import Console
 
     from specbench_kit.reports.comparison.terminal import print_comparison
+    from specbench_kit.runs.folder import unused_folder
 
     if options.index is not None or not options.run:
         _index(options, as_json)
@@ -99,7 +100,13 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     console = Console(stderr=as_json)
     comparison = options.load()
     print_comparison(console, comparison, look)
-    write(console, comparison, options.out or _default_folder(comparison), formats, look)
+    folder, runs = options.out, comparison.runs
+    if folder is None and len(runs) == 1:
+        folder = runs[0].path
+    elif folder is None:
+        identity = {"runs": [run.name for run in runs]}
+        folder = unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), identity)
+    write(console, comparison, folder, formats, look)
     if as_json:
         print(json.dumps(as_document(comparison), allow_nan=False))
 
@@ -142,13 +149,3 @@ def as_document(comparison: "Comparison") -> dict[str, object]:
         "warnings": machine.of_all(run.fields for run in comparison.runs),
         "summary": comparison.overall,
     }
-
-
-def _default_folder(comparison: "Comparison") -> Path:
-    from specbench_kit.runs.folder import unused_folder
-
-    runs = comparison.runs
-    if len(runs) == 1:
-        return runs[0].path
-    identity = {"runs": [run.name for run in runs]}
-    return unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), identity)

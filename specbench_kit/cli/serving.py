@@ -63,7 +63,13 @@ def _run(
     console = Console(stderr=as_json)
     dataset = None
     if settings.records:
-        say(console, _announcement(recorded))
+        answers = f"{recorded.limit} answers to {recorded.dataset} of up to {recorded.max_new_tokens} tokens"
+        say(
+            console,
+            f"no --acceptance: recording {answers} first, with target {recorded.target} and draft {recorded.draft} "
+            "(50 answers of the bundled pair take about a minute on two cores); give --acceptance trace.parquet, a "
+            "run's folder or iid:alpha=0.8,length=4 to skip this",
+        )
         dataset = load_dataset(recorded, recorded.limit, settings.recording.seed, console)
     with stepping_bar() as report:
         run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report)
@@ -89,13 +95,3 @@ def _settings(given: Mapping[str, Any], recorded: RecordingOptions) -> "ServingS
         **select_fields(BenchSettings, asdict(recorded)),
     )
     return ServingSettings(**select_fields(ServingSettings, given), recording=recording, argv=command_line())
-
-
-def _announcement(recorded: RecordingOptions) -> str:
-    """Return the line that says what is recorded because no --acceptance is given, and how to avoid that."""
-    answers = f"{recorded.limit} answers to {recorded.dataset} of up to {recorded.max_new_tokens} tokens"
-    return (
-        f"no --acceptance: recording {answers} first, with target {recorded.target} and draft {recorded.draft} (50 "
-        "answers of the bundled pair take about a minute on two cores); give --acceptance trace.parquet, a run's "
-        "folder or iid:alpha=0.8,length=4 to skip this"
-    )

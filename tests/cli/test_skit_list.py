@@ -30,7 +30,7 @@ def test_methods_are_listed_with_their_options() -> None:
     assert set(entries) == set(methods.all())
     assert entries["fixed-k"] == {
         "name": "fixed-k",
-        "summary": "Draft exactly k tokens, then verify them.",
+        "summary": "Draft exactly `k` tokens, then verify them.",
         "source": "Leviathan et al. 2023",
         "options": {"k": 4, "drafter": "model"},
         "group": "static",
