@@ -12,14 +12,23 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test lint types sanitize mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow lint types sanitize mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
 
-# Side by side, and one thread each: most of the models in the tests are too small to share out.
-test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4
+# Several processes with one thread each: most models in the tests are too small to share between threads.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4
+SUMMARY := --durations=10 --durations-min=5
+test: test-fast test-slow
+
+# What a pull request waits for: everything but README commands, processes, distributions and installations.
+test-fast: $(INSTALLED)
+	$(PYTEST) $(SUMMARY) -m 'not docs and not slow'
+
+# The rest of `make test`.
+test-slow: $(INSTALLED)
+	$(PYTEST) $(SUMMARY) -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ TEMPLATE = (
 )
 
 
-DIVISIBLE = {"test_method_contract.py"}
+DIVISIBLE = {"test_method_contract.py", "test_readme.py"}
 """Files whose tests may run in different processes; those of any other share what they have prepared."""
 
 

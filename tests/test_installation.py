@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import PATIENCE_S, environment
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 NEEDED = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 NO_COMPILER = {"CC": "no-such-compiler", "CXX": "no-such-compiler"}

@@ -366,12 +366,14 @@ def sample(
     return run(method, runners, requests, sampler=sampler, seed=11, batch_size=batch_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SAMPLED, indirect=True)
 def test_sampling_keeps_the_targets_distribution(method: Method, small: tuple[Any, Any]) -> None:
     records = sample(method, small, 2, Sampler(temperature=1.0))
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [spec for spec in DRAFTED if parse_method(spec).drafting.models], indirect=True)
 def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: tuple[Any, Any]) -> None:
     records = sample(method, small, 3, Sampler(temperature=1.0), draws=2000)

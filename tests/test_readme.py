@@ -89,6 +89,7 @@ def test_the_lines_of_python_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "both" / "report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lines", "whole"), sessions())
 def test_every_command_runs(lines: list[str], whole: bool, folder: Path) -> None:
     """Block by block, each in a folder of its own; quick ones with fewer and shorter answers and short simulations."""

@@ -9,6 +9,8 @@ import pytest
 
 from specbench_kit.papers.adaspec import METHODS, ablation
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -4,6 +4,10 @@ import sys
 from math import inf
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.predictors.thresholds import THRESHOLD_RULES
 from specbench_kit.studies.training.pair import identify
 
+pytestmark = pytest.mark.slow
+
 PROMPTS, NEW_TOKENS = 12, 16
 QUICK = ["--trials", "1", "--repeats", "1"]
 FAST = ["--families", "logistic,xgboost", "--trials", "2", "--repeats", "1"]

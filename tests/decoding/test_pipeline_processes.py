@@ -40,6 +40,8 @@ from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
 
+pytestmark = pytest.mark.slow
+
 SPEC = "specpipe:stages=2,width=6,children=3"
 CAPACITY = 256
 Runners = tuple[Runner, Runner]

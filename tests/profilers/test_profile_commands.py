@@ -29,6 +29,8 @@ from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.workload import wide
 from specbench_kit.runs.provenance import hash_model
 
+pytestmark = pytest.mark.slow
+
 FAST = ("--runs", "1", "--device", "cpu")
 ABSENT = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 
@@ -146,7 +148,9 @@ def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
     monkeypatch.setenv(READINGS, str(BUSY))
     command = ["profile-verifier", "--target", short.target, *FAST, "--out", tmp_path / "out"]
     line = error_line(skit_here(*command))
-    assert line.startswith("not saved, because the machine was disturbed during the measurement: the verifier had a proc")
+    assert line.startswith(
+        "not saved, because the machine was disturbed during the measurement: the verifier had a proc"
+    )
     assert not home.exists()
     (folder,) = (tmp_path / "out").iterdir()
     (kept,) = folder.glob("*.toml")

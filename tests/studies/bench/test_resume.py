@@ -25,6 +25,8 @@ from command_line import (
     write_rows,
 )
 
+pytestmark = pytest.mark.slow
+
 DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?"]} for i in range(8)]
 METHODS = ("fixed-k", "threshold")
 Outputs = dict[str, list[int]]
@@ -148,7 +150,9 @@ def test_ctrl_c_leaves_a_partial_report_and_one_line(command: list[str], whole: 
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert "Traceback" not in errors
-    assert errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume continues with the others"
+    assert (
+        errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume continues with the others"
+    )
     assert "PARTIAL RUN" in output
     for method in METHODS:
         run = run_directory(tmp_path, method)
