@@ -1,46 +1,44 @@
-"""Where the time of requests went: until tokens came, by phase, and into drafts that were wasted."""
+"""Where the time of requests went: until tokens were committed, by phase, and into drafts that were wasted."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from specbench_kit.metrics.rounds import Array, Metrics, RequestGroup, RoundColumns, finite_or_none
 from specbench_kit.metrics.statistics import ratio_of_sums
 
-T = TypeVar("T")
-
 PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
 
 
 def latency(group: RequestGroup) -> Metrics:
-    """Distributions of ttft and tpot over requests and of itl over gaps; a one-token request has no tpot."""
+    """Return the distributions of TTFT and TPOT over requests and of ITL over gaps; a one-token request has no TPOT."""
     return {
-        "ttft": distribution(_present([r.ttft_s for r in group.finished])),
-        "tpot": distribution(_present([r.tpot_s for r in group.finished])),
+        "ttft": distribution([r.ttft_s for r in group.finished if r.ttft_s is not None]),
+        "tpot": distribution([r.tpot_s for r in group.finished if r.tpot_s is not None]),
         "itl": distribution(inter_token_gaps(group.rounds)),
     }
 
 
 def inter_token_gaps(rounds: RoundColumns) -> Array:
-    """Gaps between committed tokens: a burst of n tokens, gap seconds after the last, is n gaps of gap / n.
+    """Return the gaps between committed tokens in seconds.
 
-    A request's first burst gives none: the wait for it is ttft, and its tokens arrive together. The tokens of a round
-    that knows when each of them was committed are bursts of one.
+    n tokens that are committed together are n gaps of 1/n of the time since the commit before. A request's first
+    commit gives no gap: the wait for it is TTFT. The tokens of a round that knows the moment of each commit are taken
+    one by one.
     """
-    request, tokens, end_s = _bursts(rounds)
+    request, tokens, end_s = _commits(rounds)
     later = (request[1:] == request[:-1]) & np.isfinite(np.diff(end_s))
     sizes = tokens[1:][later]
     return np.repeat(np.diff(end_s)[later] / sizes, sizes.astype(np.int64))
 
 
-def _bursts(rounds: RoundColumns) -> tuple[Array, Array, Array]:
-    """Request, tokens and moment of everything that was committed at once."""
+def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
+    """Return request, number of tokens and moment of every commit."""
     committed, ended_s = rounds["committed"], rounds["end_s"]
     if not any(rounds.commits_s):
-        some = committed != 0
-        return rounds.request[some], committed[some], ended_s[some]
-    bursts = [
+        nonempty = committed != 0
+        return rounds.request[nonempty], committed[nonempty], ended_s[nonempty]
+    commits = [
         (request, size, end_s)
         for request, moments_s, tokens, round_end_s in zip(
             rounds.request, rounds.commits_s, committed, ended_s, strict=True
@@ -48,24 +46,20 @@ def _bursts(rounds: RoundColumns) -> tuple[Array, Array, Array]:
         for size, end_s in ([(1, moment_s) for moment_s in moments_s] or [(tokens, round_end_s)])
         if size
     ]
-    request, sizes, moments_s = np.array(bursts, dtype=np.float64).reshape(-1, 3).T
+    request, sizes, moments_s = np.array(commits, dtype=np.float64).reshape(-1, 3).T
     return request, sizes, moments_s
 
 
 def distribution(values: Sequence[float] | Array) -> Metrics:
-    """Mean and percentiles (linear interpolation), each None where there are no values."""
+    """Return mean and percentiles (linear interpolation), each None if there are no values."""
     if not len(values):
         return dict.fromkeys(("mean", "p50", "p95", "p99"))
     p50, p95, p99 = np.percentile(values, [50, 95, 99])
     return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
 
 
-def _present(values: Sequence[T | None]) -> list[T]:
-    return [value for value in values if value is not None]
-
-
 def phases(rounds: RoundColumns) -> Metrics:
-    """Busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
+    """Return the busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
     seconds = {phase: finite_or_none(rounds.sum(f"{phase}_s")) for phase in PHASES}
     total = sum(filter(None, seconds.values()))
     return {
@@ -75,10 +69,10 @@ def phases(rounds: RoundColumns) -> Metrics:
 
 
 def wasted_time(rounds: RoundColumns) -> Metrics:
-    """Drafting seconds spent on wasted tokens, each token at its round's mean drafting time.
+    """Return the drafting seconds spent on wasted tokens, each token at its round's mean drafting time.
 
-    `wdt` counts drafted - accepted, so tokens that were never sent too; `wdt_paper` is WISP Eq. 8 as printed,
-    (submitted - accepted)+; `wdt_share` is wdt over all drafting seconds.
+    `wdt` counts drafted - accepted tokens, including those that were never sent; `wdt_paper` counts
+    (submitted - accepted)+ as WISP Eq. 8 does; `wdt_share` is wdt over all drafting seconds.
     """
     drafted, accepted, draft_s = rounds["drafted"], rounds["accepted"], rounds["draft_s"]
     per_token = np.divide(draft_s, drafted, out=np.zeros_like(draft_s), where=drafted > 0)

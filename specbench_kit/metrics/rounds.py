@@ -15,10 +15,11 @@ from specbench_kit.metrics.units import Units
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
+"""Values by the names of `vocabulary.py`: numbers or None, distributions by statistic, lists, intervals by metric."""
 
 
 class RoundColumns:
-    """The rounds of finished requests as columns, one entry per round; `request` says whose round it is."""
+    """The rounds of finished requests as columns with one entry per round; `request` is the index of its request."""
 
     def __init__(self, finished: Sequence[RequestRecord]) -> None:
         self._rounds = [r for record in finished for r in record.rounds]
@@ -30,31 +31,32 @@ class RoundColumns:
         self._columns = {"rounds": np.ones(self.count)}
 
     def __getitem__(self, column: str) -> Array:
-        """A field of the rounds, made a column when it is first asked for."""
+        """Return a field of the rounds, or a quantity derived from fields; it is computed once."""
         if column not in self._columns:
-            self._columns[column] = self._column(column)
+            self._columns[column] = self._compute(column)
         return self._columns[column]
 
-    def _column(self, name: str) -> Array:
+    def _compute(self, name: str) -> Array:
         if name == "proactive_rounds":
             return (self["proactive"] > 0).astype(np.float64)
         if name == "accepted_expecting":
             return self["accepted"] * self["expecting"]
         if name == "expecting":
-            return np.array([one.expected is not None for one in self._rounds], dtype=np.float64)
+            return np.array([r.expected is not None for r in self._rounds], dtype=np.float64)
         if name == "expected":
-            return np.array([one.expected or 0.0 for one in self._rounds], dtype=np.float64)
+            return np.array([r.expected or 0.0 for r in self._rounds], dtype=np.float64)
         return np.array(list(map(attrgetter(name), self._rounds)), dtype=np.float64)
 
     def sum(self, column: str) -> float:
+        """Return the sum over all rounds."""
         return float(self[column].sum())
 
     def per_request(self, column: str) -> Array:
-        """Sums over each request's rounds: shape (requests,)."""
+        """Return the sums over each request's rounds: shape (requests,)."""
         return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(np.float64)
 
     def per_unit(self, column: str, units: Units) -> Array:
-        """Sums over all rounds of a unit: shape [units of all]."""
+        """Return the sums over the rounds of each unit: shape (units,)."""
         numbers = np.array([units[name] for name in self.names], dtype=np.int64)
         return np.bincount(numbers, weights=self.per_request(column)).astype(np.float64)
 
@@ -67,21 +69,24 @@ class RequestGroup:
 
     @cached_property
     def finished(self) -> list[RequestRecord]:
+        """The requests that did not end in an error."""
         return [r for r in self.records if r.finish_reason != "error"]
 
     @cached_property
     def rounds(self) -> RoundColumns:
+        """The rounds of the finished requests."""
         return RoundColumns(self.finished)
 
 
 def by_category(group: RequestGroup) -> dict[str, RequestGroup]:
-    """The parts of a group by category, in order of first appearance; of a single one, the group itself."""
+    """Return the parts of a group by category, in order of first appearance."""
     parts: dict[str, list[RequestRecord]] = {}
     for record in group.records:
         parts.setdefault(record.category, []).append(record)
+    # With a single category the group itself is its part, and its columns are computed once.
     return {name: group if len(parts) == 1 else RequestGroup(part) for name, part in parts.items()}
 
 
 def finite_or_none(value: float) -> float | None:
-    """None for what another tool's records do not say."""
+    """Return the value; None if it is NaN, which stands for what another tool's records do not hold."""
     return value if isfinite(value) else None
