@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -16,17 +16,20 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.base import Padding, Row
 from specbench_kit.models.runner import Append, Runner
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 CONTROL_ROWS = 3
 """Rows of the batch in which plain decoding is repeated as a control."""
 ROOM = 1.2
-"""Of a model's own size: free memory that its copy in float32 takes."""
+"""Free memory that a copy in float32 needs, as a multiple of its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward: new tokens and their parents, the columns whose logits lead to output tokens, and what is kept.
+    """One forward: new tokens and their parents, the columns whose logits lead to output tokens, and what to commit.
 
-    `padded` is where they lay in the batch that they shared; None is alone.
+    `padded` is the shape of the batch that the tokens shared; None if they were alone.
     """
 
     tokens: list[int]
@@ -36,103 +39,113 @@ class Step:
     padded: Padding | None
 
 
-def plain_steps(record: RequestRecord, beside: Sequence[RoundRecord] = ()) -> Iterator[Step]:
-    """As plain decoding goes: the prompt, then token by token, in the batches of those rounds of plain decoding."""
-    padded = [*map(_padded, beside), *repeat(None, len(record.output_ids))]
-    yield Step(record.prompt_ids, None, [len(record.prompt_ids) - 1], list(range(len(record.prompt_ids))), padded[0])
-    for token, batch in zip(record.output_ids[:-1], padded[1:], strict=False):
-        yield Step([token], None, [0], [0], batch)
-
-
-def _padded(one: RoundRecord) -> Padding | None:
-    return Padding(*one.padded) if one.padded else None
+def plain_steps(record: RequestRecord, baseline_rounds: Sequence[RoundRecord] = ()) -> Iterator[Step]:
+    """Yield the forwards of plain decoding: the prompt, then token by token, in the batches of `baseline_rounds`."""
+    paddings = [*map(_padding, baseline_rounds), *repeat(None, len(record.output_ids))]
+    last = len(record.prompt_ids) - 1
+    yield Step(record.prompt_ids, None, [last], list(range(last + 1)), paddings[0])
+    for token, padding in zip(record.output_ids[:-1], paddings[1:], strict=False):
+        yield Step([token], None, [0], [0], padding)
 
 
 def round_steps(record: RequestRecord) -> Iterator[Step]:
-    """As the record's rounds were verified; rejected tokens are not known, and no other token's logits depend on them.
+    """Yield the forwards that verified the record's rounds.
 
-    A pipeline's rounds are taken for one level of equal width per step.
+    Rejected tokens are not recorded; any token stands for them, since no logits of the output depend on them. The
+    rounds of a pipeline are taken for one level of equal width per step.
     """
-    pending, at = record.prompt_ids, 0
-    for one in record.rounds:
-        for part in _parts(one):
-            yield _round_step(part, pending, record.output_ids[at:])
-            at += part.committed
-            pending = record.output_ids[at - 1 : at]
+    pending, position = record.prompt_ids, 0
+    for step in record.rounds:
+        for part in _verified_parts(step):
+            yield _round_step(part, pending, record.output_ids[position:])
+            position += part.committed
+            pending = record.output_ids[position - 1 : position]
 
 
-def _parts(one: RoundRecord) -> Iterator[RoundRecord]:
-    if not one.steps:
-        yield one
+def _verified_parts(step: RoundRecord) -> Iterator[RoundRecord]:
+    if not step.steps:
+        yield step
         return
-    width = -(-(one.submitted + 1) // one.steps)
-    for _ in range(one.committed):
-        yield structs.replace(one, submitted=width - 1, accepted=0, committed=1, steps=0)
+    width = -(-(step.submitted + 1) // step.steps)
+    for _ in range(step.committed):
+        yield structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)
 
 
-def _round_step(one: RoundRecord, pending: list[int], ahead: list[int]) -> Step:
-    root, path = len(pending) - 1, one.path or list(range(1, one.accepted + 1))
-    submitted = [pending[-1]] * one.submitted
-    for place, token in zip(path, ahead, strict=False):
-        submitted[place - 1] = token
-    parents = [root + place for place in one.parents or range(one.submitted)]
-    accepted = [root + place for place in path]
-    columns = [root, *accepted][: one.committed]
-    kept = [*range(root + 1), *accepted]
-    return Step([*pending, *submitted], [*range(-1, root), *parents], columns, kept, _padded(one))
+def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) -> Step:
+    # `path` and `parents` number the submitted tokens from 1 on; 0 is the root, the last pending token.
+    root, path = len(pending) - 1, step.path or list(range(1, step.accepted + 1))
+    submitted = [pending[-1]] * step.submitted
+    for number, token in zip(path, output_ids, strict=False):
+        submitted[number - 1] = token
+    parents = [root + number for number in step.parents or range(step.submitted)]
+    accepted = [root + number for number in path]
+    columns = [root, *accepted][: step.committed]
+    commit = [*range(root + 1), *accepted]
+    return Step([*pending, *submitted], [*range(-1, root), *parents], columns, commit, _padding(step))
+
+
+def _padding(step: RoundRecord) -> Padding | None:
+    return Padding(*step.padded) if step.padded else None
 
 
 class RecomputedLogits:
-    """Forwards of one target over slots of its own, so that what a run left in its slots does not matter."""
+    """Logits before each output token [tokens, vocabulary], in each shape of forwards.
 
-    def __init__(self, target: Runner, model: Any) -> None:
+    Forwards run over slots of their own, so that what a run left in its slots does not matter.
+    """
+
+    def __init__(self, target: Runner, model: "PreTrainedModel") -> None:
         self._target, self._model = target, model
         self._runners: dict[int, Runner] = {}
 
     @property
     def reduced(self) -> bool:
-        """Whether the model computes in half precision."""
+        """Return True if the model computes in half precision."""
         return bool(self._model.dtype != torch.float32)
 
     @property
     def bitwise(self) -> bool:
-        """Whether all shapes give the same logits to the bit."""
+        """Return True if all shapes give the same logits to the bit."""
         return self._target.executor.bitwise
 
     def plain(self, record: RequestRecord, baseline: RequestRecord | None = None) -> Tensor:
-        """Logits before each output token [tokens, vocabulary], as plain decoding computes them.
-
-        In the batches in which it computed the baseline, as long as that goes; else alone.
-        """
+        """Return the logits of plain decoding, in the batches that decoded `baseline` as far as those go."""
         return self._run(list(plain_steps(record, baseline.rounds if baseline else ())))
 
     def control(self, record: RequestRecord) -> Tensor:
-        """The same in a batch of equal rows."""
-        steps = plain_steps(record)
-        places = (len(record.prompt_ids) + at for at in range(len(record.output_ids)))
-        return self._run([_among_equals(step, length) for step, length in zip(steps, places, strict=True)])
+        """Return the logits of plain decoding in a batch of equal rows."""
+        steps = [
+            replace(step, padded=Padding(CONTROL_ROWS, 0, len(step.tokens), step.columns[0], length))
+            for length, step in enumerate(plain_steps(record), len(record.prompt_ids))
+        ]
+        return self._run(steps)
 
     def rounds(self, record: RequestRecord) -> Tensor:
-        """The same, as the record's verifications computed them."""
+        """Return the logits of the record's verifications."""
         return self._run(list(round_steps(record)))
 
     def single_forward(self, record: RequestRecord) -> Tensor:
-        """The same by the transformers model itself, all tokens in one forward."""
+        """Return the logits of the transformers model, all tokens in one forward."""
         return single_forward_logits(self._model, record, self._target.vocabulary)
 
     def precise(self, record: RequestRecord) -> Tensor | None:
-        """As `single_forward_logits`, in float32; None where a copy of the model does not fit."""
-        return None if self._precise is None else single_forward_logits(self._precise, record, self._target.vocabulary)
+        """Return the logits of one forward in float32; None if a copy of the model does not fit into memory."""
+        if self._precise_model is None:
+            return None
+        return single_forward_logits(self._precise_model, record, self._target.vocabulary)
 
     @cached_property
-    def _precise(self) -> Any | None:
-        needed = 4 * self._model.num_parameters() * ROOM
-        return deepcopy(self._model).float() if needed < _free_bytes(self._model.device) else None
+    def _precise_model(self) -> "PreTrainedModel | None":
+        device = self._model.device
+        on_gpu = device.type == "cuda"
+        free_bytes = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
+        fits = 4 * self._model.num_parameters() * ROOM < free_bytes
+        return deepcopy(self._model).float() if fits else None
 
-    def _runner(self, rows: int) -> Runner:
-        if rows not in self._runners:
-            self._runners[rows] = Runner(self._target.executor.with_slots(rows, self._target.capacity))
-        return self._runners[rows]
+    def _runner(self, slots: int) -> Runner:
+        if slots not in self._runners:
+            self._runners[slots] = Runner(self._target.executor.with_slots(slots, self._target.capacity))
+        return self._runners[slots]
 
     @torch.inference_mode()
     def _run(self, steps: Sequence[Step]) -> Tensor:
@@ -146,35 +159,25 @@ class RecomputedLogits:
                 runner.release(slot)
 
 
-def _among_equals(step: Step, length: int) -> Step:
-    return replace(step, padded=Padding(CONTROL_ROWS, 0, len(step.tokens), step.columns[0], length))
-
-
 def _forward(runner: Runner, slot: int, step: Step) -> Tensor:
     keep = len(step.tokens) - step.columns[0]
-    beside = _neighbours(step.padded, slot) if step.padded else ()
-    logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=beside)[0]
+    neighbours = _neighbours(step.padded, slot) if step.padded else ()
+    logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours)[0]
     runner.commit(slot, step.commit)
     return logits[[column - step.columns[0] for column in step.columns]]
 
 
 def _neighbours(padded: Padding, slot: int) -> list[Row]:
-    """Rows of any tokens, in adjacent slots, that give a batch its shape and the slot's row its place in it."""
+    """Return rows of any tokens in adjacent slots, which give the batch its shape and the slot's row its position."""
     start, width = padded.length - padded.width, padded.width
     first = slot - padded.row
-    others = (one for one in range(first, first + padded.rows) if one != slot)
-    return [Row(one, [0] * width, start, start, keep=width - padded.first) for one in others]
+    neighbours = (number for number in range(first, first + padded.rows) if number != slot)
+    return [Row(number, [0] * width, start, start, keep=width - padded.first) for number in neighbours]
 
 
 @torch.inference_mode()
-def single_forward_logits(model: Any, record: RequestRecord, vocabulary: int | None) -> Tensor:
-    """Logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
+def single_forward_logits(model: "PreTrainedModel", record: RequestRecord, vocabulary: int | None) -> Tensor:
+    """Return the logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
     tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
     logits: Tensor = model(tokens, use_cache=False).logits[0, len(record.prompt_ids) - 1 :, :vocabulary]
     return logits
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)

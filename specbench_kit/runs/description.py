@@ -82,7 +82,7 @@ class PreparedInputs(Struct):
     predictor: PredictorUse | None = None
 
 
-class RunDescription(Struct):
+class RunDocument(Struct):
     """The content of `run.json`: what was run, on what, where and how. Every field but the version may be missing."""
 
     schema_version: Annotated[int, doc("version of the format")]
@@ -111,6 +111,6 @@ class RunDescription(Struct):
 def check_description(path: Path, run: Mapping[str, object]) -> None:
     """Raise SkitError if the `run.json` at `path` has a field of a wrong type."""
     try:
-        convert(RunDescription, run)
+        convert(RunDocument, run)
     except ValueError as error:
         raise SkitError(f"{path}: {error}: it is not a run of skit bench") from error
