@@ -1,1 +1,1 @@
-"""Timings against the project's own bounds: `python -m benchmarks [name ...]`. Not part of the installed package."""
+"""Timings with bounds that they must meet: `python -m benchmarks [name ...]`. Not part of the installed package."""

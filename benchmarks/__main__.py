@@ -1,4 +1,4 @@
-"""`python -m benchmarks [name ...]`: run benchmarks, print a table each, write results/benchmarks/<name>.json."""
+"""`python -m benchmarks [name ...]`: run benchmarks, print tables and write results/benchmarks/<name>.json."""
 
 import argparse
 import json
@@ -85,14 +85,14 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"all if left out: {', '.join(BENCHMARKS)}")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bound is missed")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"default: all of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--target", default=Setting.target, help="as in skit bench")
     parser.add_argument("--draft", default=Setting.draft, help="as in skit bench")
     parser.add_argument("--prompts", type=int, default=Setting.prompts, help="GSM8K prompts (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=Setting.rounds, help="repetitions (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=Setting.max_new_tokens, help="default %(default)s")
-    parser.add_argument("--threads", type=int, help="torch threads; torch decides if left out")
+    parser.add_argument("--threads", type=int, help="number of torch threads; by default torch decides")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="default %(default)s")
     arguments = parser.parse_args()
     for name in arguments.names:
@@ -141,8 +141,8 @@ def _write(path: Path, setting: Setting, outcome: Outcome) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-    for name, held in outcome.files.items():
-        (path.parent / name).write_bytes(held)
+    for name, content in outcome.files.items():
+        (path.parent / name).write_bytes(content)
 
 
 def _without_folders(value: Any) -> Any:

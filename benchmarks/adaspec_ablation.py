@@ -1,4 +1,4 @@
-"""AdaSpec's Table 2 by replay: what its drafter and its verifier each bring over a threshold, by batch size."""
+"""Replay AdaSpec's Table 2: the gains of its drafter and of its verifier over a threshold, by batch size."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ BASELINE, _, ADASPEC = METHODS.values()
 
 
 def run(setting: Setting) -> Outcome:
-    """The pair's greedy answers in modelled time; speed-up is over plain decoding with the same batch size."""
+    """Decode greedily in modelled time; the speedup is over plain decoding with the same batch size."""
     traces, deployment = _record(setting), find(DEPLOYMENT).build()
     copies = -(-2 * max(BATCH_SIZES) // len(traces))
     requests = [replace(trace, request_id=f"{trace.request_id}/{n}") for n in range(copies) for trace in traces]

@@ -1,4 +1,4 @@
-"""The kit beside `generate` of transformers: same models, prompts, draft length and process."""
+"""Compare the kit with `generate` of transformers: same models, prompts, draft length and process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,11 +24,11 @@ Decode = Callable[[Request], list[int]]
 
 GENERATE, ASSISTED = "generate", "generate, assisted"
 PAIRINGS = ((AUTOREGRESSIVE, GENERATE, 1.0), (FIXED_K, ASSISTED, 1.4))
-"""The kit's method, its counterpart, and how many times faster it has to be."""
+"""The kit's method, its counterpart in transformers, and the speedup that it must reach."""
 
 
 def run(setting: Setting) -> Outcome:
-    """The bounds hold for the executor that the kit takes by itself; the others show what the loop alone brings."""
+    """Time both; the bounds are for the executor that the kit chooses by default, others show the gain of the loop."""
     logging.set_verbosity_error()
     contenders = _transformers(setting) | _kit(setting)
     seconds = take_turns(contenders, setting.requests, setting.rounds)
@@ -53,7 +53,7 @@ def _kit(setting: Setting) -> dict[str, Decode]:
 
 
 def _transformers(setting: Setting) -> dict[str, Decode]:
-    """Greedy `generate`; the draft model's settings for assisted generation lie in its own generation config."""
+    """Run greedy `generate`; the draft model's generation config holds the settings of assisted generation."""
     target, draft = setting.pair.target.model, setting.pair.needed_draft.model
     draft.generation_config.update(
         num_assistant_tokens=4, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
@@ -76,11 +76,11 @@ def _transformers(setting: Setting) -> dict[str, Decode]:
 
 
 def _identical(setting: Setting, contenders: dict[str, Decode]) -> Figure:
-    """The share of the outputs that equal what plain `generate` says."""
-    wanted = [contenders[GENERATE](request) for request in setting.requests]
-    others = [decode for name, decode in contenders.items() if name != GENERATE]
-    same = [decode(r) == w for decode in others for r, w in zip(setting.requests, wanted, strict=True)]
-    return Figure("outputs of all the others equal to generate", 100 * sum(same) / len(same), "%", Bound(least=100))
+    """Return the share of outputs that equal those of plain `generate`."""
+    expected = [contenders[GENERATE](request) for request in setting.requests]
+    kit = [decode for name, decode in contenders.items() if name != GENERATE]
+    equal = [decode(r) == w for decode in kit for r, w in zip(setting.requests, expected, strict=True)]
+    return Figure("outputs of all the others equal to generate", 100 * sum(equal) / len(equal), "%", Bound(least=100))
 
 
 def _speeds(seconds: Seconds) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Whether the bundled pair is worth benchmarking on: varied text, a useful draft, small files."""
+"""Check that the bundled pair is fit for benchmarks: varied text, a useful draft model, small files."""
 
 from pathlib import Path
 from statistics import mean
@@ -11,7 +11,7 @@ SAMPLES = 3
 
 
 def run(setting: Setting) -> Outcome:
-    """Greedy answers to GSM8K test problems, with end-of-sequence honoured and ignored."""
+    """Measure greedy answers to GSM8K test problems, stopping at end-of-sequence and not."""
     runners = setting.runners(setting.executor_names[0], BATCH_SIZE)
     honoured, _ = setting.decode(runners, FIXED_K, setting.requests, BATCH_SIZE)
     ignored, _ = setting.decode(runners, FIXED_K, setting.requests, BATCH_SIZE, eos_ids=frozenset())
@@ -38,7 +38,7 @@ def _variety(label: str, records: list[RequestRecord]) -> list[Figure]:
 
 
 def distinct_4_grams(tokens: list[int]) -> float:
-    """Distinct 4-grams over all 4-grams; 1 for an output too short to have any."""
+    """Return the share of 4-grams that are distinct; 1 for an output too short to have any."""
     grams = list(zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False))
     return len(set(grams)) / len(grams) if grams else 1.0
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: their setting, the turns they take, and the figures they hand back."""
+"""Helpers of all benchmarks: the setting, timing in turns, and the figures that a benchmark returns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,18 +25,18 @@ from specbench_kit.studies.bench.conversations import Conversation
 Item = TypeVar("Item")
 Runners = tuple[Runner, Runner]
 Seconds = dict[str, list[list[float]]]
-"""Per contender, per round, per item."""
+"""Seconds by contender, round and item."""
 
 AUTOREGRESSIVE, FIXED_K = "autoregressive", "fixed-k:k=4"
 
 
 class Skipped(Exception):
-    """The benchmark cannot run here; one line that says why."""
+    """Raised with a one-line reason if a benchmark cannot run on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure has to reach, in the figure's unit."""
+    """The range in which a figure must lie, in the figure's unit."""
 
     least: float | None = None
     most: float | None = None
@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number; over rounds `value` is the median and `spread` the lowest and the highest."""
+    """One measured number; over several rounds, `value` is the median and `spread` the minimum and the maximum."""
 
     label: str
     value: float
@@ -62,13 +62,13 @@ class Figure:
 
     @property
     def passes(self) -> bool | None:
-        """Whether the bound holds; None where there is none."""
+        """True if the value is within the bound; None if there is no bound."""
         return self.bound.holds(self.value) if self.bound else None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one benchmark found, with lines to print below its table, and `files` to lie beside its JSON."""
+    """The result of one benchmark; `notes` are printed below its table, `files` are written next to its JSON."""
 
     title: str
     figures: Sequence[Figure]
@@ -77,18 +77,18 @@ class Outcome:
 
 
 def over_rounds(label: str, values: Sequence[float], unit: str, bound: Bound | None = None) -> Figure:
-    """The median of the rounds' values, beside the lowest and the highest."""
+    """Return the median over rounds as a figure, with the minimum and the maximum."""
     return Figure(label, median(values), unit, bound, (min(values), max(values)))
 
 
 def round_ratios(seconds: Seconds, above: str, below: str) -> list[float]:
-    """Per round, how many times longer the contender `above` took than `below`."""
+    """Return for each round how many times longer the contender `above` took than `below`."""
     return [sum(a) / sum(b) for a, b in zip(seconds[above], seconds[below], strict=True)]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Models, prompts and sizes that every benchmark runs with; models load on first use."""
+    """The models, prompts and sizes of all benchmarks; models are loaded on first use."""
 
     target: str = "bundled"
     draft: str = "bundled"
@@ -111,17 +111,19 @@ class Setting:
 
     @cached_property
     def requests(self) -> list[Request]:
-        asked = (Conversation(p, self.pair.tokenizer, self.max_new_tokens).next_request() for p in self.dataset.prompts)
-        return [request for request in asked if request is not None]
+        requests = (
+            Conversation(p, self.pair.tokenizer, self.max_new_tokens).next_request() for p in self.dataset.prompts
+        )
+        return [request for request in requests if request is not None]
 
     @cached_property
     def executor_names(self) -> list[str]:
-        """Executors that run the target, the one the kit takes first."""
+        """The executors that can run the target, the kit's default first."""
         able = [(e.priority, name) for name, e in executors.all().items() if e.supports(self.pair.target.model)]
         return [name for _, name in sorted(able, reverse=True)]
 
     def runners(self, executor: str, slots: int = 1, max_new_tokens: int | None = None) -> Runners:
-        """Fresh target and draft runners over one kind of executor."""
+        """Return new runners of target and draft on an executor."""
         longest = max(len(request.prompt_ids) for request in self.requests)
         return self.pair.runners(slots, longest + (max_new_tokens or self.max_new_tokens), executor)
 
@@ -134,7 +136,7 @@ class Setting:
         eos_ids: frozenset[int] | None = None,
         deployment: Deployment | None = None,
     ) -> tuple[list[RequestRecord], float]:
-        """Greedy records in the order of the requests, and the engine's seconds; `eos_ids` as the pair has them."""
+        """Decode greedily; return the records in the order of the requests, and the engine's seconds."""
         engine = live_engine(
             parse_method(method),
             *runners,
@@ -153,16 +155,16 @@ class Setting:
 
 
 def take_turns(contenders: Mapping[str, Callable[[Item], Any]], items: Sequence[Item], rounds: int) -> Seconds:
-    """Time every contender on every item, A B then B A, so that a drift of the machine hits all of them alike.
+    """Time every contender on every item, in the order A B and then B A, so that drift affects all of them alike.
 
-    A pass over the first item goes ahead, untimed.
+    An untimed pass over the first item comes before.
     """
     for contender in contenders.values():
         contender(items[0])
     seconds: Seconds = {name: [[] for _ in range(rounds)] for name in contenders}
     for turn in range(rounds):
-        for place, item in enumerate(items):
-            for name in list(contenders)[:: -1 if (turn + place) % 2 else 1]:
+        for index, item in enumerate(items):
+            for name in list(contenders)[:: -1 if (turn + index) % 2 else 1]:
                 started_s = perf_counter()
                 contenders[name](item)
                 seconds[name][turn].append(perf_counter() - started_s)

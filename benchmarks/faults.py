@@ -1,4 +1,4 @@
-"""Two plausible faults of greedy verification, to see whether the check of outputs notices them."""
+"""Two plausible faults of greedy verification, to test that the check of outputs notices them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,15 +12,15 @@ from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.models.executors.base import Forward
 
 ACCEPTED_WITHIN, SWAPPED_WITHIN = 0.45, 0.2
-"""Logits between the target's two best tokens."""
+"""Largest gap between the logits of the target's two best tokens at which a fault occurs."""
 
 Outcome = tuple[list[int], int]
 Fault = Callable[[TokenTree, list[int], Tensor], Outcome]
-"""Path and extra token of a tree by logits [1 + nodes, vocabulary]."""
+"""A greedy rule: the accepted path and the bonus token for logits [1 + nodes, vocabulary]."""
 
 
 def accept_second(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
-    """Takes a drafted token that is only the target's second best, where it nearly is the best."""
+    """Accept a drafted token that is only the target's second best, if it is nearly the best."""
     values, tokens = logits.topk(2)
     columns = {(tree.parents[node], tree.tokens[node]): column for column, node in enumerate(nodes, start=1)}
     path: list[int] = []
@@ -28,15 +28,15 @@ def accept_second(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
     while True:
         at, (best, second) = path[-1] if path else 0, tokens[column].tolist()
         near = values[column, 0] - values[column, 1] < ACCEPTED_WITHIN
-        found = columns.get((at, best)) or (columns.get((at, second)) if near else None)
-        if found is None:
+        child = columns.get((at, best)) or (columns.get((at, second)) if near else None)
+        if child is None:
             return path, best
-        column = found
+        column = child
         path.append(nodes[column - 1])
 
 
 def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
-    """Ends every round with the second best token, where it nearly is the best."""
+    """End every round with the second best token, if it is nearly the best."""
     values, tokens = logits.topk(2)
     path, extra = walk(tree, nodes, tokens[:, 0].tolist().__getitem__)
     column = nodes.index(path[-1]) + 1 if path else 0
@@ -46,7 +46,7 @@ def swap_extra(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
 
 @contextmanager
 def injected(fault: Fault) -> Iterator[None]:
-    """Every verification has the fault."""
+    """Put the fault into every verification."""
 
     def judge(_: ModelVerifier, drafts: Sequence[Draft], chosen: Sequence[list[int]], logits: Forward) -> list[Outcome]:
         rows = enumerate(zip(drafts, chosen, strict=True))

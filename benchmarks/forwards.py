@@ -1,4 +1,4 @@
-"""Single forwards: what a draft step costs beside a target step, and what wider verification costs."""
+"""Time single forwards: a draft step against a target step, and verification of more tokens."""
 
 from functools import partial
 from statistics import median
@@ -11,16 +11,16 @@ from specbench_kit.models.runner import Append, Runner
 CONTEXT = 200
 WIDTHS = (1, 2, 5, 9, 17)
 WIDER = {5: 1.35, 17: 3.5}
-"""Times one token's forward that so many may take."""
+"""Largest time of a forward over that of a single token, by number of tokens."""
 TWO_THREADS = {5: 1.2, 17: 1.4}
-"""Times faster than one thread that two have to be, by tokens per forward."""
+"""Smallest speedup of two threads over one, by tokens per forward."""
 REPEATS = 20
 ROW = 20
-"""Forwards of one model in a row: its weights then stay in the caches, as they do not where two models alternate."""
+"""Consecutive forwards of one model: its weights stay in the caches, as they do not when two models alternate."""
 
 
 def run(setting: Setting) -> Outcome:
-    """Batch 1, context of 200 tokens; the bound holds for the executor that the kit takes by itself."""
+    """Time forwards of batch size 1 after 200 tokens; the bound is for the executor that the kit chooses by default."""
     figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
     return Outcome(f"Forwards at batch 1, context {CONTEXT}", [*figures, *_with_two_threads(setting)])
 
@@ -58,7 +58,7 @@ def _figures(setting: Setting, executor: str) -> list[Figure]:
 
 
 def _with_two_threads(setting: Setting) -> list[Figure]:
-    """One thread against two, in turns, on the executor that the kit takes by itself."""
+    """Time one thread against two, in turns, on the default executor."""
     executor, threads = setting.executor_names[0], torch.get_num_threads()
     target, _ = setting.runners(executor, max_new_tokens=CONTEXT)
     slot = _fill(target)
@@ -82,7 +82,7 @@ def _with_two_threads(setting: Setting) -> list[Figure]:
 
 
 def _fill(runner: Runner) -> int:
-    """A slot that holds the context."""
+    """Return a slot that holds the context."""
     slot = runner.acquire()
     runner.forward([Append(slot, range(CONTEXT))])
     runner.commit(slot, range(CONTEXT))

@@ -1,4 +1,4 @@
-"""Llama-architecture models of transformers as GGUF files, for llama.cpp."""
+"""Write Llama-architecture models of transformers as GGUF files for llama.cpp."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ ARCHITECTURE = gguf.MODEL_ARCH.LLAMA
 
 
 def write(loaded: LoadedModel, tokenizer: Any, path: Path, *, half: bool) -> None:
-    """Weights as f32, or their matrices as f16; a byte-level BPE tokenizer that splits digits."""
+    """Write weights as f32 (or matrices as f16) and the byte-level BPE tokenizer, which splits digits."""
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURE])
     _add_sizes(writer, loaded.text_config)
     _add_tokenizer(writer, tokenizer)
@@ -67,5 +67,5 @@ def _add_weights(writer: Any, loaded: LoadedModel, matrix_type: type[np.floating
 
 
 def _interleave(weights: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Rows of each head in the order in which llama.cpp rotates them: pairs as neighbours, not half a head apart."""
+    """Return the rows of each head as llama.cpp rotates them: pairs are neighbours, not half a head apart."""
     return weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape)

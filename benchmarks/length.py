@@ -1,4 +1,4 @@
-"""Whether decoding keeps its speed as the output grows; end-of-sequence is ignored."""
+"""Check that decoding keeps its speed as the output grows; end-of-sequence is ignored."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ PROMPTS = 3
 
 
 def run(setting: Setting) -> Outcome:
-    """Tokens per second at 512 new tokens over those at 64, with the prompt's forward and without."""
+    """Compare tokens per second at 512 new tokens with those at 64, with and without prefill."""
     runners = setting.runners(setting.executor_names[0], max_new_tokens=LONG)
     figures = [figure for method in (AUTOREGRESSIVE, FIXED_K) for figure in _figures(setting, runners, method)]
     return Outcome(f"Speed at {LONG} new tokens over speed at {SHORT}", figures)

@@ -32,7 +32,7 @@ DRAFTS = 4
 
 
 def run(setting: Setting) -> Outcome:
-    """Milliseconds per token of whole requests, the prompt's forward included."""
+    """Measure milliseconds per token of whole requests, prefill included."""
     missing = [package for package in ("llama_cpp", "gguf") if find_spec(package) is None]
     if missing:
         raise Skipped(f"{' and '.join(missing)} not installed: pip install 'specbench-kit[llama-cpp]'")
@@ -46,15 +46,15 @@ def run(setting: Setting) -> Outcome:
 
 
 def _agreements(outputs: dict[str, list[list[int]]]) -> list[Figure]:
-    """Share of requests for which llama.cpp says what the kit says."""
+    """Return the share of requests with the same output from llama.cpp and from the kit."""
     figures = []
     for role in ("target", "draft"):
-        wanted = outputs[_label(role, AUTOREGRESSIVE, 1)]
+        expected = outputs[_label(role, AUTOREGRESSIVE, 1)]
         for weights in ("f32", "f16"):
-            found = outputs[_label(role, f"llama.cpp {weights}", 1)]
-            same = [a == b for a, b in zip(found, wanted, strict=True)]
+            answers = outputs[_label(role, f"llama.cpp {weights}", 1)]
+            equal = [a == b for a, b in zip(answers, expected, strict=True)]
             figures.append(
-                Figure(f"{role}, outputs equal to the kit's: llama.cpp {weights}", 100 * sum(same) / len(same), "%")
+                Figure(f"{role}, outputs equal to the kit's: llama.cpp {weights}", 100 * sum(equal) / len(equal), "%")
             )
     return figures
 
@@ -107,7 +107,7 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
 
 
 def _load(setting: Setting, path: Path, weights: str, threads: int, **options: Any) -> Any:
-    """A model with KV of the weights' type."""
+    """Load a model whose KV cache has the type of its weights."""
     import llama_cpp
 
     kv_type = llama_cpp.GGML_TYPE_F32 if weights == "f32" else llama_cpp.GGML_TYPE_F16
@@ -124,7 +124,7 @@ def _load(setting: Setting, path: Path, weights: str, threads: int, **options: A
 
 
 def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> Decode:
-    """Greedy decoding by the package's own speculative loop, with the pair's draft model as its drafter."""
+    """Return greedy decoding with the package's own speculative loop and the pair's draft model."""
     from llama_cpp.llama_speculative import LlamaDraftModel
 
     small = _load(setting, draft, "f16", threads)
@@ -147,7 +147,7 @@ def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> D
 
 
 def _decoder(setting: Setting, path: Path, weights: str, threads: int) -> Decode:
-    """Greedy decoding; logits are read where llama.cpp keeps them."""
+    """Return greedy decoding that reads the logits in llama.cpp's own memory."""
     import llama_cpp
 
     model = _load(setting, path, weights, threads)

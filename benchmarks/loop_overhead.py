@@ -1,4 +1,4 @@
-"""The share of decoding time that passes outside of the models' forwards."""
+"""Measure the share of decoding time outside of the models' forwards."""
 
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ BATCH_SIZES = (1, 4)
 
 
 class Stopwatch:
-    """Stands before an executor's computation: padding, masks and KV bookkeeping count as time outside of it."""
+    """Times the computation of an executor; padding, masks and KV bookkeeping are not part of it."""
 
     def __init__(self, executor: Executor) -> None:
         name = "compute" if isinstance(executor, PaddedExecutor) else "forward"
@@ -28,15 +28,15 @@ class Stopwatch:
 
 
 class Outside(NamedTuple):
-    """Of forwards, in one pass over the prompts."""
+    """Time outside of forwards in one pass over the prompts."""
 
     share: float
-    """In per cent of decoding."""
+    """Percentage of the decoding time."""
     round_ms: float
 
 
 def run(setting: Setting) -> Outcome:
-    """Engine seconds less forward seconds, over engine seconds and by round."""
+    """Measure engine seconds minus forward seconds, as a share of engine seconds and per round."""
     figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
     return Outcome("Loop overhead: decoding time outside of model forwards", figures)
 
@@ -47,19 +47,19 @@ def _figures(setting: Setting, executor: str) -> list[Figure]:
     cases = [(method, size) for method in METHODS for size in BATCH_SIZES] + [(TREE, 1)]
     for case in cases:
         _outside(setting, runners, stopwatches, *case)
-    found: dict[tuple[str, int], list[Outside]] = {case: [] for case in cases}
+    passes: dict[tuple[str, int], list[Outside]] = {case: [] for case in cases}
     for _ in range(setting.rounds):
         for case in cases:
-            found[case].append(_outside(setting, runners, stopwatches, *case))
-    return [figure for case, passes in found.items() for figure in _case(executor, *case, passes)]
+            passes[case].append(_outside(setting, runners, stopwatches, *case))
+    return [figure for case, outside in passes.items() for figure in _case(executor, *case, outside)]
 
 
-def _case(executor: str, method: str, size: int, passes: list[Outside]) -> list[Figure]:
+def _case(executor: str, method: str, size: int, outside: list[Outside]) -> list[Figure]:
     share, tree = Bound(most=8), method == TREE
     label = f"{executor}: {method}, batch {size}"
     return [
-        over_rounds(label, [one.share for one in passes], "%", None if tree else share),
-        over_rounds(f"{label}, a round", [one.round_ms for one in passes], "ms", Bound(most=1.5) if tree else None),
+        over_rounds(label, [time.share for time in outside], "%", None if tree else share),
+        over_rounds(f"{label}, a round", [time.round_ms for time in outside], "ms", Bound(most=1.5) if tree else None),
     ]
 
 

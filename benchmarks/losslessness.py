@@ -1,4 +1,4 @@
-"""In half precision, rounding is told from faults: outputs of right code, and of code with one of two faults."""
+"""Test that the check of outputs in half precision distinguishes rounding from two faults of verification."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from specbench_kit.models.pair import Pair, load_pair
 
 DTYPES = ("bfloat16", "float16")
 SCENES = (("fixed-k:k=4", 1, "local"), ("specedge", 1, "raspberry-pi"), ("fixed-k:k=4", 3, "local"))
-"""Method, batch size and deployment."""
+"""Cases: method, batch size and deployment."""
 FAULTS: dict[str, Fault] = {"accepts the second best": accept_second, "swaps the extra token": swap_extra}
 NOTICED = Bound(least=95)
 
 
 @dataclass(frozen=True)
 class Reduced(Setting):
-    """The setting in another precision."""
+    """The setting with models of another number format."""
 
     dtype: str = "float32"
 
@@ -32,7 +32,7 @@ class Reduced(Setting):
 
 
 class Scenes:
-    """Outputs of all scenes in one precision, right and faulty, and what the check says of them."""
+    """The outputs of all cases in one number format, correct and faulty, and the verdicts of the check."""
 
     def __init__(self, setting: Reduced) -> None:
         self.setting = setting
@@ -47,19 +47,19 @@ class Scenes:
         return setting.decode(self.runners, method, setting.requests, size, deployment=load(deployment, ()))[0]
 
     def errors_of_right(self) -> Iterator[bool]:
-        """Of every output of right code, whether it is called an error."""
+        """Yield for every output of correct code if the check calls it an error."""
         for (_, size, _), records in zip(SCENES, self.right, strict=True):
-            yield from (one.verdict == "error" for one in self.check(records, size))
+            yield from (result.verdict == "error" for result in self.check(records, size))
 
     def noticed(self, fault: Fault) -> Iterator[bool]:
-        """Of every output that the fault changed to what plain decoding does not say, whether it is called an error."""
+        """Yield for every output that the fault made wrong if the check calls it an error."""
         for scene, right in zip(SCENES, self.right, strict=True):
             with injected(fault):
                 records = self.decode(*scene)
             plain, checks = self.plain[scene[1]], self.check(records, scene[1])
-            for before, after, alone, found in zip(right, records, plain, checks, strict=True):
+            for before, after, alone, result in zip(right, records, plain, checks, strict=True):
                 if after.output_ids not in (before.output_ids, alone.output_ids):
-                    yield found.verdict == "error"
+                    yield result.verdict == "error"
 
     def check(self, records: list[RequestRecord], size: int) -> list[Losslessness]:
         judge = ShapeJudge(self.shapes, lambda _: GreedyChoice(), exact=True)
@@ -67,15 +67,15 @@ class Scenes:
 
 
 def run(setting: Setting) -> Outcome:
-    """Every scene in both half precisions, without a fault and with each."""
+    """Check every case in both half-precision formats, without a fault and with each."""
     figures = []
     for dtype in DTYPES:
         sizes = (setting.target, setting.draft, setting.prompts, setting.rounds, setting.max_new_tokens)
         scenes = Scenes(Reduced(*sizes, dtype))
         errors = list(scenes.errors_of_right())
-        figures.append(Figure(f"{dtype}: errors in {len(errors)} right outputs", sum(errors), "", Bound(most=0)))
+        figures.append(Figure(f"{dtype}: errors in {len(errors)} correct outputs", sum(errors), "", Bound(most=0)))
         for name, fault in FAULTS.items():
             noticed = list(scenes.noticed(fault))
             label = f"{dtype}: {name}, noticed of {len(noticed)} wrong outputs"
             figures.append(Figure(label, 100 * sum(noticed) / max(1, len(noticed)), "%", NOTICED))
-    return Outcome("Faults told from rounding", figures)
+    return Outcome("Faults distinguished from rounding", figures)

@@ -1,4 +1,4 @@
-"""specpipe on the pair: hit rate by width, time between tokens in a modelled pipeline, cost of the bookkeeping."""
+"""Measure specpipe: hit rate by width, time between tokens in a modelled pipeline, cost of the bookkeeping."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ STAGES = 8
 
 
 def run(setting: Setting) -> Outcome:
-    """Bookkeeping is everything but model forwards, measured on this machine with one process for all stages."""
+    """Decode in modelled time; bookkeeping, all but model forwards, is timed in one process for all stages."""
     runners, deployment = _runners(setting), find(DEPLOYMENT).build()
     specs = {width: f"{SPECPIPE}:width={width}" for width in WIDTHS}
     methods = (AUTOREGRESSIVE, SPECINFER, *specs.values())
@@ -34,7 +34,7 @@ def run(setting: Setting) -> Outcome:
         ),
         _bookkeeping(setting, runners),
     ]
-    notes = [f"SpecPipe's paper: {least:g} to {most:g} x over {base}" for base, (least, most) in GAINS.items()]
+    notes = [f"SpecPipe's paper: {low:g} to {high:g} x over {base}" for base, (low, high) in GAINS.items()]
     return Outcome(f"specpipe in {STAGES} stages, time as in the deployment {DEPLOYMENT}", figures, notes)
 
 
@@ -45,11 +45,11 @@ def _pairs(specs: Mapping[int, str]) -> list[tuple[str, str]]:
 def _hit_rates(steps: Mapping[int, Metrics]) -> list[Figure]:
     figures: list[Figure] = []
     narrower = None
-    for width, found in steps.items():
-        rate = found["hit_rate"]
+    for width, summary in steps.items():
+        rate = summary["hit_rate"]
         laws = f"{expected_steps(STAGES, rate):.2f} by the law, {published_steps(STAGES, rate):.2f} by Eq. 2"
         figures.append(Figure(f"width {width}: hit rate", 100 * rate, "%", narrower))
-        figures.append(Figure(f"width {width}: steps per token ({laws})", found["steps_per_token"], ""))
+        figures.append(Figure(f"width {width}: steps per token ({laws})", summary["steps_per_token"], ""))
         narrower = Bound(least=100 * rate)
     return figures
 

@@ -1,4 +1,4 @@
-"""Requests that share a pipeline: throughput and time between tokens by batch size, beside plain decoding's."""
+"""Measure requests that share a pipeline: throughput and time between tokens by batch size, against plain decoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +30,10 @@ METHODS = (
     "specinfer",
 )
 FEWEST = 8
-"""Requests of a small batch; larger ones have twice as many as places, so that these are filled anew."""
+"""Smallest number of requests; large batches get two requests per slot, so that slots are reused."""
 
 Points = Mapping[str, Sequence[Metrics]]
-"""Per method what was found at each of the sizes."""
+"""Metrics by method, one for each batch size."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Bench:
     runners: Runners
 
     def measure(self, spec: str, size: int) -> Metrics:
-        """Modelled time of decoding with so many requests at once."""
+        """Return the metrics of decoding `size` requests together, in modelled time."""
         requests = self.requests(size)
         records, seconds = self.setting.decode(
             self.runners, spec, requests, batch_size=size, deployment=find(DEPLOYMENT).build()
@@ -59,13 +59,13 @@ class _Bench:
         }
 
     def requests(self, size: int) -> list[Request]:
-        """The setting's, again and again."""
-        count, given = max(FEWEST, 2 * size), self.setting.requests
-        return [replace(given[n % len(given)], id=f"{n:03}") for n in range(count)]
+        """Return the setting's requests, repeated until there are enough for a batch of `size`."""
+        count, requests = max(FEWEST, 2 * size), self.setting.requests
+        return [replace(requests[n % len(requests)], id=f"{n:03}") for n in range(count)]
 
 
 def run(setting: Setting) -> Outcome:
-    """Decodes with the pair; time alone is the deployment's. What is decoded may not depend on method or batch."""
+    """Decode with the pair in the deployment's time; the output must not depend on method or batch size."""
     in_flight = max(pipeline.nodes for spec in METHODS if (pipeline := parse_method(spec).pipeline))
     sizes = {"slots": max(SIZES), "max_new_tokens": setting.max_new_tokens + in_flight}
     bench = _Bench(setting, setting.runners(setting.executor_names[0], **sizes))
@@ -85,10 +85,10 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-def _figures(spec: str, found: Sequence[Metrics]) -> list[Figure]:
+def _figures(spec: str, metrics: Sequence[Metrics]) -> list[Figure]:
     return [
         Figure(f"{spec}, {size} at once: {name}", value, unit)
-        for size, point in zip(SIZES, found, strict=True)
+        for size, point in zip(SIZES, metrics, strict=True)
         for name, value, unit in (
             ("throughput", point["throughput"], "tokens/s"),
             *((f"time between tokens, {key}", 1e3 * point[key], "ms") for key in ("mean", "p95", "p99")),
@@ -97,29 +97,30 @@ def _figures(spec: str, found: Sequence[Metrics]) -> list[Figure]:
 
 
 def _gains(points: Points) -> list[Figure]:
-    """SpecPipe over plain decoding in groups, where there is a batch."""
+    """Return the gains of SpecPipe over plain decoding in microbatches, by batch size."""
     pairs = list(zip(SIZES, points[SPECPIPE], points[PLAIN], strict=True))
-    more = [(size, own["throughput"] / plain["throughput"]) for size, own, plain in pairs]
-    lower = [(size, plain["mean"] / own["mean"]) for size, own, plain in pairs]
+    speedups = [(size, own["throughput"] / plain["throughput"]) for size, own, plain in pairs]
+    tbt_ratios = [(size, plain["mean"] / own["mean"]) for size, own, plain in pairs]
     return [
-        *(Figure(f"{size} at once: throughput over {PLAIN}", gain, "x") for size, gain in more),
-        *(Figure(f"{size} at once: {PLAIN}'s time between tokens over this", gain, "x") for size, gain in lower),
+        *(Figure(f"{size} at once: throughput over {PLAIN}", gain, "x") for size, gain in speedups),
+        *(Figure(f"{size} at once: {PLAIN}'s time between tokens over this", gain, "x") for size, gain in tbt_ratios),
     ]
 
 
 def _different(points: Points) -> Figure:
-    """Requests whose answer is not that of plain decoding one after the other."""
-    known = {name: answer for point in points[PLAIN] for name, answer in point["answers"].items()}
-    found = [(name, answer) for own in points.values() for one in own for name, answer in one["answers"].items()]
-    return Figure("answers that differ", sum(known[name] != answer for name, answer in found), "", Bound(most=0))
+    """Return the number of answers that differ from those of plain decoding."""
+    expected = {name: answer for point in points[PLAIN] for name, answer in point["answers"].items()}
+    answers = [item for method in points.values() for point in method for item in point["answers"].items()]
+    wrong = sum(expected[name] != answer for name, answer in answers)
+    return Figure("answers that differ", wrong, "", Bound(most=0))
 
 
 def _report(title: str, published: str, points: Points) -> str:
     header = ["method", "at once", "tokens/s", "TBT mean", "TBT P95", "TBT P99", "hit rate"]
     rows = [
         [code(spec), size, f"{point['throughput']:.1f}", *_cells(point)]
-        for spec, found in points.items()
-        for size, point in zip(SIZES, found, strict=True)
+        for spec, metrics in points.items()
+        for size, point in zip(SIZES, metrics, strict=True)
     ]
     gains = [[figure.label, f"{figure.value:.2f} x"] for figure in _gains(points)]
     figure = "![Time between tokens and throughput](pipeline_batches.svg)"
@@ -136,15 +137,15 @@ def _cells(point: Metrics) -> list[str]:
 def _picture(points: Points) -> Picture:
     def drawn(axes: "Axes") -> None:
         styles = method_styles({spec: spec for spec in points})
-        for spec, found in points.items():
+        for spec, metrics in points.items():
             style = styles[spec]
-            x, y = [point["throughput"] for point in found], [1e3 * point["mean"] for point in found]
+            x, y = [point["throughput"] for point in metrics], [1e3 * point["mean"] for point in metrics]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=4, label=spec)
         axes.set(xscale="log", yscale="log", xlabel="tokens per second", ylabel="time between tokens, mean (ms)")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
 
-    note = f"A point each for {', '.join(map(str, SIZES))} requests at once; lower and further right is better."
+    note = f"One point for each of {', '.join(map(str, SIZES))} requests at once; lower and further right is better."
     return Picture("pipeline_batches", "Requests that share a pipeline", note, 4.0, drawn)
 
 

@@ -1,6 +1,6 @@
 """Time and peak memory of a real process: `python -m benchmarks.process COMMAND ...` prints one line of JSON.
 
-A child that is started from a large process begins with that process's peak, so a small one stands between.
+A child process inherits the peak memory of its parent, so this small process starts the command.
 """
 
 import json
@@ -13,14 +13,14 @@ from time import perf_counter
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Wall-clock seconds and the highest resident memory, in bytes."""
+    """Wall-clock seconds and peak resident memory in bytes."""
 
     seconds: float
     peak_bytes: int
 
 
 def measure(command: list[str]) -> Usage:
-    """Run a command to its end, without the user's datasets; one that fails is an error with what it said."""
+    """Run a command without the user's datasets; RuntimeError with its stderr if it fails."""
     environment = {name: value for name, value in os.environ.items() if name != "SKIT_DATA_DIR"}
     launcher = [sys.executable, "-m", "benchmarks.process", *command]
     done = subprocess.run(launcher, capture_output=True, text=True, env=environment, check=False)

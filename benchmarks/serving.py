@@ -1,4 +1,4 @@
-"""What simulating costs: seconds of one core, memory, and how cost grows with events."""
+"""Measure the cost of simulations: seconds of one core, memory, and growth with the number of events."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from benchmarks.process import measure
 
 
 class _Case(NamedTuple):
-    """What is simulated, and the most seconds and gigabytes that it may take."""
+    """A simulation, with the seconds and gigabytes that it may take at most."""
 
     arguments: tuple[str, ...]
     seconds: Bound | None
@@ -25,14 +25,14 @@ CASES = {
     "100,000 devices, 60 s": _Case(("100000", "60", "wisp", "fast"), None, Bound(most=4)),
 }
 GROWTH = ("250", "4000")
-"""Devices on a server that keeps up, so that events grow with them."""
+"""Numbers of devices on a server that keeps up, so that events grow with devices."""
 GROWTH_S = "20"
 NEAR_LINEAR = Bound(most=1.25)
-"""Exponent of seconds over events; what is beyond 1 is the logarithm of heaps, and caches that are outgrown."""
+"""Largest exponent of seconds over events; above 1 because of heaps, which cost a logarithm, and of cache misses."""
 
 
 class _Cost(NamedTuple):
-    """Seconds of processor time, which other work on the machine does not lengthen."""
+    """The cost of a simulation, in processor time, which does not depend on other work on the machine."""
 
     seconds: float
     events: int
@@ -40,7 +40,7 @@ class _Cost(NamedTuple):
 
 
 def run(setting: Setting) -> Outcome:
-    """Simulations in processes of their own; setting up is not part of their time."""
+    """Run each simulation in its own process; set-up is not part of its time."""
     cases = [_measure(setting, name, case) for name, case in CASES.items()]
     figures = [figure for case in cases for figure in case]
     return Outcome("Simulating many devices on one server, on one core", [*figures, _growth(setting)])
@@ -58,7 +58,7 @@ def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
 
 
 def _growth(setting: Setting) -> Figure:
-    """The slope between the fewest and the most events, on logarithmic scales."""
+    """Return the slope between the fewest and the most events on logarithmic scales."""
     few, many = ([_simulate((devices, GROWTH_S, "wisp", "fast")) for _ in range(setting.rounds)] for devices in GROWTH)
     exponents = [
         log(large.seconds / small.seconds) / log(large.events / small.events)

@@ -1,4 +1,4 @@
-"""A real server's log, replayed: how far the simulator's times are from those that were measured."""
+"""Replay the log of a real server: how far are the simulated times from the measured ones?"""
 
 import json
 import os
@@ -29,7 +29,7 @@ LOG = Path("serving_logs/vllm-rtx4090-llama3.1-8b.jsonl")
 DEPLOYMENT = "vllm-rtx4090"
 DEVICE, MODEL = "rtx4090", "llama3.1-8b"
 FITTED_ON = 100
-"""Of the log's requests: the software card's time of a step was fitted to these."""
+"""Number of requests to which the step time of the software card was fitted."""
 MEANS, TAILS = Bound(0.95, 1.05), Bound(0.90, 1.10)
 LONG_S = 600.0
 PARTS = {
@@ -41,7 +41,7 @@ Times = Mapping[str, Column]
 
 
 def run(_setting: Setting) -> Outcome:
-    """Simulated over measured, for the whole log, for the part that was fitted to, and for the rest."""
+    """Compare simulated with measured times, for the whole log, for the fitted part and for the other one."""
     log = Path(os.environ.get("SKIT_DATA_DIR", "")) / LOG
     if not log.is_file():
         raise Skipped(f"no {LOG} below SKIT_DATA_DIR")
@@ -63,24 +63,24 @@ def run(_setting: Setting) -> Outcome:
 
 
 def _figures(label: str, simulated: Times, measured: Times) -> list[Figure]:
-    found = []
+    figures = []
     for part, rows in PARTS.items():
         for name, values in measured.items():
             mean = float(simulated[name][rows].mean() / values[rows].mean())
             tail = float(np.quantile(simulated[name][rows], 0.95) / np.quantile(values[rows], 0.95))
-            found += [Figure(f"{label}, {part}: mean {name}", mean, "x", MEANS)]
-            found += [Figure(f"{label}, {part}: P95 {name}", tail, "x", TAILS)]
-    return found
+            figures += [Figure(f"{label}, {part}: mean {name}", mean, "x", MEANS)]
+            figures += [Figure(f"{label}, {part}: P95 {name}", tail, "x", TAILS)]
+    return figures
 
 
 def _measured(rows: list[dict[str, Any]]) -> Times:
     names = ("queued_ts", "first_token_ts", "last_token_ts", "output_toks")
-    asked_s, first_s, last_s, tokens = (np.array([row[name] for row in rows], dtype=np.float64) for name in names)
-    return _times(asked_s, first_s, last_s, tokens)
+    arrived_s, first_s, last_s, tokens = (np.array([row[name] for row in rows], dtype=np.float64) for name in names)
+    return _times(arrived_s, first_s, last_s, tokens)
 
 
 def _simulated(deployment: Deployment, log: Path, settings: dict[str, Any]) -> Times:
-    """As the engine was set: its batch, its tokens per step, its memory for KV."""
+    """Simulate with the engine's settings: batch size, tokens per step and memory for KV."""
     engine, arrivals = settings["engine_kwargs"], read_arrivals(log)
     scenario = Scenario(
         deployment,
@@ -100,9 +100,9 @@ def _simulated(deployment: Deployment, log: Path, settings: dict[str, Any]) -> T
     return _times(*(table[name][order] for name in ("start_s", "first_s", "end_s", "tokens")))
 
 
-def _times(asked_s: Column, first_s: Column, last_s: Column, tokens: Column) -> Times:
+def _times(arrived_s: Column, first_s: Column, last_s: Column, tokens: Column) -> Times:
     return {
-        "TTFT": first_s - asked_s,
+        "TTFT": first_s - arrived_s,
         "TPOT": (last_s - first_s) / np.maximum(tokens - 1, 1),
-        "latency": last_s - asked_s,
+        "latency": last_s - arrived_s,
     }

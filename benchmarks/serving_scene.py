@@ -1,6 +1,6 @@
-"""One simulation in a process of its own: `python -m benchmarks.serving_scene DEVICES SECONDS SYSTEM SERVER`.
+"""Run one simulation: `python -m benchmarks.serving_scene DEVICES SECONDS SYSTEM SERVER`.
 
-Prints a line of JSON with the seconds of processor time that it took and the events that it went through.
+Print a line of JSON with its seconds of processor time and its number of events.
 """
 
 import json
@@ -18,11 +18,11 @@ from specbench_kit.serving.systems.base import systems
 
 DEPLOYMENT = "wisp"
 FAST = InteractionModel(a_s=1e-6, b_compute_s=0, b_read_s=1e-9, c_s=5e-3)
-"""A server that keeps up with 10,000 devices."""
+"""The latency of a server that keeps up with 10,000 devices."""
 
 
 def scene(devices: int, duration_s: float, system: str, server: str) -> Scenario:
-    """Prompts of 200 tokens, answers of 100, all classes; the deployment's own server, or a `fast` one."""
+    """Return the scenario: prompts of 200 tokens, answers of 100, all SLO classes; `server` is own or fast."""
     deployment = find(DEPLOYMENT).build()
     if server == "fast":
         deployment = replace(deployment, verifier=replace(deployment.verifier, latency=FAST))
@@ -42,9 +42,9 @@ def scene(devices: int, duration_s: float, system: str, server: str) -> Scenario
 
 def main() -> None:
     devices, duration_s, system, server = sys.argv[1:]
-    asked = scene(int(devices), float(duration_s), system, server)
+    scenario = scene(int(devices), float(duration_s), system, server)
     started_s = process_time()
-    result = simulate(asked)
+    result = simulate(scenario)
     seconds = process_time() - started_s
     print(json.dumps({"seconds": seconds, "events": result.events, "rounds": len(result.rounds["client"])}))
 

@@ -1,4 +1,4 @@
-"""Llama shapes of 135 million and 1.2 billion parameters, random bf16 weights, beside plain reading of their bytes."""
+"""Time forwards of 135 million and 1.2 billion random bf16 weights against reading the bytes of the weights."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,14 +32,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 128256,
     },
 }
-"""Those of SmolLM-135M and of Llama-3.2-1B, whose heads are their embeddings."""
+"""The shapes of SmolLM-135M and of Llama-3.2-1B, whose output heads share the embeddings."""
 CONTEXT = 64
 REPEATS = 3
 NATIVE, REFERENCE, READING = "native", "transformers", "reading the weights"
 
 
 def run(setting: Setting) -> Outcome:
-    """One token after a short context, and one after the other with both executors and with plain reading."""
+    """Time one token after a short context, in turns with both executors and with plain reading."""
     if NATIVE not in executors.all():
         raise Skipped("the native executor was not compiled")
     figures = [figure for name, shape in SHAPES.items() for figure in _figures(name, shape, setting.rounds)]
@@ -57,7 +57,10 @@ def _figures(name: str, shape: dict[str, Any], rounds: int) -> list[Figure]:
     return [
         over_rounds(f"{name}: native / reading", round_ratios(seconds, NATIVE, READING), "x", Bound(most=1.5)),
         over_rounds(f"{name}: transformers / native", round_ratios(seconds, REFERENCE, NATIVE), "x", Bound(least=1)),
-        *(over_rounds(f"{name}: {one}", [1000 * min(row) for row in rows], "ms") for one, rows in seconds.items()),
+        *(
+            over_rounds(f"{name}: {contender}", [1000 * min(row) for row in rows], "ms")
+            for contender, rows in seconds.items()
+        ),
         over_rounds(f"{name}: read", [size / min(row) / 1e9 for row in seconds[READING]], "GB/s"),
     ]
 
@@ -69,19 +72,19 @@ def _random(shape: dict[str, Any]) -> Any:
 
 
 def _in_one_piece(weights: Iterable[torch.Tensor]) -> NDArray[np.int64]:
-    """The bytes of all weights, one after the other: nothing but memory limits how fast they are read."""
+    """Return the bytes of all weights in one array: only memory limits how fast it is read."""
     return torch.cat([weight.flatten() for weight in weights]).view(torch.int64).numpy()
 
 
 def _read(weights: NDArray[np.int64], _repeat: int) -> None:
-    """Every byte once, by as many threads as a forward has."""
+    """Read every byte once, with as many threads as a forward."""
     parts = np.array_split(weights, torch.get_num_threads())
     with ThreadPoolExecutor(len(parts)) as pool:
         list(pool.map(np.max, parts))
 
 
 def _filled(model: Any, executor: str) -> tuple[Runner, int]:
-    """A runner and its slot, which holds the context."""
+    """Return a runner and its slot, which holds the context."""
     runner = Runner(make_executor(model, 1, 2 * CONTEXT, model.config.vocab_size, executor))
     slot = runner.acquire()
     runner.forward([Append(slot, range(CONTEXT))])

@@ -1,4 +1,4 @@
-"""specedge on the pair: tokens per verification beside chains of equal depth, and speed beside its baselines."""
+"""Compare specedge with chains of equal depth in acceptance length, and with its baselines in speed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,14 +17,14 @@ BASELINES = ("specedge:proactive=false", "specedge:tree=chain", "server-tree", "
 
 
 def run(setting: Setting) -> Outcome:
-    """Modelled time; the speed-up is over plain decoding on the server."""
+    """Decode in modelled time; the speedup is over plain decoding on the server."""
     chains = {depth: (f"specedge:depth={depth}", f"fixed-k:k={depth}") for depth in DEPTHS}
     specs = [spec for pair in chains.values() for spec in pair] + [PROACTIVE, *BASELINES]
-    found = _decode(setting, specs)
-    figures = [figure for depth, pair in chains.items() for figure in _per_verification(found, depth, *pair)]
-    figures += [figure for spec in (PROACTIVE, *BASELINES) for figure in _speed(spec, found[spec], found)]
+    metrics = _decode(setting, specs)
+    figures = [figure for depth, pair in chains.items() for figure in _acceptance(metrics, depth, *pair)]
+    figures += [figure for spec in (PROACTIVE, *BASELINES) for figure in _speed(spec, metrics[spec], metrics)]
     for name, unit in (("alignment_rate", ""), ("proactive_hit_depth", "tokens")):
-        figures.append(Figure(f"{PROACTIVE}: {name}", found[PROACTIVE][name], unit))
+        figures.append(Figure(f"{PROACTIVE}: {name}", metrics[PROACTIVE][name], unit))
     return Outcome(f"specedge, time as in the deployment {DEPLOYMENT}", figures)
 
 
@@ -39,17 +39,17 @@ def _decode(setting: Setting, specs: Sequence[str]) -> dict[str, Metrics]:
     return {spec: summarise_run(decode(spec), None, describe(deployment))["overall"] for spec in specs}
 
 
-def _per_verification(found: Mapping[str, Metrics], depth: int, tree: str, chain: str) -> list[Figure]:
-    tokens = {spec: found[spec]["acceptance_length"] for spec in (tree, chain)}
+def _acceptance(metrics: Mapping[str, Metrics], depth: int, tree: str, chain: str) -> list[Figure]:
+    tokens = {spec: metrics[spec]["acceptance_length"] for spec in (tree, chain)}
     return [
-        Figure(f"depth {depth}: tokens per verification, fixed-k", tokens[chain], "tokens"),
-        Figure(f"depth {depth}: tokens per verification, specedge", tokens[tree], "tokens", Bound(least=tokens[chain])),
+        Figure(f"depth {depth}: acceptance length, fixed-k", tokens[chain], "tokens"),
+        Figure(f"depth {depth}: acceptance length, specedge", tokens[tree], "tokens", Bound(least=tokens[chain])),
     ]
 
 
-def _speed(spec: str, overall: Metrics, found: Mapping[str, Metrics]) -> list[Figure]:
+def _speed(spec: str, overall: Metrics, metrics: Mapping[str, Metrics]) -> list[Figure]:
     return [
-        Figure(f"{spec}: speed-up", overall["throughput"] / found[AUTOREGRESSIVE]["throughput"], "x"),
+        Figure(f"{spec}: speedup", overall["throughput"] / metrics[AUTOREGRESSIVE]["throughput"], "x"),
         Figure(f"{spec}: tokens per dollar", overall["cost_efficiency"] / 1000, "thousand"),
         Figure(f"{spec}: server idle", 100 * overall["server_idle_share"], "%"),
     ]

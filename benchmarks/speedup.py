@@ -1,4 +1,4 @@
-"""Fixed chains of four against plain decoding, in wall-clock time, alone and in a batch."""
+"""Time fixed chains of four tokens against plain decoding, one by one and in a batch."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,14 +23,14 @@ BATCH = 8
 
 
 def run(setting: Setting) -> Outcome:
-    """One by one, each request counts with its median over the rounds; the interval is over requests."""
+    """Time both; one by one, each request counts with its median over rounds, and the interval is over requests."""
     executor = setting.executor_names[0]
     seconds = take_turns(_contenders(setting, setting.runners(executor), 1), _parts(setting, 1), setting.rounds)
     plain, drafted = ([median(item) for item in zip(*seconds[name], strict=True)] for name in seconds)
     low, high = interval_of_ratio(plain, drafted) or (float("nan"),) * 2
     label = f"{FIXED_K}, times faster than {AUTOREGRESSIVE}"
     return Outcome(
-        f"Speed-up on {executor}, {len(plain)} requests (the spread is the 95% interval; in a batch, of the rounds)",
+        f"Speedup on {executor}, {len(plain)} requests (the spread is the 95% interval; in a batch, of the rounds)",
         [
             Figure(label, sum(plain) / sum(drafted), "x", spread=(low, high)),
             Figure("lower end of its 95% paired interval", low, "x", Bound(least=1)),

@@ -1,4 +1,4 @@
-"""Real processes: how soon the command line answers, and what the main job costs."""
+"""Time real processes: the answers of the command line, and the main job."""
 
 import json
 import sys
@@ -14,9 +14,9 @@ MAIN_JOB = ("bench", "--method", "fixed-k", "--dataset", "gsm8k")
 
 
 def run(setting: Setting) -> Outcome:
-    """`skit --help` and `skit list`, then the whole of `make bench` on the data that a user without any would have."""
+    """Time `skit --help` and `skit list`, then `make bench` with the data of a user who has none."""
     if not SKIT.exists():
-        raise Skipped("skit is not installed beside this Python")
+        raise Skipped("skit is not installed next to this Python")
     return Outcome("Start-up and main job", [*_answers(setting.rounds), *_main_job()])
 
 

@@ -1,4 +1,4 @@
-"""Forwards of a large model over several cards, by others' measurements: modelled over measured."""
+"""Compare modelled forwards of a large model on several cards with the measurements of others."""
 
 import tomllib
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ MODEL, DTYPE, CONTEXT = "llama2-70b", "float16", 512 + 128 // 2
 INTERCONNECTS = {"a100-80": "nvlink3", "h100": "nvlink4"}
 SOFTWARE = "vllm-2023"
 FITTED_ON = (2, 8)
-"""Numbers of cards; the software card was fitted to their times, prompts of fewer than `SHORT` tokens apart."""
+"""Numbers of cards to whose times the software card was fitted, except prompts of fewer than `SHORT` tokens."""
 SHORT = 512
 OPERATORS_MS = {1: 1.072, 16: 1.1145, 64: 1.125, 128: 1.297, 4096: 29.253}
-"""By tokens, the four matrix products of one layer on one A100: medians of Vidur's measurements.
+"""Milliseconds of the four matrix products of one layer on one A100 by tokens: medians of Vidur's measurements.
 
 github.com/microsoft/vidur, data/profiling/compute/a100/meta-llama/Llama-2-70b-hf/mlp.csv (MIT).
 """
@@ -31,7 +31,7 @@ PROMPTS = Bound(0.9, 1.1)
 
 
 class Step(NamedTuple):
-    """A forward that was measured; `kind` is decode or prompt, `size` its requests or its tokens."""
+    """A measured forward; `kind` is decode or prompt, `size` the number of requests or of prompt tokens."""
 
     card: str
     cards: int
@@ -41,30 +41,30 @@ class Step(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        """New and cached tokens of each request."""
+        """The new and the cached tokens of each request."""
         return [(1, CONTEXT)] * self.size if self.kind == "decode" else [(self.size, 0)]
 
     def modelled_s(self, software: Software) -> float:
-        """By the roofline of so many cards."""
+        """Return the seconds by the roofline of `cards` cards."""
         roofline = Roofline(find_device(self.card).times(self.cards), bundled_architectures()[MODEL], DTYPE)
         over = find_interconnect(INTERCONNECTS[self.card])
         return roofline.estimate(software, self.cards, over).seconds(self.rows)
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the software card has seen it."""
+        """True if the software card was fitted to this forward."""
         return self.cards in FITTED_ON and (self.kind == "decode" or self.size >= SHORT)
 
 
 def run(_setting: Setting) -> Outcome:
-    """The data sheet by itself and the software card beside what was measured."""
+    """Compare the data sheet alone, and the software card, with the measurements."""
     steps = list(measured())
     software, sheet = find_software(SOFTWARE), find_software(FUSED)
     figures = []
     for card in INTERCONNECTS:
         for cards in sorted({step.cards for step in steps}):
-            here = [step for step in steps if (step.card, step.cards) == (card, cards)]
-            figures += _figures(f"{cards} x {card}", here, software, sheet, held_out=cards not in FITTED_ON)
+            chosen = [step for step in steps if (step.card, step.cards) == (card, cards)]
+            figures += _figures(f"{cards} x {card}", chosen, software, sheet, held_out=cards not in FITTED_ON)
     title = f"{MODEL} by {software.title}, as Splitwise measured it: modelled over measured"
     fitted = " and ".join(map(str, FITTED_ON))
     notes = [f"the software card is fitted to {fitted} cards; prompts of {SHORT} tokens or more"]
@@ -72,18 +72,18 @@ def run(_setting: Setting) -> Outcome:
 
 
 def _operators(software: Software) -> Iterator[Figure]:
-    """Held-out times of another source for the same card, without attention and without what comes between kernels."""
+    """Compare with held-out times of another source, without attention and the gaps between kernels."""
     device, shapes = find_device("a100-80"), bundled_architectures()[MODEL]
     parameters = shapes.layer_parameters / shapes.layers
     for name, reached in {SOFTWARE: software.on(device.name), "the data sheet alone": Reached()}.items():
         read_s = parameters * BYTES[DTYPE] / (device.bandwidth_bytes_per_s * reached.bandwidth)
         token_s = 2 * parameters / (device.peak(DTYPE) * reached.compute)
-        ratios = [(read_s + tokens * token_s) * 1e3 / told for tokens, told in OPERATORS_MS.items()]
+        ratios = [(read_s + tokens * token_s) * 1e3 / measured_ms for tokens, measured_ms in OPERATORS_MS.items()]
         yield Figure(f"a layer's matrices by Vidur, {name}: mean", mean(ratios), "x", None, (min(ratios), max(ratios)))
 
 
 def measured() -> Iterator[Step]:
-    """Every forward of the file."""
+    """Yield every forward of the file."""
     for card, over in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
         for cards, kinds in over.items():
             for kind, times in kinds.items():
@@ -92,7 +92,7 @@ def measured() -> Iterator[Step]:
 
 
 def _figures(label: str, steps: list[Step], software: Software, sheet: Software, *, held_out: bool) -> Iterator[Figure]:
-    """Means and extremes, with bounds where nothing was fitted."""
+    """Yield means and extremes, with bounds for held-out numbers of cards."""
     name = f"{label}, {'held out' if held_out else 'fitted'}"
     for kind, bound in {"decode": MEANS, "prompt": PROMPTS}.items():
         chosen = [step for step in steps if step.kind == kind and (kind == "decode" or step.size >= SHORT)]

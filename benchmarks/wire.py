@@ -1,4 +1,4 @@
-"""What server and wire add to a round on loopback, beside a plain gRPC echo that hands over to a second thread."""
+"""Measure what server and network add to a round on loopback, against a gRPC echo that uses a second thread."""
 
 import asyncio
 import subprocess
@@ -25,7 +25,7 @@ ECHO_SERVER = "from benchmarks.wire import echo; echo()"
 
 
 def run(setting: Setting) -> Outcome:
-    """Median round trip less queue and verification, batch 1, idle; the echo takes turns with it."""
+    """Measure the round trip minus queue and verification with an idle server, in turns with the echo."""
     server = [SERVE, "serve", "--listen", "127.0.0.1:0", "--slots", "2"]
     with _process(server) as address, _process([ECHO_SERVER]) as echo_address:
         tokenizer = setting.pair.tokenizer
@@ -37,7 +37,7 @@ def run(setting: Setting) -> Outcome:
         connection.close()
     ratio = median(wire_ms) / median(echo_ms)
     figures = [
-        over_rounds("round trip less queue and verification", wire_ms, "ms", Bound(most=0.5)),
+        over_rounds("round trip minus queue and verification", wire_ms, "ms", Bound(most=0.5)),
         over_rounds("a plain echo with a hand-over", echo_ms, "ms"),
         Figure("the first over the second", ratio, "times"),
     ]
@@ -45,7 +45,7 @@ def run(setting: Setting) -> Outcome:
 
 
 def _rounds(connection: Connection, name: str) -> Iterator[float]:
-    """Of rounds with a draft of four tokens, after a few that do not count."""
+    """Yield the seconds of rounds with a draft of four tokens, after a warm-up."""
     connection.send(Up(open={"session": name, "prompt": [1] * PROMPT, "sampling": {"request": name}}))
     connection.receive()
     base = PROMPT
@@ -54,10 +54,10 @@ def _rounds(connection: Connection, name: str) -> Iterator[float]:
         draft = {"session": name, "round": number, "base": base, "tokens": [1, 2, 3, 4]}
         connection.send(Up(draft=draft))
         arrived_s, down = connection.receive()
-        told = down.verdict
-        base += len(told.path) + 1
+        verdict = down.verdict
+        base += len(verdict.path) + 1
         if number > WARM:
-            yield arrived_s - began_s - (told.queue_us + told.verify_us) / 1e6
+            yield arrived_s - began_s - (verdict.queue_us + verdict.verify_us) / 1e6
     connection.send(Up(close={"session": name}))
 
 
@@ -76,7 +76,7 @@ def _echoes(address: str) -> Iterator[float]:
 
 @contextmanager
 def _process(command: list[str]) -> Iterator[str]:
-    """A server of its own; yields its address."""
+    """Start a server process and yield its address."""
     process = subprocess.Popen([sys.executable, "-c", *command], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -87,7 +87,7 @@ def _process(command: list[str]) -> Iterator[str]:
 
 
 def echo() -> None:
-    """Answer every message as it is, by way of another thread."""
+    """Serve: answer every message with itself, through another thread."""
     pool = ThreadPoolExecutor(1)
 
     async def decode(_: Any, context: Any) -> None:
