@@ -142,7 +142,7 @@ def train(
     `trace`. The rows of the result are stop rules; its `saved` holds the folders of saved predictors.
     """
     first, *others = (load_deployment(name) for name in _as_list(deployments))
-    settings = from_keywords(PredictorTrainingSettings, options, deployment=first, elsewhere=tuple(others))
+    settings = from_keywords(PredictorTrainingSettings, options, deployment=first, further_deployments=tuple(others))
     prompts = None
     if settings.trace is None:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)

@@ -4,11 +4,11 @@ from specbench_kit.cli.common import command_line, load_dataset, not_saved, say,
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
-from specbench_kit.studies.training.options import Clocks, TrainingOptions
+from specbench_kit.studies.training.options import TrainingDeployments, TrainingOptions
 
 
 def train_predictor(
-    options: Given[TrainingOptions], dataset: DatasetOptions, clocks: Clocks, as_json: JsonOption = False
+    options: Given[TrainingOptions], dataset: DatasetOptions, deployments: TrainingDeployments, as_json: JsonOption = False
 ) -> None:
     """Train and evaluate the predictors, and save them unless the machine was disturbed."""
     from rich.console import Console
@@ -20,9 +20,9 @@ def train_predictor(
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
 
     console = Console(stderr=as_json)
-    first, *others = map(load, dict.fromkeys(clocks.deployments))
+    first, *others = map(load, dict.fromkeys(deployments.deployments))
     settings = PredictorTrainingSettings(
-        **options.values, deployment=first, elsewhere=tuple(others), argv=command_line()
+        **options.values, deployment=first, further_deployments=tuple(others), argv=command_line()
     )
     prompts = None
     if settings.trace is None:

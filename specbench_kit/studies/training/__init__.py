@@ -1,1 +1,1 @@
-"""From traces to deployable rejection predictors, and to what they are worth."""
+"""Train rejection predictors on traces, choose their thresholds, and evaluate what they are worth."""

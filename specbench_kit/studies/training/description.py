@@ -1,6 +1,6 @@
-"""What the examples look like: counts, acceptance by feature (WISP Fig. 2), correlations (Fig. 3)."""
+"""Descriptions of the examples: counts, acceptance by feature (WISP Fig. 2), correlations (WISP Fig. 3)."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,31 +8,59 @@ from numpy.typing import NDArray
 from specbench_kit.predictors.base import ALL_FEATURES, Examples
 from specbench_kit.studies.training.examples import Split, extract
 
-Fields = dict[str, Any]
 BINS = 10
 
 
-def describe_split(split: Split) -> dict[str, Fields]:
-    """Prompts, requests, offsets, examples and accepted tokens of each part."""
-    return {
-        name: {
+class CurvePoint(TypedDict):
+    """The mean value of a feature in one bin, the share of accepted tokens there, and their number."""
+
+    value: float
+    accepted: float
+    count: int
+
+
+class CorrelationMatrix(TypedDict):
+    """Correlations by row and column, in the order of `names`; None for a constant column."""
+
+    names: list[str]
+    matrix: list[list[float | None]]
+
+
+def describe_split(split: Split) -> dict[str, dict[str, int]]:
+    """Return the numbers of prompts, requests, offsets, examples and accepted tokens of each part."""
+    counts = {}
+    for name, part in split.parts.items():
+        labels = extract(part).labels
+        counts[name] = {
             "prompts": len(np.unique(part.conversation)),
             "requests": len(part.first),
             "offsets": len(part),
-            "examples": len(labels := extract(part).labels),
+            "examples": len(labels),
             "accepted": int(labels.sum()),
         }
-        for name, part in split.parts.items()
-    }
+    return counts
 
 
-def acceptance_curves(examples: Examples, bins: int = BINS) -> dict[str, list[Fields]]:
-    """Per feature, in bins of about equal count: mean value, share of accepted tokens, count."""
-    return {name: _curve(values, examples.labels, bins) for name, values in _columns(examples).items()}
+def acceptance_curves(examples: Examples, bins: int = BINS) -> dict[str, list[CurvePoint]]:
+    """Return the acceptance by value of each feature, in bins with about the same number of tokens."""
+    curves = {}
+    for name, values in _columns(examples).items():
+        edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
+        bin_of = np.searchsorted(edges, values, side="right")
+        curves[name] = [
+            CurvePoint(
+                value=float(values[inside].mean()),
+                accepted=float(examples.labels[inside].mean()),
+                count=int(inside.sum()),
+            )
+            for number in range(len(edges) + 1)
+            if (inside := bin_of == number).any()
+        ]
+    return curves
 
 
-def correlations(examples: Examples) -> Fields:
-    """Pearson correlations of the features and of `accepted` as 0 or 1; None for a constant."""
+def correlations(examples: Examples) -> CorrelationMatrix:
+    """Return the Pearson correlations of the features and of `accepted` as 0 or 1."""
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
         matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
@@ -44,13 +72,3 @@ def correlations(examples: Examples) -> Fields:
 
 def _columns(examples: Examples) -> dict[str, NDArray[Any]]:
     return dict(zip(ALL_FEATURES, examples.select(ALL_FEATURES).features.T, strict=True))
-
-
-def _curve(values: NDArray[Any], labels: NDArray[np.bool_], bins: int) -> list[Fields]:
-    edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
-    place = np.searchsorted(edges, values, side="right")
-    return [
-        {"value": float(values[here].mean()), "accepted": float(labels[here].mean()), "count": int(here.sum())}
-        for number in range(len(edges) + 1)
-        if (here := place == number).any()
-    ]

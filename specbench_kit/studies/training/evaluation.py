@@ -1,8 +1,7 @@
-"""What each contender does to decoding, on prompts that nothing was chosen on."""
+"""The effect of each contender on decoding, on prompts that no parameter was chosen on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,43 +14,50 @@ from specbench_kit.predictors import scoring
 from specbench_kit.predictors.thresholds import ThresholdRule
 from specbench_kit.reports.predictor.plots import Judged
 from specbench_kit.studies.training.contenders import Contender, Kind, family_of
+from specbench_kit.studies.training.deployment_tuning import sums_by_prompt
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.pairing import Get, PairedSums, Sums
-from specbench_kit.studies.training.rounds import RoundArrays, play, until_rejection
-from specbench_kit.studies.training.sites import sums_by_prompt
-from specbench_kit.studies.training.theorem import waste_and_bound
+from specbench_kit.studies.training.pairing import PairedSums, SumOf, Sums
+from specbench_kit.studies.training.rounds import RoundArrays, Seconds, play, stop_at_rejection
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.waste_bound import WasteBound, waste_and_bound
 
-Fields = dict[str, Any]
+Metrics = dict[str, object]
+"""Metrics by name, ready for JSON."""
+
 COLUMNS = ("drafted", "submitted", "accepted", "committed")
-SECONDS = (*(f"{phase}_s" for phase in PHASES), "end_s")
+NO_SECONDS = dict.fromkeys((*(f"{phase}_s" for phase in PHASES), "end_s"), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A contender's rounds on some offsets; `seconds` is of each round, `speed` committed tokens per second."""
+class PlayedContender:
+    """A contender with its rounds on some offsets and the seconds of each round."""
 
     contender: Contender
     rounds: RoundArrays
-    seconds: Sums
+    seconds: Seconds
 
     @classmethod
-    def on(cls, offsets: Offsets, contender: Contender, timing: Timing) -> "Played":
+    def on(cls, offsets: Offsets, contender: Contender, timing: Timing) -> "PlayedContender":
+        """Play the contender on whole requests."""
         rounds = play(offsets, contender.plan(offsets))
         return cls(contender, rounds, contender.seconds(rounds, timing))
 
     @property
     def speed(self) -> float:
+        """Return the committed tokens per second."""
         return float(self.rounds.committed.sum() / self.seconds.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Leaders:
-    """Names of the fastest of each kind on the validation prompts; `longest` always drafts all that it may."""
+    """Names of the fastest contender of each kind on the validation prompts.
+
+    `rule` is the fastest classifier under its fastest rule, `classifier` its family. `longest` always drafts as many
+    tokens as the trace allows.
+    """
 
     classifier: str
     rule: str
-    """The classifier under the rule under which it is fastest."""
     feature: str
     threshold: str
     fixed: str
@@ -61,10 +67,11 @@ class Leaders:
     def of(
         cls, contenders: Sequence[Contender], best: Contender, speeds: Mapping[str, float], max_draft: int
     ) -> "Leaders":
-        """`speeds` are on the validation prompts, by name; `best` is the fastest of all families and rules."""
+        """Choose by `speeds`, which are by name; `best` is the fastest classifier of all families and rules."""
 
         def fastest(kind: Kind) -> str:
-            return max((one.name for one in contenders if one.kind == kind), key=speeds.__getitem__)
+            names = (contender.name for contender in contenders if contender.kind == kind)
+            return max(names, key=speeds.__getitem__)
 
         return cls(
             classifier=family_of(best),
@@ -77,49 +84,54 @@ class Leaders:
 
 
 class Evaluation:
-    """All contenders on the same offsets, beside each other."""
+    """All contenders on the same offsets."""
 
-    def __init__(
-        self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing, seed: int
-    ) -> None:
+    def __init__(self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing) -> None:
         self.offsets, self.leaders, self.timing = offsets, leaders, timing
-        self.played = {one.name: Played.on(offsets, one, timing) for one in contenders}
-        self.paired = PairedSums(self._columns())
+        self.played = {contender.name: PlayedContender.on(offsets, contender, timing) for contender in contenders}
+        columns = {}
+        for name, played in self.played.items():
+            values = {column: getattr(played.rounds, column) for column in COLUMNS} | {"seconds": played.seconds}
+            for column, value in values.items():
+                columns[name, column] = sums_by_prompt(offsets, played.rounds, value)
+        self.paired = PairedSums(columns)
 
-    def decoding(self) -> dict[str, Fields]:
-        """Each contender's metrics, as `reports.vocabulary` defines them, and how it compares."""
-        return {name: self._measured(one) | self._compared(name) for name, one in self.played.items()}
+    def decoding(self) -> dict[str, Metrics]:
+        """Return each contender's metrics, as `reports.vocabulary` defines them, and its ratios to others."""
+        return {name: self._metrics(played) | self._ratios(name) for name, played in self.played.items()}
 
-    def classification(self) -> dict[str, Fields]:
-        """How well each judge tells accepted from rejected tokens (WISP Tables 4 and 10)."""
+    def classification(self) -> dict[str, Metrics]:
+        """Return how well each judge separates accepted from rejected tokens (WISP Tables 4 and 10)."""
         return {
-            name: scoring.summarise(*labels_and_scores(self.offsets, one.contender), one.contender.judge.threshold)
-            for name, one in self.played.items()
-            if one.contender.judge and one.contender.kind != "variant"
+            name: scoring.summarise(*labels_and_scores(self.offsets, played.contender), judge.threshold)
+            for name, played in self.played.items()
+            if (judge := played.contender.judge) and played.contender.kind != "variant"
         }
 
     def judged(self) -> dict[str, Judged]:
-        """The test tokens as each classifier and the best single feature score them."""
-        shown = [one.contender for one in self.played.values() if one.contender.kind == "classifier"]
-        shown.append(self.played[self.leaders.feature].contender)
+        """Return the test tokens as each classifier and the best single feature score them."""
+        contenders = [played.contender for played in self.played.values() if played.contender.kind == "classifier"]
+        contenders.append(self.played[self.leaders.feature].contender)
         return {
-            one.name: Judged(*labels_and_scores(self.offsets, one), one.judge.threshold) for one in shown if one.judge
+            contender.name: Judged(*labels_and_scores(self.offsets, contender), contender.judge.threshold)
+            for contender in contenders
+            if contender.judge
         }
 
-    def theorem(self) -> dict[str, Fields]:
-        """Theorem 1's bound on the rounds of every rule that it speaks of: those that keep back what they reject."""
+    def theorem(self) -> dict[str, WasteBound]:
+        """Return Theorem 1's bound for the rules that it covers: those that do not submit the token they stop at."""
         return {
-            name: waste_and_bound(self.offsets, one.rounds, one.contender.judge)
-            for name, one in self.played.items()
-            if one.contender.judge and not one.contender.judge.rule.send_last
+            name: waste_and_bound(self.offsets, played.rounds, judge)
+            for name, played in self.played.items()
+            if (judge := played.contender.judge) and not judge.rule.send_last
         }
 
-    def speed_ratio(self, name: str, other: str) -> Fields:
-        """Speed of one contender over another's: they commit the same tokens."""
+    def speed_ratio(self, name: str, other: str) -> Metrics:
+        """Return one contender's speed over another's; both commit the same tokens."""
         return asdict(self.paired.estimate(lambda get: get(other, "seconds") / get(name, "seconds")))
 
-    def choices(self) -> dict[str, Fields]:
-        """Speed ratios between those that a user has to choose from."""
+    def choices(self) -> dict[str, Metrics]:
+        """Return speed ratios between the methods that a user can choose from."""
         leaders = self.leaders
         return {
             "wisp_over_fixed": self.speed_ratio(leaders.rule, leaders.fixed),
@@ -128,71 +140,69 @@ class Evaluation:
             "plain_over_fixed": self.speed_ratio("autoregressive", leaders.fixed),
         }
 
-    def attribution(self) -> Fields:
-        """Tokens per second of the recommended classifier without one of its shortcomings at a time."""
+    def attribution(self) -> dict[str, float]:
+        """Return the recommended classifier's tokens per second if one of its shortcomings is removed at a time."""
         leader = self.played[self.leaders.classifier].contender
-        sending = self.played[f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"]
+        submitting_last = self.played[f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"]
         return {
-            "never_wrong": self.timing.speed(self.offsets, until_rejection(self.offsets), leader.policy_s),
+            "never_wrong": self.timing.speed(self.offsets, stop_at_rejection(self.offsets), leader.policy_s),
             "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
-            "last_token_sent": sending.speed,
+            "last_token_sent": submitting_last.speed,
         }
 
-    def _measured(self, one: Played) -> Fields:
-        group = RequestGroup(to_records(self.offsets, one.rounds, self.timing, one.contender.paid_s))
-        makespan_s = float(one.seconds.sum())
-        measured = counts(group) | ratios(group.rounds) | wasted_time(group.rounds)
-        return {"kind": one.contender.kind, **measured, **per_makespan(group, makespan_s)}
+    def _metrics(self, played: PlayedContender) -> Metrics:
+        group = RequestGroup(to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s))
+        return {
+            "kind": played.contender.kind,
+            **counts(group),
+            **ratios(group.rounds),
+            **wasted_time(group.rounds),
+            **per_makespan(group, float(played.seconds.sum())),
+        }
 
-    def _compared(self, name: str) -> Fields:
+    def _ratios(self, name: str) -> Metrics:
         leaders, paired = self.leaders, self.paired
+
+        def acceptance(get: SumOf, contender: str) -> Sums:
+            return get(contender, "accepted") / get(contender, "submitted")
+
+        def gap_closed(get: SumOf) -> Sums:
+            """Return the share of the gap from the best fixed length to the oracle; nan if there is no gap."""
+            fixed, oracle, own = (1 / get(contender, "seconds") for contender in (leaders.fixed, "oracle", name))
+            return np.where(oracle > fixed, (own - fixed) / (oracle - fixed), np.nan)
+
         return {
             "speedup": self.speed_ratio(name, "autoregressive"),
             "against_best_fixed": self.speed_ratio(name, leaders.fixed),
             "against_best_feature": self.speed_ratio(name, leaders.feature),
             "regret": asdict(paired.estimate(lambda get: 1 - get("oracle", "seconds") / get(name, "seconds"))),
-            "gap_closed": asdict(paired.estimate(lambda get: self._gap_closed(get, name))),
+            "gap_closed": asdict(paired.estimate(gap_closed)),
             "acceptance_gain": asdict(
-                paired.estimate(lambda get: _acceptance(get, name) / _acceptance(get, leaders.longest) - 1)
+                paired.estimate(lambda get: acceptance(get, name) / acceptance(get, leaders.longest) - 1)
             ),
         }
 
-    def _gap_closed(self, get: Get, name: str) -> Sums:
-        """Share of the speed between the best fixed length and the oracle; nan where the oracle is not faster."""
-        fixed, oracle, own = (1 / get(who, "seconds") for who in (self.leaders.fixed, "oracle", name))
-        return np.where(oracle > fixed, (own - fixed) / (oracle - fixed), np.nan)
-
-    def _columns(self) -> Mapping[tuple[str, str], Sums]:
-        """Each contender's sums per prompt."""
-        columns = {}
-        for name, one in self.played.items():
-            values = {column: getattr(one.rounds, column) for column in COLUMNS} | {"seconds": one.seconds}
-            for column, value in values.items():
-                columns[name, column] = sums_by_prompt(self.offsets, one.rounds, value)
-        return columns
-
-
-def _acceptance(get: Get, name: str) -> Sums:
-    return get(name, "accepted") / get(name, "submitted")
-
 
 def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.Labels, scoring.Scores]:
-    """Of the examples that the offsets hold."""
+    """Return labels and scores of the examples that the offsets hold."""
     assert contender.judge is not None
-    rows, columns = offsets.met()
+    rows, columns = offsets.examined()
     return columns < offsets.matched[rows], contender.judge.score(offsets)[rows, columns]
 
 
 def to_records(offsets: Offsets, rounds: RoundArrays, timing: Timing, policy_s: float) -> list[RequestRecord]:
-    """The rounds as the records of a replay, with modelled seconds; ends of rounds are left out."""
+    """Return the rounds as the records of a replay, with modelled seconds but without the times at which they end."""
     records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
     columns = (getattr(rounds, column).tolist() for column in COLUMNS)
     for request, drafted, submitted, accepted, committed in zip(
         offsets.request[rounds.offset].tolist(), *columns, strict=True
     ):
-        seconds: dict[str, Any] = dict.fromkeys(SECONDS, 0.0)
-        seconds |= {"draft_s": drafted * timing.draft_s, "policy_s": drafted * policy_s}
-        seconds["verify_s"] = timing.verify_s[submitted]
-        seconds["link_s"] = timing.link_s[submitted] if timing.link_s else 0.0
+        seconds = {
+            **NO_SECONDS,
+            "draft_s": drafted * timing.draft_s,
+            "policy_s": drafted * policy_s,
+            "verify_s": timing.verify_s[submitted],
+            "link_s": timing.link_s[submitted] if timing.link_s else 0.0,
+        }
         records[request].rounds.append(RoundRecord(drafted, submitted, accepted, committed, **seconds))
     return list(records.values())

@@ -1,4 +1,4 @@
-"""Labelled examples from offsets, and their split by prompt."""
+"""Labelled examples made of offsets, and their split by prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from specbench_kit.predictors.base import FEATURES, Examples
 from specbench_kit.studies.training.offsets import Offsets
 
 SHARES = (0.6, 0.2, 0.2)
-"""Of the prompts, for training, validation and test."""
-FEWEST = 5
-"""Prompts that can be split so."""
+"""Shares of the prompts for training, validation and test."""
+MIN_PROMPTS = 5
+"""The fewest prompts that can be split in these shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Offsets of different prompts: to train on, to choose by, and to judge on."""
+    """Offsets of different prompts: to train on, to choose parameters by, and to evaluate on."""
 
     training: Offsets
     validation: Offsets
@@ -29,11 +29,11 @@ class Split:
 
 
 def split_by_prompt(offsets: Offsets, seed: int) -> Split:
-    """A seeded split that keeps all turns of a dialogue together."""
+    """Return a random split by `seed` that keeps all turns of a dialogue together."""
     prompts = np.unique(offsets.conversation)
-    if len(prompts) < FEWEST:
-        found = f"{len(prompts)} prompt{'s' if len(prompts) != 1 else ''}"
-        raise SkitError(f"the trace holds {found}, which cannot be split: record at least {FEWEST}, better 100")
+    if len(prompts) < MIN_PROMPTS:
+        count = f"{len(prompts)} prompt{'s' if len(prompts) != 1 else ''}"
+        raise SkitError(f"the trace holds {count}, which cannot be split: record at least {MIN_PROMPTS}, better 100")
     shuffled = np.random.default_rng(seed).permutation(prompts)
     ends = np.rint(np.cumsum(SHARES) * len(prompts)).astype(int)
     parts = np.split(shuffled, ends[:-1])
@@ -41,11 +41,11 @@ def split_by_prompt(offsets: Offsets, seed: int) -> Split:
 
 
 def extract(offsets: Offsets, names: Sequence[str] = FEATURES) -> Examples:
-    """Every offset's drafted tokens as the target would judge them: accepted up to the first mismatch, then that.
+    """Return the tokens that the target would examine at every offset: accepted ones, and the first mismatch.
 
-    A token that drafts from several offsets run into is one example for each, as it is met in as many rounds.
+    A token that is drafted from several offsets is one example for each, since as many rounds can reach it.
     """
-    rows, columns = offsets.met()
+    rows, columns = offsets.examined()
     return Examples(
         features=offsets.features(names)[rows, columns],
         labels=columns < offsets.matched[rows],

@@ -1,4 +1,4 @@
-"""The one rule by which every stop rule gets its threshold."""
+"""The rule by which every stop rule gets its threshold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,23 +9,24 @@ from specbench_kit.predictors import scoring
 from specbench_kit.predictors.scoring import Labels, Scores
 
 CANDIDATES = 50
-"""Thresholds that are tried for the greatest speed, with every longest draft."""
+"""Thresholds that are tried for the highest speed, each with every longest draft."""
 
-Choice = tuple[float, int]
-"""A threshold, and how many tokens are drafted at most."""
+ThresholdChoice = tuple[float, int]
+"""A threshold, and the longest draft in tokens."""
 
 
 class Speeds(Protocol):
-    """Tokens per second of several thresholds with one longest draft."""
+    """Returns the tokens per second of several thresholds with one longest draft."""
 
     def __call__(self, thresholds: Sequence[float], longest: int) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """`throughput`: most committed tokens per second; `fpr`: most recall within a rate; `balanced`: by accuracy.
+    """The goal of a threshold.
 
-    The first chooses the longest draft too; accuracy says nothing about it, so that the others leave it as it is.
+    `throughput` is the most committed tokens per second, `fpr` the most recall with a false positive rate of at most
+    `target`, `balanced` the highest balanced accuracy. Only the first depends on the longest draft, and chooses it.
     """
 
     rule: Literal["throughput", "fpr", "balanced"] = "throughput"
@@ -34,17 +35,26 @@ class OperatingPoint:
     def __str__(self) -> str:
         return f"fpr={self.target:g}" if self.rule == "fpr" else self.rule
 
-    def choose(self, labels: Labels, scores: Scores, max_draft: int, speeds: Speeds) -> Choice:
-        """For scores of validation examples."""
+    def choose(self, labels: Labels, scores: Scores, max_draft: int, speeds: Speeds) -> ThresholdChoice:
+        """Return threshold and longest draft for the scores of validation examples.
+
+        Of equally fast choices, the one with the shortest draft wins.
+        """
         if self.rule == "fpr":
             return scoring.by_fpr(labels, scores, self.target), max_draft
         if self.rule == "balanced":
             return scoring.by_balanced_accuracy(labels, scores), max_draft
-        return _fastest(scoring.candidate_thresholds(scores, CANDIDATES), max_draft, speeds)
+        candidates = scoring.candidate_thresholds(scores, CANDIDATES)
+        best: dict[ThresholdChoice, float] = {}
+        for longest in range(1, max_draft + 1):
+            speed_of = dict(zip(candidates, speeds(candidates, longest), strict=True))
+            threshold, speed = scoring.choose_threshold(candidates, speed_of.__getitem__)
+            best[threshold, longest] = speed
+        return max(best, key=best.__getitem__)
 
     @property
     def sentence(self) -> str:
-        """The rule in words."""
+        """Return the rule in words."""
         return {
             "throughput": "thresholds and longest drafts by the most committed tokens per modelled second",
             "fpr": f"thresholds by the most recall at a false positive rate of at most {self.target:g}",
@@ -52,18 +62,8 @@ class OperatingPoint:
         }[self.rule] + ", on the validation prompts"
 
 
-def _fastest(candidates: Sequence[float], max_draft: int, speeds: Speeds) -> Choice:
-    """The fastest choice, of equals that with the shorter draft."""
-    best: dict[Choice, float] = {}
-    for longest in range(1, max_draft + 1):
-        found = dict(zip(candidates, speeds(candidates, longest), strict=True))
-        threshold, value = scoring.choose_threshold(candidates, found.__getitem__)
-        best[threshold, longest] = value
-    return max(best, key=best.__getitem__)
-
-
 def parse_operating_point(text: str) -> OperatingPoint:
-    """`throughput`, `fpr=RATE` or `balanced`."""
+    """Return the operating point that `throughput`, `fpr=RATE` or `balanced` names."""
     name, _, value = text.partition("=")
     if text == "throughput":
         return OperatingPoint("throughput")

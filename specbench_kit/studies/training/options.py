@@ -12,7 +12,7 @@ TRAINING = "Training"
 
 
 def parse_features(text: str) -> tuple[str, ...]:
-    """Names separated by commas, in the order that predictors keep."""
+    """Return the features of a comma-separated list, in the order in which predictors store them."""
     from specbench_kit.predictors.base import ALL_FEATURES
 
     names = _parse_names(text)
@@ -24,7 +24,7 @@ def parse_features(text: str) -> tuple[str, ...]:
 
 
 def parse_families(text: str) -> tuple[str, ...]:
-    """Names separated by commas; `all` is every family."""
+    """Return the families of a comma-separated list; nothing stands for all families, as `all` does."""
     return () if text == "all" else tuple(_parse_names(text))
 
 
@@ -34,19 +34,21 @@ def _parse_names(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """What is trained on what: 200 prompts take a few minutes on two cores."""
+    """The predictors to train, and the data to train them on: 200 prompts take a few minutes on two cores."""
 
     limit: Annotated[int | None, Option("Number of prompts, drawn by --seed.", RUN)] = 200
-    trace: Annotated[Path | None, Option("A trace of `skit record` to train on, instead of recording.", RUN)] = None
+    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, in place of recording one.", RUN)] = None
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    max_draft: Annotated[int | None, Option("Longest draft; 8, or what the trace holds.", DECODING)] = None
+    max_draft: Annotated[
+        int | None, Option("Longest draft in tokens (default: 8, or what the trace holds).", DECODING)
+    ] = None
     families: Annotated[
         tuple[str, ...],
-        Option("Predictor families, separated by commas; all if left out.", TRAINING, parse=parse_families),
+        Option("Predictor families, separated by commas (default: all).", TRAINING, parse=parse_families),
     ] = ()
     features: Annotated[
         tuple[str, ...],
@@ -56,33 +58,37 @@ class TrainingOptions:
     space: Annotated[
         tuple[str, ...],
         Option(
-            "Values to draw in place of a family's own, as in mlp.batch_size=32,64,128. May be given several times.",
+            "Values to try in place of a family's own, as in mlp.batch_size=32,64,128; may be given several times.",
             TRAINING,
         ),
     ] = ()
-    operating_point: Annotated[str, Option("What thresholds aim at: throughput, fpr=RATE or balanced.", TRAINING)] = (
-        "throughput"
-    )
-    seed: Annotated[int, Option("Seed of prompts drawn, their split, and training.", TRAINING)] = 0
-    repeats: Annotated[int, Option("Splits and seeds that say how certain the outcome is; 1 is none.", TRAINING)] = 5
-    name: Annotated[str | None, Option("Save as NAME-FAMILY, beside those that are named after the pair.", OUTPUT)] = (
+    operating_point: Annotated[
+        str, Option("Goal when choosing thresholds: throughput, fpr=RATE or balanced.", TRAINING)
+    ] = "throughput"
+    seed: Annotated[int, Option("Seed of the drawn prompts, their split, and training.", TRAINING)] = 0
+    repeats: Annotated[
+        int, Option("Trainings with other splits and seeds, for confidence intervals; 1: no repeats.", TRAINING)
+    ] = 5
+    name: Annotated[str | None, Option("Save predictors as NAME-FAMILY (default: named after the pair).", OUTPUT)] = (
         None
     )
-    save_to: Annotated[Path | None, Option("Folder for the recommended predictor; no other is saved.", OUTPUT)] = None
+    save_to: Annotated[
+        Path | None, Option("Folder for the recommended predictor; no other predictor is saved.", OUTPUT)
+    ] = None
     force: common.Force = False
     out: common.Out = Path("results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clocks:
-    """By name."""
+class TrainingDeployments:
+    """The deployments to choose thresholds for, by name."""
 
     deployments: Annotated[
         tuple[str, ...],
         Option(
-            "Whose time counts: a name from `skit list deployments`, or a .toml file. 'local' is the machine that "
-            "recorded the trace. May be given several times: the report is about the first, and predictors keep a "
-            "threshold for each.",
+            "Deployment whose time counts: a name from `skit list deployments`, or a .toml file; 'local' is the "
+            "machine that recorded the trace. May be given several times: the report is about the first, and "
+            "predictors store a threshold for each.",
             DEPLOYMENT,
             flag="deployment",
         ),

@@ -1,4 +1,4 @@
-"""Which pair of models a trace or predictor belongs to, told without loading the models."""
+"""The pair of models that a trace or predictor belongs to, determined without loading the models."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from specbench_kit.traces.trace import TraceFile
 
 
 def identify(target: str, draft: str) -> PairHashes:
-    """Content hashes of the models that these names stand for (hub models: commits)."""
+    """Return the content hashes of two models by name; for models of the hub, their commits."""
     return PairHashes(_hash(locate(target, "target")), _hash(locate(draft, "draft")))
 
 
 def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
-    """Refuse a trace that another pair was recorded with."""
+    """Raise SkitError if the trace was recorded with another pair."""
     models = trace.header.run.get("models") or {}
     recorded = [models.get(role) or {} for role in ("target", "draft")]
     if [model.get("hash") for model in recorded] != [pair.target, pair.draft]:

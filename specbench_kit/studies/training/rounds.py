@@ -1,4 +1,4 @@
-"""Play a stop rule over offsets: the rounds that a replay gives, without an engine."""
+"""Play a stop rule over offsets: the rounds that a replay gives, computed on arrays without an engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from specbench_kit.studies.training.offsets import Integers, Offsets
 
 Scores = NDArray[np.float64]
-"""Of every drafted token at every offset, [n, max_draft]."""
+"""A score for every drafted token at every offset, [n, max_draft]."""
+Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a stop rule does in a round from each offset: tokens `drafted`, and `submitted` of those, each [n]."""
+    """The tokens that a stop rule drafts and submits in a round from each offset, each array [n]."""
 
     drafted: Integers
     submitted: Integers
@@ -22,7 +23,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class RoundArrays:
-    """The rounds of all requests, in order; `offset` is where each starts, as a row of the offsets."""
+    """The rounds of all requests, in order; `offset` is the row of the offsets at which each round starts."""
 
     offset: Integers
     drafted: Integers
@@ -32,56 +33,64 @@ class RoundArrays:
 
 
 def fixed_length(offsets: Offsets, count: int) -> Plan:
-    """Always that many tokens; none is plain decoding."""
+    """Return a plan that always drafts `count` tokens; 0 is plain decoding."""
     constant = np.full(len(offsets), count)
     return Plan(constant, constant)
 
 
-def until_rejection(offsets: Offsets) -> Plan:
-    """The oracle: stop at the first token that the answer does not have, and keep it back."""
+def stop_at_rejection(offsets: Offsets) -> Plan:
+    """Return the oracle's plan, which stops at the first token that the target rejects and does not submit it."""
     agreed = np.minimum(offsets.matched, offsets.remaining)
     return Plan(np.minimum(agreed + 1, offsets.max_draft), agreed)
 
 
-def until_below(scores: Scores, threshold: float, *, send_last: bool = False) -> Plan:
-    """Stop at the first score below the threshold; that token is kept back, as `wisp` does, or sent."""
+def stop_below(scores: Scores, threshold: float, *, send_last: bool = False) -> Plan:
+    """Return a plan that stops at the first score below the threshold.
+
+    That token is not submitted, as with the method `wisp`, unless `send_last`.
+    """
     passed = np.logical_and.accumulate(scores >= threshold, axis=1).sum(axis=1)
     drafted = np.minimum(passed + 1, scores.shape[1])
     return Plan(drafted, drafted if send_last else passed)
 
 
-def until_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> Plan:
-    """The same for several thresholds: a plan of shape [thresholds, n]."""
+def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> Plan:
+    """Return the plans of `stop_below` for several thresholds, as arrays [thresholds, n]."""
+    # A score passes together with all scores before it if their minimum passes, which is the same for all thresholds.
     lowest = np.minimum.accumulate(scores, axis=1)
     passed = np.stack([(lowest >= threshold).sum(axis=1) for threshold in thresholds])
     drafted = np.minimum(passed + 1, scores.shape[1])
     return Plan(drafted, drafted if send_last else passed)
 
 
-def seconds_of_each(offsets: Offsets, plans: Plan, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What several plans [plans, n] take altogether, when a round from each offset takes `seconds` [plans, n]."""
-    count, places = seconds.shape
+def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
+    """Return the time of all rounds of several plans, [plans].
+
+    `plans` holds arrays [plans, n]; a round from each offset takes `seconds` [plans, n].
+    """
+    count, offset_count = seconds.shape
     committed = np.minimum(np.minimum(plans.submitted, offsets.matched) + 1, offsets.remaining)
-    last = (committed == offsets.remaining).ravel()
-    follows = (np.arange(seconds.size).reshape(seconds.shape) + committed).ravel()
-    at = (places * np.arange(count)[:, None] + offsets.first).ravel()
-    plan, total, taken = np.repeat(np.arange(count), len(offsets.first)), np.zeros(count), seconds.ravel()
-    while at.size:
-        total += np.bincount(plan, weights=taken.take(at), minlength=count)
-        goes_on = ~last.take(at)
-        at, plan = follows.take(at[goes_on]), plan[goes_on]
+    # All plans and requests advance together: `cell` is the flat index [plan, offset] of each one's current round.
+    is_last = (committed == offsets.remaining).ravel()
+    successor = (np.arange(seconds.size).reshape(seconds.shape) + committed).ravel()
+    cell = (offset_count * np.arange(count)[:, None] + offsets.first).ravel()
+    plan, total, flat_seconds = np.repeat(np.arange(count), len(offsets.first)), np.zeros(count), seconds.ravel()
+    while cell.size:
+        total += np.bincount(plan, weights=flat_seconds.take(cell), minlength=count)
+        continues = ~is_last.take(cell)
+        cell, plan = successor.take(cell[continues]), plan[continues]
     return total
 
 
 def play(offsets: Offsets, plan: Plan) -> RoundArrays:
-    """The rounds from each request's first offset to its end; exactly those of `traces.replay.replay`."""
+    """Return the rounds from each request's first offset to its end, exactly those of `traces.replay.replay`."""
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
-    here = offsets.first
-    visited = [here]
-    while len(here):
-        goes_on = committed[here] < offsets.remaining[here]
-        here = (here + committed[here])[goes_on]
-        visited.append(here)
-    at = np.sort(np.concatenate(visited))
-    return RoundArrays(at, plan.drafted[at], plan.submitted[at], accepted[at], committed[at])
+    current = offsets.first
+    visited = [current]
+    while len(current):
+        continues = committed[current] < offsets.remaining[current]
+        current = (current + committed[current])[continues]
+        visited.append(current)
+    rows = np.sort(np.concatenate(visited))
+    return RoundArrays(rows, plan.drafted[rows], plan.submitted[rows], accepted[rows], committed[rows])

@@ -1,4 +1,4 @@
-"""TrainedFamily families as artefacts on disk."""
+"""Trained families saved as predictors on disk."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,83 +13,89 @@ from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceHeader
 
-Fields = Mapping[str, Any]
-
-KEPT = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
-"""Of what a predictor does to decoding, what its artefact says."""
+DECODING_METRICS = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
+"""Metrics of a predictor's decoding that are saved with it."""
 
 
-class Price(NamedTuple):
-    """What judging a token takes less the score, 0 where the trace does not say, and how that is known."""
+class DecisionCost(NamedTuple):
+    """The seconds per decision without the score, 0 if the trace does not state them, and where they come from."""
 
     statistics_s: float
     origin: str
 
     @classmethod
-    def of(cls, header: TraceHeader) -> "Price":
-        """On the machine that recorded the trace."""
+    def of(cls, header: TraceHeader) -> "DecisionCost":
+        """Return the cost on the machine that recorded the trace."""
+        if not header.statistics_s:
+            return cls(0.0, "")
         timed, cpu = recorded(header).predictor_origin, (header.run.get("hardware") or {}).get("cpu", "some machine")
-        return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone" if header.statistics_s else "")
+        return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone")
 
     def decision_s(self, trained: TrainedFamily) -> float:
-        """Of a classifier."""
+        """Return the cost of a classifier's decision with its score."""
         return self.statistics_s + trained.latency["median"] if self.statistics_s else 0.0
 
 
 def make_predictors(
-    experiment: TrainingExperiment, summary: Fields, pair: PairHashes, provenance: Fields, created: str, price: Price
+    experiment: TrainingExperiment,
+    summary: Mapping[str, Any],
+    pair: PairHashes,
+    provenance: Mapping[str, object],
+    created: str,
+    cost: DecisionCost,
 ) -> dict[str, Predictor]:
-    """An artefact per family; `created` is common to all, `provenance` says where the examples came from."""
-    judges = {one.name: one.judge for one in experiment.contenders if one.judge and one.kind == "classifier"}
-    return {
-        family: Predictor(
+    """Return a predictor per family; `provenance` describes the source of the examples, `created` is a date."""
+    judges = {
+        contender.name: contender.judge
+        for contender in experiment.contenders
+        if contender.judge and contender.kind == "classifier"
+    }
+    predictors = {}
+    for family, trained in experiment.trained.items():
+        decoding = summary["decoding"][family]
+        predictors[family] = Predictor(
             family=family,
-            scorer=trained.found.scorer,
+            scorer=trained.search.scorer,
             features=trained.names,
             threshold=judges[family].threshold,
             max_draft=judges[family].longest,
             operating_rule=summary["operating_point"],
             pair=pair,
-            decision_s=price.decision_s(trained),
-            decision_origin=price.origin,
-            tuned=tuple(point for site in experiment.sites for point in site.points(family)),
+            decision_s=cost.decision_s(trained),
+            decision_origin=cost.origin,
+            tuned=tuple(threshold for tuning in experiment.tunings for threshold in tuning.thresholds(family)),
             training={**provenance, "split": summary["split"], **summary["families"][family]},
-            metrics=_metrics(summary, family),
+            metrics={
+                "on": "test prompts, replayed with modelled time",
+                "classification": summary["classification"][family],
+                "decoding": {name: decoding[name] for name in DECODING_METRICS},
+            },
             recommended=family == summary["recommended"],
             created=created,
         )
-        for family, trained in experiment.trained.items()
-    }
-
-
-def _metrics(summary: Fields, family: str) -> dict[str, Any]:
-    decoding = summary["decoding"][family]
-    return {
-        "on": "test prompts, replayed with modelled time",
-        "classification": summary["classification"][family],
-        "decoding": {name: decoding[name] for name in KEPT},
-    }
+    return predictors
 
 
 def save_predictors(
-    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, *, elsewhere: bool = True
+    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, *, install: bool = True
 ) -> dict[str, Path]:
-    """Save all to the run's folder and, if `elsewhere`, to where the settings say; returns the latter."""
+    """Save all predictors to the run's folder and, if `install`, to the folders that the settings name.
+
+    Return the latter folders by family.
+    """
     for family, predictor in predictors.items():
         artefact.save(folder / "predictors" / family, predictor)
-    if not elsewhere:
+    if not install:
         return {}
-    places = {
-        family: place for family, predictor in predictors.items() if (place := _place(predictor, settings)) is not None
-    }
-    for family, place in places.items():
-        artefact.save(place, predictors[family])
-    return places
-
-
-def _place(predictor: Predictor, settings: PredictorTrainingSettings) -> Path | None:
-    if settings.save_to is not None:
-        return settings.save_to if predictor.recommended else None
-    if settings.name is not None:
-        return library.data_folder() / f"{settings.name}-{predictor.family}"
-    return library.default_folder(predictor.pair, predictor.family)
+    folders: dict[str, Path] = {}
+    for family, predictor in predictors.items():
+        if settings.save_to is not None:
+            if not predictor.recommended:
+                continue
+            folders[family] = settings.save_to
+        elif settings.name is not None:
+            folders[family] = library.data_folder() / f"{settings.name}-{family}"
+        else:
+            folders[family] = library.default_folder(predictor.pair, family)
+        artefact.save(folders[family], predictor)
+    return folders

@@ -1,8 +1,8 @@
-"""What a training run is asked to do, as the command line gives it."""
+"""The options of a training run, checked."""
 
 from dataclasses import dataclass
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.predictors.base import Space, families
 from specbench_kit.predictors.search import Budget
@@ -13,22 +13,19 @@ from specbench_kit.studies.training.operating_point import OperatingPoint, parse
 from specbench_kit.studies.training.options import TrainingOptions
 
 MAX_DRAFT = 8
-"""Of WISP; recorded where nothing else is asked for."""
+"""WISP's longest draft, which is recorded unless another is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorTrainingSettings(TrainingOptions):
-    """Checked when made. `trace` stands in for recording; without `max_draft` its own is used. Without a deployment,
-    time is that of the machine that recorded the trace. Thresholds are chosen for the deployments `elsewhere`, too.
-    The training is repeated so that `repeats` splits and seeds say how certain its worth is.
+    """The options of a training run.
 
-    Predictors go to the user's folder for the pair, or to `name-family` there; `save_to` is one folder for the
-    recommended predictor, and then no other is written. What was tuned on a disturbed machine's time is saved by
-    `force` alone.
+    Without a deployment, time is that of the machine that recorded the trace. Thresholds are also chosen for
+    `further_deployments`.
     """
 
     deployment: Deployment | None = None
-    elsewhere: tuple[Deployment | None, ...] = ()
+    further_deployments: tuple[Deployment | None, ...] = ()
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -38,42 +35,39 @@ class PredictorTrainingSettings(TrainingOptions):
         for family in self.families:
             families.get(family)
         changed_spaces(self.space)
-        if self.max_draft is not None and self.max_draft < 1:
-            raise SkitError(f"--max-draft must be at least 1, not {self.max_draft}")
-        if self.repeats < 1:
-            raise SkitError(f"--repeats must be at least 1, not {self.repeats}")
-        if self.seed < 0:
-            raise SkitError(f"--seed must not be negative, but is {self.seed}")
+        require(self.max_draft is None or self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
+        require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
+        require(self.seed >= 0, f"--seed must not be negative, but is {self.seed}")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a folder's name: use letters, digits, dots and dashes")
 
     @property
     def timed_here(self) -> bool:
-        """Whether something is chosen by the time of the machine that recorded the trace."""
-        return None in (self.deployment, *self.elsewhere)
+        """Return True if a threshold is chosen by the time of the machine that recorded the trace."""
+        return None in (self.deployment, *self.further_deployments)
 
     @property
     def point(self) -> OperatingPoint:
-        """How thresholds are chosen."""
+        """Return the rule that chooses thresholds."""
         return parse_operating_point(self.operating_point)
 
     @property
     def chosen_families(self) -> tuple[str, ...]:
-        """The families that are trained: all, unless some are named."""
+        """Return the families to train: all, unless some are named."""
         return tuple(dict.fromkeys(self.families)) or tuple(families.all())
 
     def space_of(self, family: str) -> Space:
-        """What is searched, by hyper-parameter."""
+        """Return the values to search, by hyper-parameter."""
         return {**families.get(family).space, **changed_spaces(self.space).get(family, {})}
 
     def recording(self) -> BenchSettings:
-        """The same for the recording of a trace."""
+        """Return the settings of the trace that is recorded first."""
         shared = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "limit", "argv")
         fields = {name: getattr(self, name) for name in shared}
         return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
 
     def described(self) -> dict[str, object]:
-        """What decides the outcome, besides models and data."""
+        """Return everything that determines the results, besides models and data."""
         return {
             "max_draft": self.max_draft,
             "max_new_tokens": self.max_new_tokens,
@@ -85,7 +79,7 @@ class PredictorTrainingSettings(TrainingOptions):
             "limit": self.limit,
             "operating_point": self.operating_point,
             "deployment": self.deployment.name if self.deployment else None,
-            "elsewhere": [place.name if place else LOCAL for place in self.elsewhere],
+            "elsewhere": [deployment.name if deployment else LOCAL for deployment in self.further_deployments],
             "repeats": self.repeats,
             "device": self.device,
             "dtype": self.dtype,

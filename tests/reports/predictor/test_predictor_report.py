@@ -38,7 +38,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
     timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
     far = replace(timing, link_s=(0.1,) * 7)
     split = split_by_prompt(offsets, 0)
-    return train(settings, split, timing, lambda *_: None, elsewhere=[(DeploymentKey("far", "f00"), far)])
+    return train(settings, split, timing, lambda *_: None, further=[(DeploymentKey("far", "f00"), far)])
 
 
 @pytest.fixture(scope="module")

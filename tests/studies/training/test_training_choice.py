@@ -15,7 +15,7 @@ from specbench_kit.studies.training.examples import Split, split_by_prompt
 from specbench_kit.studies.training.experiment import TrainingExperiment, train
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
-from specbench_kit.studies.training.rounds import fixed_length, until_below, until_below_each
+from specbench_kit.studies.training.rounds import fixed_length, stop_below, stop_below_each
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
 
@@ -35,7 +35,7 @@ def experiment(offsets: Offsets) -> TrainingExperiment:
 
 
 def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
-    return list(ContenderTuner(offsets, point, timing).rivals())
+    return list(ContenderTuner(offsets, point, timing).untrained())
 
 
 def judge_of(contenders: list[Contender], feature: str) -> ThresholdJudge:
@@ -60,7 +60,7 @@ def test_the_default_rule_takes_the_fastest_threshold_and_longest_draft_on_the_v
 
     def speed(threshold: float, longest: int) -> float:
         policy_s = TIMING.statistics_s if threshold else 0.0
-        return TIMING.speed(offsets, until_below(scores[:, :longest], threshold), policy_s)
+        return TIMING.speed(offsets, stop_below(scores[:, :longest], threshold), policy_s)
 
     chosen = speed(judge.threshold, judge.longest)
     for longest in range(1, MAX_DRAFT + 1):
@@ -72,19 +72,19 @@ def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None
     """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
     for statistics_s in (0.0, 1e-4, 1e-2):
         chooser = ContenderTuner(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
-        speeds = {one.name: chooser.speed(one) for one in chooser.rivals() if one.kind in ("feature", "fixed")}
+        speeds = {one.name: chooser.speed(one) for one in chooser.untrained() if one.kind in ("feature", "fixed")}
         fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
         assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
-    assert {one.paid_s for one in chooser.rivals() if one.kind == "feature"} == {0.0}
+    assert {one.paid_s for one in chooser.untrained() if one.kind == "feature"} == {0.0}
 
 
 def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(
     experiment: TrainingExperiment,
 ) -> None:
-    rules = experiment.site.by_rules["logistic"]
+    rules = experiment.tuning.by_rule["logistic"]
     assert [one.judge.rule for one in rules if one.judge] == list(THRESHOLD_RULES)
     assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
-    speeds = {one.name: experiment.chooser.speed(one) for one in rules}
+    speeds = {one.name: experiment.tuner.speed(one) for one in rules}
     assert speeds["logistic,send_last=true"] > speeds["logistic"]
     assert speeds["logistic,send_last=true,score=cumulative"] > speeds["logistic,score=cumulative"]
     assert speeds[experiment.leaders.rule] == max(speeds.values())
@@ -93,20 +93,20 @@ def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed
 def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
     scores, thresholds = feature_score(offsets, name="confidence"), [0.0, 0.4, 0.8, NEVER]
     for send_last in (False, True):
-        plans = until_below_each(scores, thresholds, send_last=send_last)
+        plans = stop_below_each(scores, thresholds, send_last=send_last)
         together = TIMING.speeds(offsets, plans, np.full(4, 1e-4))
-        alone = [TIMING.speed(offsets, until_below(scores, one, send_last=send_last), 1e-4) for one in thresholds]
+        alone = [TIMING.speed(offsets, stop_below(scores, one, send_last=send_last), 1e-4) for one in thresholds]
         assert together == pytest.approx(alone, rel=1e-12)
 
 
 def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> None:
     """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
     far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
-    there = replace(experiment, elsewhere=[(DeploymentKey("far", "digest"), far)]).sites[1]
-    points = {point.rule: point for point in there.points("logistic")}
+    there = replace(experiment, further=[(DeploymentKey("far", "digest"), far)]).tunings[1]
+    points = {point.rule: point for point in there.thresholds("logistic")}
     assert set(points) == set(THRESHOLD_RULES)
     assert {(point.deployment, point.digest) for point in points.values()} == {("far", "digest")}
-    near = {point.rule: point for point in experiment.site.points("logistic")}
+    near = {point.rule: point for point in experiment.tuning.thresholds("logistic")}
     assert points[PUBLISHED_RULE].max_draft > near[PUBLISHED_RULE].max_draft
     worth = there.worth("logistic", experiment.split.test)
     assert worth["best"]["value"] >= worth["published"]["value"] - 0.02

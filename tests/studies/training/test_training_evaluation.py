@@ -15,8 +15,8 @@ from specbench_kit.studies.training.pairing import PairedSums
 from specbench_kit.studies.training.rounds import play
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
-from specbench_kit.studies.training.theorem import waste_and_bound
 from specbench_kit.studies.training.timing import Timing
+from specbench_kit.studies.training.waste_bound import waste_and_bound
 
 TIMING = Timing(DRAFT_S, VERIFY_S, 1e-4)
 SETTINGS = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
@@ -131,7 +131,7 @@ def test_a_quantity_without_meaning_or_with_one_prompt_has_no_interval() -> None
 def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: TrainingExperiment) -> None:
     again = train(SETTINGS, experiment.split, TIMING, lambda *_: None)
     for name, trained in experiment.trained.items():
-        assert trained.found.trials == again.trained[name].found.trials
+        assert trained.search.trials == again.trained[name].search.trials
         np.testing.assert_array_equal(
             trained.score(experiment.split.test), again.trained[name].score(experiment.split.test)
         )

@@ -27,7 +27,7 @@ def test_tokens_beyond_the_known_answer_are_no_examples(tmp_path: Path) -> None:
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     examples = extract(offsets)
     ends = np.concatenate([np.arange(30, 0, -1)] * 5)
-    rows, columns = offsets.met()
+    rows, columns = offsets.examined()
     assert (columns < ends[rows]).all()
     assert len(examples) == len(rows)
 

@@ -20,7 +20,7 @@ from specbench_kit.studies.training.contenders import feature_score
 from specbench_kit.studies.training.evaluation import to_records
 from specbench_kit.studies.training.examples import extract
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.rounds import Plan, fixed_length, play, until_below, until_rejection
+from specbench_kit.studies.training.rounds import Plan, fixed_length, play, stop_at_rejection, stop_below
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile
@@ -45,7 +45,7 @@ def rounds_of(records: list[RequestRecord]) -> list[list[tuple[int, ...]]]:
 
 
 def threshold_plan(offsets: Offsets, threshold: float) -> Plan:
-    return until_below(feature_score(offsets, name="confidence"), threshold, send_last=True)
+    return stop_below(feature_score(offsets, name="confidence"), threshold, send_last=True)
 
 
 PLANS = {
@@ -54,7 +54,7 @@ PLANS = {
     "fixed-k:k=6": partial(fixed_length, count=6),
     "threshold:threshold=0.4,max_draft=6": partial(threshold_plan, threshold=0.4),
     "threshold:threshold=0.9,max_draft=6": partial(threshold_plan, threshold=0.9),
-    "oracle:max_draft=6": until_rejection,
+    "oracle:max_draft=6": stop_at_rejection,
 }
 
 
@@ -77,7 +77,7 @@ def test_a_predictor_is_played_as_wisp_replays_it(
     save(tmp_path / "saved", Predictor(family, scorer, names, threshold, "test", PAIR))
     method = parse_method(f"wisp:predictor={tmp_path / 'saved'},max_draft={MAX_DRAFT}").prepare(environment(PAIR, None))
     scores = scorer.score_many(offsets.features(names).reshape(-1, len(names))).reshape(len(offsets), MAX_DRAFT)
-    played = to_records(offsets, play(offsets, until_below(scores, threshold)), TIMING, 0.0)
+    played = to_records(offsets, play(offsets, stop_below(scores, threshold)), TIMING, 0.0)
     assert rounds_of(played) == rounds_of(list(replay(method, trace.header, trace)))
     assert {r.submitted for record in played for r in record.rounds} == set(range(MAX_DRAFT + 1))
 
@@ -103,7 +103,7 @@ def test_speed_is_committed_tokens_per_second_with_decisions_paid_for(offsets: O
 
 def test_rounds_of_part_of_the_requests_are_the_same_as_in_all(offsets: Offsets) -> None:
     part = offsets.take(np.isin(offsets.request, [2, 5, 11]))
-    alone, among = play(part, until_rejection(part)), play(offsets, until_rejection(offsets))
+    alone, among = play(part, stop_at_rejection(part)), play(offsets, stop_at_rejection(offsets))
     chosen = np.isin(offsets.request[among.offset], [2, 5, 11])
     np.testing.assert_array_equal(alone.committed, among.committed[chosen])
 
@@ -112,6 +112,6 @@ def test_a_threshold_that_all_pass_is_the_longest_draft_and_one_that_none_pass_i
     offsets: Offsets,
 ) -> None:
     scores = feature_score(offsets, name="margin")
-    np.testing.assert_array_equal(until_below(scores, 0.0).submitted, MAX_DRAFT)
-    nothing = until_below(scores, 1.1)
+    np.testing.assert_array_equal(stop_below(scores, 0.0).submitted, MAX_DRAFT)
+    nothing = stop_below(scores, 1.1)
     assert (set(nothing.drafted.tolist()), set(nothing.submitted.tolist())) == ({1}, {0})

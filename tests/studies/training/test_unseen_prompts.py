@@ -124,7 +124,7 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
         "SEEN PROMPTS: the predictor or the head of w was trained on 6 of these 20 prompts; --exclude-seen leaves them "
         "out.",
         "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
-        "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', and time here is 'local'.",
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', but time is that of 'local'.",
     ]
     assert setting_cautions({**run, "seen_prompts": 0, "uses": {"predictor": {"threshold": 0.5}}}) == []
 
@@ -134,7 +134,7 @@ def test_the_machine_that_recorded_a_trace_is_no_other_deployment_than_this_one(
     replayed, wan = ({**run, "deployment": {"name": name}} for name in ("recorded", "wan"))
     assert setting_cautions(replayed) == []
     assert setting_cautions(wan) == [
-        "OTHER DEPLOYMENT: the predictor of w was tuned for 'local', and time here is 'wan'."
+        "OTHER DEPLOYMENT: the predictor of w was tuned for 'local', but time is that of 'wan'."
     ]
 
 
