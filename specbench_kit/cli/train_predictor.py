@@ -8,7 +8,10 @@ from specbench_kit.studies.training.options import TrainingDeployments, Training
 
 
 def train_predictor(
-    options: Given[TrainingOptions], dataset: DatasetOptions, deployments: TrainingDeployments, as_json: JsonOption = False
+    options: Given[TrainingOptions],
+    dataset: DatasetOptions,
+    deployments: TrainingDeployments,
+    as_json: JsonOption = False,
 ) -> None:
     """Train and evaluate the predictors, and save them unless the machine was disturbed."""
     from rich.console import Console
