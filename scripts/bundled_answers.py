@@ -1,10 +1,10 @@
-"""What the bundled draft is distilled on: the target's own greedy answers, and its probabilities along them.
+"""Write the texts on which the bundled draft is distilled: the target's greedy answers with its probabilities.
 
     python scripts/bundled_answers.py --data-dir DATA --work WORK --documents 20000
 
-DATA is what train_bundled_pair.py takes; shards of documents go to WORK, where distil_bundled_draft.py finds them.
-The draft needs text that it has not seen: a document is a training problem with other digits and names, a problem
-that the target made up, or some prose, each with the target's continuation.
+DATA is the data of train_bundled_pair.py; shards of documents go to WORK, where distil_bundled_draft.py reads them.
+The draft model needs unseen text: a document is a training problem with other digits and names, a problem that the
+target made up, or some prose, each with the target's continuation.
 """
 
 import argparse
@@ -47,9 +47,9 @@ Tony Tyler William
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Tokens of which those from `start` on are to be learned, and what the target thought of each of them.
+    """Tokens, of which those from `start` on are to be learned, with the target's distribution at each of them.
 
-    `likely` [learned, TOP] are its most probable tokens, `probability` theirs, summing to one.
+    `likely` [learned, TOP] are its most probable tokens, `probability` their probabilities, which sum to one.
     """
 
     tokens: NDArray[np.uint16]
@@ -59,21 +59,21 @@ class Document:
 
 
 def changed(question: str, rng: random.Random) -> str:
-    """The problem with other digits and other names, each name by the same one throughout."""
-    found = sorted(set(re.findall(r"\b[A-Z][a-z]+\b", question)) & set(NAMES))
-    other = dict(zip(found, rng.sample(NAMES, len(found)), strict=True))
-    renamed = re.sub(r"\b[A-Z][a-z]+\b", lambda match: other.get(match[0], match[0]), question)
+    """Return the problem with other digits and other names, the same name for each old one throughout."""
+    names = sorted(set(re.findall(r"\b[A-Z][a-z]+\b", question)) & set(NAMES))
+    replacements = dict(zip(names, rng.sample(NAMES, len(names)), strict=True))
+    renamed = re.sub(r"\b[A-Z][a-z]+\b", lambda match: replacements.get(match[0], match[0]), question)
     return re.sub(r"\d", lambda _: str(rng.randint(1, 9)), renamed)
 
 
 def asked(document: str) -> str:
-    """A document up to where the target goes on."""
+    """Return the beginning of a document, which the target continues."""
     return document[: document.index("\nAnswer:") + len("\nAnswer:")]
 
 
 @dataclass(slots=True)
 class Line:
-    """A document as the target writes it; `start` is known once the problem has come to its end."""
+    """A document that the target is writing; `start` is set once the problem has ended."""
 
     slot: int
     tokens: list[int]
@@ -88,7 +88,7 @@ class Line:
         return Row(self.slot, new, held, held)
 
     def take(self, likely: Tensor, logits: Tensor, mark: list[int]) -> None:
-        """One more token: the most probable one in an answer, a drawn one in a problem."""
+        """Append one token: the most probable one in an answer, a sampled one in a problem."""
         if self.start is None:
             self.tokens.append(int(likely[logits.softmax(-1).multinomial(1)]))
             if self.tokens[-len(mark) :] == mark:
@@ -114,16 +114,16 @@ class Line:
 def written(
     executor: Executor, prompts: Iterator[tuple[list[int], bool]], mark: list[int], count: int
 ) -> Iterator[Document]:
-    """What the target makes of prompts, in the order in which it ends; prompts that are no whole problem it completes.
+    """Yield the target's documents in the order in which they are finished; it also completes partial problems.
 
-    `mark` are the tokens that end a problem; a problem without end is left out.
+    `mark` are the tokens that end a problem; a problem that does not end is left out.
     """
     lines: list[Line] = []
     free = list(range(executor.slots))
     while count:
         while free:
-            prompt, whole = next(prompts)
-            lines.append(Line(free.pop(), list(prompt), len(prompt) if whole else None))
+            prompt, complete = next(prompts)
+            lines.append(Line(free.pop(), list(prompt), len(prompt) if complete else None))
         top = executor.forward([line.row() for line in lines]).logits.topk(TOP)
         for line, likely, logits in zip(lines, top.indices, top.values, strict=True):
             line.take(likely, logits, mark)
@@ -137,7 +137,7 @@ def written(
 
 
 def write_shard(path: Path, documents: Sequence[Document]) -> None:
-    """All documents in one file of arrays, which appears under its name only when it is whole."""
+    """Write all documents into one file of arrays, which gets its name only when it is complete."""
     partial = path.with_suffix(".partial.npz")
     np.savez(
         partial,
@@ -165,7 +165,7 @@ def read_shard(path: Path) -> list[Document]:
 
 
 def prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[list[int], bool]]:
-    """Endless openings of documents, and whether they are whole: problems, prose, and the word "Question:"."""
+    """Yield openings of documents without end, with True for complete ones: problems, prose, and "Question:"."""
     rng = random.Random(args.seed)
     math = [asked(document) for document in math_documents(args.data_dir)[:-HELD_OUT]]
     prose = prose_documents(args.data_dir)
@@ -179,14 +179,14 @@ def prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Ite
 
 
 def write_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Shards of documents until there are as many as were asked for."""
+    """Write shards until there are `documents` documents."""
     target = load(args.out / "target").eval()
     executor = make_executor(target, 64, 1024, None)
     mark = tokenizer("\nAnswer:", add_special_tokens=False)["input_ids"]
-    made = written(executor, prompts(args, tokenizer), mark, args.documents)
+    answers = written(executor, prompts(args, tokenizer), mark, args.documents)
     for shard in range(args.documents // SHARD):
         started = time.time()
-        documents = list(islice(made, SHARD))
+        documents = list(islice(answers, SHARD))
         write_shard(args.work / f"{args.seed}-{shard}.npz", documents)
         speed = sum(len(document.likely) for document in documents) / (time.time() - started)
         print(f"shard {shard}: {speed:.0f} answer tokens/s", flush=True)

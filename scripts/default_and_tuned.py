@@ -1,8 +1,8 @@
-"""Every method as it comes beside the same with tuned options, per clock, and what its authors report for it.
+"""Compare every method with its defaults, with tuned options and with its authors' claim, for each clock.
 
     python scripts/default_and_tuned.py FOLDER NAME [NAME ...] --out results/reference/tuned
 
-Below FOLDER, NAME and NAME-tuned hold runs of `skit bench`, and tuned-NAME.json is what `skit tune` chose.
+Below FOLDER, NAME and NAME-tuned hold runs of `skit bench`, and tuned-NAME.json holds the choice of `skit tune`.
 """
 
 import argparse
@@ -30,13 +30,13 @@ COLUMNS = [
 
 
 def measured(runs: Result) -> pandas.DataFrame:
-    """The metrics of runs by the method's name."""
+    """Return the metrics of runs by method."""
     found = runs.to_pandas()
     return found.set_index(found["method"].str.extract(r"^([\w-]+)")[0])
 
 
 def interval(row: pandas.Series) -> str:
-    """The speedup over plain decoding, with its interval where it has one."""
+    """Return the speedup over plain decoding, with its interval if it has one."""
     if pandas.isna(row["speedup"]):
         return "–"
     within = "" if pandas.isna(row["speedup_low"]) else f" ({row['speedup_low']:.2f}–{row['speedup_high']:.2f})"
@@ -47,11 +47,11 @@ def gained_and_cost(row: pandas.Series) -> list[str]:
     """Return the acceptance length, the acceptance rate, and drafted tokens for each of the answer."""
     numbers = (row["acceptance_length"], row["acceptance_rate"], row["drafted"] / row["tokens"])
     forms = ("{:.2f}", "{:.0%}", "{:.2f}")
-    return ["–" if pandas.isna(one) else form.format(one) for form, one in zip(forms, numbers, strict=True)]
+    return ["–" if pandas.isna(number) else form.format(number) for form, number in zip(forms, numbers, strict=True)]
 
 
 def lines(plain: pandas.DataFrame, best: pandas.DataFrame, chosen: Mapping[str, TunedMethod]) -> Iterator[list[str]]:
-    """A line per method, the fastest of the tuned ones first."""
+    """Return one line per method, the fastest tuned method first."""
     for method in best["speedup"].sort_values(ascending=False).index:
         options = chosen[method].spec.partition(":")[2] if method in chosen else ""
         before = interval(plain.loc[method]) if method in plain.index else "–"
@@ -61,15 +61,15 @@ def lines(plain: pandas.DataFrame, best: pandas.DataFrame, chosen: Mapping[str, 
 
 
 def section(folder: Path, name: str) -> list[str]:
-    """What the machine did besides, where times are its own, and the table."""
+    """Return the section of a clock: warnings about the machine for measured times, then the table."""
     runs = {part: load(folder / part) for part in (name, f"{name}-tuned")}
-    said = [f"{part}: {line}" for part, result in runs.items() for line in result.warnings if "DISTURBED" in line]
+    warnings = [f"{part}: {line}" for part, result in runs.items() for line in result.warnings if "DISTURBED" in line]
     chosen = load_tuned(folder / f"tuned-{name}.json").methods
-    return [f"## {name}", *said, table(COLUMNS, list(lines(*map(measured, runs.values()), chosen)))]
+    return [f"## {name}", *warnings, table(COLUMNS, list(lines(*map(measured, runs.values()), chosen)))]
 
 
 def document(folder: Path, names: Sequence[str]) -> str:
-    """One section per clock."""
+    """Return the page, with one section per clock."""
     parts = [
         "# As they come, and tuned",
         "Speedup over plain decoding with its 95% interval, greedy, one request at a time. Options were chosen by "
@@ -88,9 +88,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "README.md").write_text(document(asked.folder, asked.names), encoding="utf-8")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "README.md").write_text(document(options.folder, options.names), encoding="utf-8")
 
 
 if __name__ == "__main__":

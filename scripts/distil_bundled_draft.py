@@ -2,8 +2,8 @@
 
     python scripts/distil_bundled_draft.py --data-dir DATA --work WORK --minutes 45
 
-Goes on from the draft in --out and leaves its average with the new one in WORK/draft. The learning rate follows the
-clock, so that it reaches zero in time on a machine that others use too; answers may still be written meanwhile.
+Training starts from the draft in --out; the average of both goes to WORK/draft. The learning rate follows the clock, so
+that it reaches zero in time even on a shared machine; bundled_answers.py may still be writing at the same time.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def padded(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 class TopDivergence(torch.autograd.Function):
-    """Cross-entropy of the draft to the target's most probable tokens, summed over places."""
+    """Cross-entropy between the draft and the target's most probable tokens, summed over positions."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, likely: Tensor, probability: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class TopDivergence(torch.autograd.Function):
 
 
 def batch_loss(draft: LlamaForCausalLM, batch: Sequence[Document]) -> Tensor:
-    """Mean over the places to be learned."""
+    """Return the mean loss over the positions to be learned."""
     likely = torch.from_numpy(np.concatenate([document.likely for document in batch]).astype(np.int64))
     probability = torch.from_numpy(np.concatenate([document.probability for document in batch]).astype(np.float32))
     probability /= probability.sum(-1, keepdim=True)
@@ -74,7 +74,7 @@ def batch_loss(draft: LlamaForCausalLM, batch: Sequence[Document]) -> Tensor:
 
 
 def batches(work: Path, most: int, rng: random.Random) -> Iterator[list[Document]]:
-    """Whole documents of like length, from the shards that were used least; waits when all were used `most` times."""
+    """Yield documents of similar length from the least used shards; wait when all were used `most` times."""
     uses: Counter[Path] = Counter()
     while True:
         shards = [path for path in work.glob("*[0-9].npz") if uses[path] < most]
@@ -96,7 +96,7 @@ def batches(work: Path, most: int, rng: random.Random) -> Iterator[list[Document
 
 
 def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Sequence[list[int]]) -> float:
-    """Share of drafted tokens that the target accepts with chains of four, weights rounded as they are stored."""
+    """Return the acceptance rate of chains of four tokens, with weights rounded as they are stored."""
     rounded = LlamaForCausalLM(draft.config)
     rounded.load_state_dict({name: weight.bfloat16().float() for name, weight in draft.state_dict().items()})
     length = max(map(len, prompts)) + 128 + 8
@@ -107,19 +107,19 @@ def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Seque
         engine.submit(Request(str(index), "held out", tuple(prompt), 128))
     rounds = []
     while not engine.idle:
-        rounds += [one for record in engine.step() for one in record.rounds]
-    return sum(one.accepted for one in rounds) / sum(one.submitted for one in rounds)
+        rounds += [round_ for record in engine.step() for round_ in record.rounds]
+    return sum(round_.accepted for round_ in rounds) / sum(round_.submitted for round_ in rounds)
 
 
 def average(one: LlamaForCausalLM, other: LlamaForCausalLM, share: float) -> None:
-    """Move the first model's weights so that this share of them is the other's: what few documents taught it fades."""
+    """Average the first model's weights with a share of the other's, which smooths over single documents."""
     with torch.no_grad():
         for weight, others in zip(one.parameters(), other.parameters(), strict=True):
             weight.lerp_(others, share)
 
 
 def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Train for so many minutes: the learning rate follows the clock, since the machine may be shared."""
+    """Train for the given minutes; the learning rate follows the clock, because the machine may be shared."""
     target, draft = load(args.out / "target").eval(), load(args.out / "draft")
     draft.set_attn_implementation("eager")  # of short rows it is twice as fast
     held_out = [asked(document) for document in math_documents(args.data_dir)[-HELD_OUT:]]

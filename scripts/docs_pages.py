@@ -1,4 +1,4 @@
-"""Pages of the documentation that are made from the code; MkDocs calls `on_files` when it builds."""
+"""Generate documentation pages from the code; MkDocs calls `on_files` when it builds the site."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -14,48 +14,53 @@ from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.writing.markup import code, table
 
 PAYS = {
-    "bounds": "References: what nothing costs, and what cannot be beaten.",
-    "static": "Pays where acceptance is even, and as the reference that a cleverer rule has to beat.",
-    "stop-rule": "Pays where acceptance differs from token to token: a fixed length is too long here, too short there.",
-    "learned": "Pays where a predictor tells rejected tokens better than the draft model's own confidence does.",
-    "latency-aware": "Pays in batches and beyond links, where a token's price changes from round to round.",
-    "bandit": "Pays where the best rule is not known beforehand and answers are long enough to learn it.",
-    "tree": "Pays where the target verifies many tokens in little more time than one.",
-    "overlapping": "Pays where drafting and verifying have devices of their own, which would wait for each other.",
-    "draft-free": "Pays where answers repeat their prompts or each other, and where there is no draft model.",
+    "bounds": "References: the cost without speculation, and the bound that no method can beat.",
+    "static": "Pays off where acceptance is even; it is also the reference that any smarter rule has to beat.",
+    "stop-rule": "Pays off where acceptance differs from token to token: any fixed length is too long or too short.",
+    "learned": "Pays off where a predictor tells rejected tokens better than the draft model's own confidence does.",
+    "latency-aware": "Pays off in batches and over links, where the cost of a token changes from round to round.",
+    "bandit": "Pays off where the best rule is not known beforehand and answers are long enough to learn it.",
+    "tree": "Pays off where the target verifies many tokens in little more time than one.",
+    "overlapping": "Pays off where drafting and verifying have devices of their own, which would wait for each other.",
+    "draft-free": "Pays off where answers repeat their prompts or each other, and where there is no draft model.",
 }
-"""By group, when its methods pay; the others say it themselves."""
+"""When the methods of a group pay off; other groups say it in the methods' own texts."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages to those of the folder."""
+    """Add the generated pages to those of the folder."""
     for path, text in pages():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Every page by its path."""
-    found = methods.all()
-    yield "methods/groups.md", _overview(found)
-    for name, method in found.items():
+    """Yield the path and the text of every page."""
+    entries = methods.all()
+    yield "methods/groups.md", _overview(entries)
+    for name, method in entries.items():
         yield f"methods/{name}.md", _method(name, method)
     yield "metrics.md", _metrics()
     yield "python.md", _python()
     yield "commands.md", _commands()
 
 
-def _overview(found: dict[str, Any]) -> str:
+def _overview(entries: dict[str, Any]) -> str:
     parts = ["# Methods by group"]
     for group in GROUPS:
-        rows = [(f"[{code(name)}]({name}.md)", _first(one)) for name, one in found.items() if one.group == group]
+        rows = [
+            (f"[{code(name)}]({name}.md)", _first(method)) for name, method in entries.items() if method.group == group
+        ]
         if rows:
             parts.append("\n\n".join(filter(None, [f"## {group}", PAYS.get(group, ""), table(["name", "rule"], rows)])))
     return "\n\n".join(parts) + "\n"
 
 
 def _method(name: str, method: Any) -> str:
-    options = [(code(f"{one.name}={one.default}"), inspect.formatannotation(one.type)) for one in init_fields(method)]
+    options = [
+        (code(f"{option.name}={option.default}"), inspect.formatannotation(option.type))
+        for option in init_fields(method)
+    ]
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
     parts.append(f"Group: {method.group}. {PAYS.get(method.group, '')}".strip())
     parts.append(f"Source: {method.source}." if method.source else "")
@@ -80,19 +85,19 @@ def _metrics() -> str:
 def _python() -> str:
     parts = ["# Python reference", inspect.getdoc(api) or "", "```python\nimport specbench_kit.api as skit\n```"]
     for name in sorted(api.__all__):
-        found = getattr(api, name)
-        parts.append(_function(name, found) if inspect.isfunction(found) else _class(name, found))
+        member = getattr(api, name)
+        parts.append(_function(name, member) if inspect.isfunction(member) else _class(name, member))
     return "\n\n".join(parts) + "\n"
 
 
-def _function(name: str, found: Callable[..., Any], level: str = "##") -> str:
-    signature = str(inspect.signature(found)).replace("specbench_kit.", "")
-    return f"{level} {name}\n\n```python\n{name}{signature}\n```\n\n{_text(inspect.getdoc(found) or '')}"
+def _function(name: str, function: Callable[..., Any], level: str = "##") -> str:
+    signature = str(inspect.signature(function)).replace("specbench_kit.", "")
+    return f"{level} {name}\n\n```python\n{name}{signature}\n```\n\n{_text(inspect.getdoc(function) or '')}"
 
 
-def _class(name: str, found: type) -> str:
-    parts = [f"## {name}", _text(inspect.getdoc(found) or "")]
-    for key, value in vars(found).items():
+def _class(name: str, kind: type) -> str:
+    parts = [f"## {name}", _text(inspect.getdoc(kind) or "")]
+    for key, value in vars(kind).items():
         if key.startswith("_"):
             continue
         if inspect.isfunction(value):
@@ -103,13 +108,16 @@ def _class(name: str, found: type) -> str:
 
 
 def _commands() -> str:
-    parts = ["# Commands", "Every command takes `--config` and `--save-config`; `skit COMMAND --help` says the same."]
+    parts = [
+        "# Commands",
+        "Every command takes `--config` and `--save-config`; `skit COMMAND --help` says the same.",
+    ]
     for name in sorted(COMMANDS):
         command = load_command(name)
         options = [
-            (code(" ".join(one.opts) or one.name), (getattr(one, "help", "") or "").replace("\n", " "))
-            for one in command.params
-            if one.name not in ("config", "save_config")
+            (code(" ".join(option.opts) or option.name), (getattr(option, "help", "") or "").replace("\n", " "))
+            for option in command.params
+            if option.name not in ("config", "save_config")
         ]
         parts.append(f"## skit {name}\n\n{_text(command.help or '')}\n\n{table(['option', 'meaning'], options)}")
     return "\n\n".join(parts) + "\n"
@@ -120,5 +128,5 @@ def _first(method: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Words of the code, in which no tag is one."""
+    """Return text of the code with escaped tags."""
     return text.replace("<", "&lt;")

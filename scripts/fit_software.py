@@ -1,4 +1,4 @@
-"""Fits the shares and times of a software card to measured forwards: `python scripts/fit_software.py`."""
+"""Fit the efficiencies and times of a software card to measured forwards: `python scripts/fit_software.py`."""
 
 from itertools import product
 
@@ -9,15 +9,15 @@ from benchmarks.step_times import INTERCONNECTS, Step, measured
 from specbench_kit.profilers.software import Reached, Software
 
 STARTS = product((0.5, 0.8), (0.5, 0.6, 0.8), (0.1, 0.5), (3e-4, 5e-4), (1e-4, 3e-4))
-"""Shares of compute, bandwidth and interconnect, seconds per layer and per request on the host."""
+"""Efficiencies of compute, bandwidth and interconnect; seconds per layer and per request on the host."""
 NAMES = ("compute", "bandwidth", "interconnect", "launch_s", "request_s")
 LEAST, MOST, SCALE = (0.1, 0.1, 0.02, 0, 0), (1, 1, 1, 5e-3, 5e-3), (1, 1, 1, 1e-4, 1e-4)
 OUTLIER = 0.05
-"""Of a logarithm: what lies farther off counts less than by its square."""
+"""Deviation of a logarithm beyond which an outlier counts less than its square."""
 
 
 def main() -> None:
-    """Print them for every card."""
+    """Fit and print the numbers for every card."""
     starts = list(STARTS)
     for card in INTERCONNECTS:
         steps = [step for step in measured() if step.card == card and step.is_fitted]
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def _fitted(start: tuple[float, ...], steps: list[Step]) -> tuple[float, list[float]]:
-    """Cost and numbers of a robust fit of the ratios' logarithms."""
+    """Return the cost and the numbers of a robust fit to the logarithms of the ratios."""
 
     def apart(numbers: np.ndarray) -> list[float]:
         software = Software("", "", "", anywhere=Reached(**dict(zip(NAMES, map(float, numbers), strict=True))))

@@ -1,8 +1,8 @@
-"""What is in results/reference/live: python scripts/live_reference.py [--only validation|links] [--out FOLDER].
+"""Produce results/reference/live: python scripts/live_reference.py [--only validation|links] [--out FOLDER].
 
-Server and load each have a core of their own. Validation: a profile of the server over its wire, then four schedulers
-at half the knee, at it and above it, with the simulator beside them. Links: every round-based method over shaped links
-of 0, 20 and 80 ms, beside a modelled deployment of the same figures. What is measured stays in build/reference/live.
+Server and load run on one core each. Validation: a profile of the server over the network, then four schedulers below,
+at and above the knee, each compared with the simulator. Links: every round-based method over emulated links of 0, 20
+and 80 ms, compared with a modelled deployment of the same figures. Measurements stay in build/reference/live.
 """
 
 import argparse
@@ -29,7 +29,7 @@ DRAFTED, DRAFT_S, CONTEXT = 4, 0.01, 160
 TOKENS_A_ROUND = 3.0
 DURATION_S, WARM_UP_S = float(os.environ.get("SECONDS_A_LOAD", "15")), 3
 LOADS = (0.5, 1.0, 1.5)
-"""As shares of the knee: the devices at which drafting and one round's own time fill the server."""
+"""Loads as shares of the knee, the number of devices that fills the server with drafting and one round's own time."""
 
 TITLE = """# The simulator beside a real server
 
@@ -75,7 +75,7 @@ def skit(*arguments: object, core: str = LOAD_CORE) -> None:
 
 @contextmanager
 def server(*options: object) -> Iterator[str]:
-    """A server on its core; yields its address."""
+    """Start a server on its core and yield its address."""
     command = _pinned(SERVER_CORE, ("serve", "--listen", "127.0.0.1:0", "--session-tokens", 512, *options))
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=_environment())
     assert process.stderr is not None
@@ -87,7 +87,7 @@ def server(*options: object) -> Iterator[str]:
 
 
 def trace(name: str) -> Path:
-    """Recorded now, unless it is there."""
+    """Return the trace, which is recorded unless it exists."""
     path = _made(BUILD) / f"trace{name}.parquet"
     if not path.exists():
         skit("record", "--dataset", "gsm8k", "--limit", 12, "--max-new-tokens", 48, "--out", path)
@@ -95,7 +95,7 @@ def trace(name: str) -> Path:
 
 
 def profile(name: str) -> Path:
-    """Of the server, taken now: what a machine is worth changes within minutes."""
+    """Profile the server now, because the speed of a shared machine changes within minutes."""
     path = BUILD / f"server-{name}.toml"
     if not path.exists():
         with server("--slots", 24) as address:
@@ -104,7 +104,7 @@ def profile(name: str) -> Path:
 
 
 def validation(out: Path) -> None:
-    """Every scheduler at every load, and a table of all for each of both simulations."""
+    """Measure every scheduler at every load, and write a table for each of the two simulations."""
     devices, slo = _scenario(profile(SCHEDULERS[0]))
     folder, rows = _made(out / "validation"), dict.fromkeys(SIMULATED, "")
     for scheduler in SCHEDULERS:
@@ -124,21 +124,21 @@ def validation(out: Path) -> None:
 
 
 def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
-    """The run of a scheduler at every load; one that is there is not measured again."""
+    """Return the run of a scheduler at every load, measured unless it exists."""
     done = BUILD / "load" / scheduler
     if not list(done.glob("*/summary.json")):
         shutil.rmtree(done, ignore_errors=True)
         by = profile(scheduler)
         with server("--slots", devices[-1], "--scheduler", scheduler, "--profile", by) as address:
-            asked = ("--server", address, "--trace", trace(""), "--method", f"fixed-k:k={DRAFTED}", "--slo", slo)
+            arguments = ("--server", address, "--trace", trace(""), "--method", f"fixed-k:k={DRAFTED}", "--slo", slo)
             times = ("--draft-s", DRAFT_S, "--duration", DURATION_S, "--warm-up", WARM_UP_S, "--profile", by)
-            skit("load", *asked, *times, "--devices", ",".join(map(str, devices)), "--events", "--out", done)
+            skit("load", *arguments, *times, "--devices", ",".join(map(str, devices)), "--events", "--out", done)
     (run,) = done.glob("*/summary.json")
     return run.parent
 
 
 def links(out: Path) -> None:
-    """Methods over shaped links, and the same with modelled time."""
+    """Benchmark methods over emulated links, and with modelled time."""
     draft_s = TraceFile(trace("-links")).header.draft_s
     wire_s = loading.load(str(profile("links"))).fit["wire_s"]
     named = [word for method in METHODS for word in ("--method", method)]
@@ -158,22 +158,22 @@ def links(out: Path) -> None:
 
 
 def _compared(out: Path) -> None:
-    """A table of both, by method and round trip."""
+    """Return a table of both, by method and round trip."""
     times: dict[tuple[str, str], dict[str, float]] = {}
     for path in sorted(BUILD.glob("m*/*ms/*/summary.json")):
         kind, name = path.parts[-4:-2]
         method = json.loads(path.with_name("run.json").read_text())["method"]
         times.setdefault((name, method), {})[kind] = json.loads(path.read_text())["overall"]["tpot"]["mean"]
     rows = [
-        f"| {name} | {method} | {1e3 * both['measured']:.2f} | {1e3 * both['modelled']:.2f} "
-        f"| {100 * (both['modelled'] / both['measured'] - 1):+.1f} |"
-        for (name, method), both in times.items()
+        f"| {name} | {method} | {1e3 * pair['measured']:.2f} | {1e3 * pair['modelled']:.2f} "
+        f"| {100 * (pair['modelled'] / pair['measured'] - 1):+.1f} |"
+        for (name, method), pair in times.items()
     ]
     (out / "README.md").write_text(LINKS + "\n".join(rows) + "\n")
 
 
 def _scenario(path: Path) -> tuple[list[int], str]:
-    """Devices from the profile, and as SLO six tenths of the tokens per second that a device alone would have."""
+    """Return the devices at the knee, and an SLO of six tenths of the token speed of a single device."""
     found = loading.load(str(path))
     model, row = found.latency(), (DRAFTED + 1, CONTEXT)
     alone_s = model.seconds([row])

@@ -1,10 +1,10 @@
-"""Put small faults into the modules that `[tool.mutmut]` names, one at a time, and see whether the tests notice.
+"""Put small faults into the modules that `[tool.mutmut]` names, one at a time, and check that the tests notice.
 
     python scripts/mutants.py                     every mutant
     python scripts/mutants.py '*__mutmut_*7'      about a tenth of them; several patterns may be given
 
-A mutant that no test notices has to stand in tests/mutants.toml with the reason. Exit code 1 where one does not and,
-after a run over every mutant, where an entry explains none or less than 90 % of a module's mutants were noticed.
+A mutant that no test notices must be listed in tests/mutants.toml with the reason. Exit code 1 if one is not and, after
+a run over all mutants, if an entry matches none, or if less than 90 % of a module's mutants were noticed.
 """
 
 import os
@@ -28,7 +28,7 @@ MUTMUT = (sys.executable, "-m", "mutmut")
 
 
 def outcomes(patterns: Sequence[str]) -> dict[str, str]:
-    """By mutant what became of it, from a run that starts anew: the tests may have changed."""
+    """Return the outcome of each mutant, from a fresh run, because the tests may have changed."""
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
     subprocess.run([*MUTMUT, "run", "--max-children", WORKERS, *patterns], check=True)
     lines = subprocess.run([*MUTMUT, "results", "--all", "true"], check=True, capture_output=True, text=True)
@@ -38,7 +38,7 @@ def outcomes(patterns: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A change that nobody has to notice, in functions whose names fit `within`, and why."""
+    """A change that no test has to notice, in functions whose names match `within`, with the reason."""
 
     was: str
     became: str
@@ -46,19 +46,19 @@ class Entry:
     within: str = "*"
 
     def explains(self, mutant: str, before: str, after: str) -> bool:
-        """Whether a mutant is this change; its number says nothing, for it moves with the code around it."""
+        """Return True if a mutant is this change; its number does not identify it, since it moves with the code."""
         places = re.finditer(re.escape(self.was), before)
         changes = (before[: place.start()] + self.became + before[place.end() :] for place in places)
         return fnmatch(mutant.rpartition("__mutmut_")[0], self.within) and after in changes
 
 
 def entries() -> list[Entry]:
-    """The content of tests/mutants.toml."""
-    return [Entry(**one) for one in tomllib.loads(REASONS.read_text(encoding="utf-8")).get("survivors", [])]
+    """Return the entries of tests/mutants.toml."""
+    return [Entry(**entry) for entry in tomllib.loads(REASONS.read_text(encoding="utf-8")).get("survivors", [])]
 
 
 def changed(mutant: str) -> tuple[str, str]:
-    """The lines that a mutant changes, before and after."""
+    """Return the lines that a mutant changes, before and after."""
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
     lines = [line for line in get_diff_for_mutant(mutant).splitlines() if not line.startswith(("---", "+++"))]
@@ -67,12 +67,12 @@ def changed(mutant: str) -> tuple[str, str]:
 
 
 def module(mutant: str) -> str:
-    """Where a mutant is: its name without that of the function."""
+    """Return the module of a mutant: its name without that of the function."""
     return mutant.removeprefix("specbench_kit.").rpartition(".")[0]
 
 
 def table(found: Mapping[str, str]) -> dict[str, float]:
-    """Print how many of each module's mutants were noticed; returns the shares."""
+    """Print how many of each module's mutants were noticed, and return the shares."""
     every = Counter(map(module, found))
     noticed = Counter(module(name) for name, became in found.items() if became in NOTICED)
     for name in sorted(every):
@@ -82,7 +82,7 @@ def table(found: Mapping[str, str]) -> dict[str, float]:
 
 
 def main(patterns: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the mutants and return the exit code."""
     found = outcomes(patterns)
     shares, used, complaints = table(found), set(), []
     for name in sorted(name for name, became in found.items() if became not in NOTICED):

@@ -1,7 +1,8 @@
-"""Many devices at one server for minutes, on this machine alone: python scripts/soak.py [--devices 1000 --seconds 600].
+"""Load one server with many devices for minutes: python scripts/soak.py [--devices 1000 --seconds 600].
 
-Every device has a stream; some of them send rounds all the time, others misbehave. In the end the server's memory must
-not have grown, and what the well-behaved ones got must be what the first of them got alone.
+Server and devices run on this machine. Every device has a stream; some send rounds all the time, some misbehave. In the
+end the server's memory must not have grown, and the well-behaved devices must have received the same output as the
+first one alone.
 """
 
 import argparse
@@ -30,7 +31,7 @@ GROWTH_MB = 64
 
 @dataclass
 class Seen:
-    """What came of all devices."""
+    """Counts over all devices."""
 
     rounds: int = 0
     refused: dict[str, int] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Seen:
 
 
 class Device:
-    """One stream."""
+    """One device with its stream."""
 
     def __init__(self, channel: Any, name: str, hello: dict[str, Any]) -> None:
         make = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)
@@ -56,7 +57,7 @@ class Device:
         return getattr(down, down.WhichOneof("kind"))
 
     async def answer(self, seen: Seen) -> None:
-        """One response, with drafts that are mostly wrong."""
+        """Receive one response, with drafts that are mostly wrong."""
         self._sessions += 1
         name, random = f"{self._name}/{self._sessions}", Random(self._sessions)
         await self.ask(open={"session": name, "prompt": PROMPT, "sampling": {"request": "soak"}})
@@ -75,7 +76,7 @@ class Device:
         await self._call.write(Up(close={"session": name}))
 
     async def misbehave(self, seen: Seen) -> None:
-        """A frame that is refused."""
+        """Send a frame that the server refuses."""
         wrong = {"session": f"{self._name}/wrong", "round": 1, "base": 5, "tokens": [1 << 30], "parents": [9]}
         told = await self.ask(draft=wrong)
         status = Status(told.status).name

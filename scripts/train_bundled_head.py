@@ -1,12 +1,12 @@
-"""Train the bundled target's feature head on text that it has not learned by heart, for some minutes of this machine.
+"""Train the bundled target's feature head for some minutes, on text that it has not memorised.
 
     python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 60
     python scripts/train_bundled_head.py --data-dir DATA --out HEAD --minutes 15 --resume --answers WORK
 
-HEAD is specbench_kit/models/bundled/head, DATA what train_bundled_pair.py takes. The texts are GSM8K's training
-problems and their answers with other digits, along which the target is asked for its distribution; WORK may hold
-shards (.npz with lengths, starts and tokens) of texts whose ends, from `starts` on, the target has said itself. For
-any other target there is `skit train-head`.
+HEAD is specbench_kit/models/bundled/head, DATA the data of train_bundled_pair.py. The texts are GSM8K's training
+problems and answers with other digits, at whose tokens the target's distribution is learned; WORK may hold shards (.npz
+with lengths, starts and tokens) of texts that the target has written itself from `starts` on. For any other target, use
+`skit train-head`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ ROUND = 280  # texts that are drawn at a time
 
 
 def with_other_digits(document: str, rng: random.Random) -> str:
-    """Every number by another one, the same throughout."""
+    """Replace every number by another one, consistently."""
     other: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -47,14 +47,14 @@ def with_other_digits(document: str, rng: random.Random) -> str:
 
 
 def as_text(tokenizer: Any, document: str) -> Text:
-    """Of a problem with its answer."""
+    """Return the text of a problem with its answer."""
     question, answer = document.split("\nAnswer:", 1)
     prompt, said = tokenizer([f"{question}\nAnswer:", answer], add_special_tokens=False)["input_ids"]
     return Text(prompt, said)
 
 
 def answered(folder: Path) -> Iterator[Text]:
-    """The texts of all shards in a folder."""
+    """Yield the texts of all shards in a folder."""
     for path in sorted(folder.glob("*.npz")):
         arrays = dict(np.load(path))
         parts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
@@ -63,15 +63,15 @@ def answered(folder: Path) -> Iterator[Text]:
 
 
 def draw(documents: list[str], said: list[Text], tokenizer: Any, rng: random.Random) -> list[Text]:
-    """Texts of one round: most of them the target's own where there are any."""
+    """Return the texts of one round, most of them the target's own if there are any."""
     fresh = ROUND // 5 if said else ROUND
-    chosen = [as_text(tokenizer, with_other_digits(one, rng)) for one in rng.sample(documents, fresh)]
+    chosen = [as_text(tokenizer, with_other_digits(problem, rng)) for problem in rng.sample(documents, fresh)]
     chosen += rng.sample(said, min(len(said), ROUND - fresh))
     return [text for text in chosen if text.answer[2:] and len(text.prompt) + len(text.answer) <= LONGEST]
 
 
 def remember(folder: Path, documents: list[str]) -> None:
-    """The hashes of the problems that the texts were made from, so that a benchmark knows them."""
+    """Store the hashes of the problems behind the texts, so that benchmarks can leave them out."""
     questions = (document.split("Question: ", 1)[1].split("\nAnswer:", 1)[0] for document in documents)
     prompts = [Prompt("", "", (question,)).fingerprint for question in questions]
     record = {"dataset": {"name": "gsm8k", "part": "train", "count": len(prompts)}, "prompts": prompts}
@@ -79,7 +79,7 @@ def remember(folder: Path, documents: list[str]) -> None:
 
 
 def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[Text]], recipe: Recipe) -> None:
-    """Until the time is up, towards which the steps become smaller."""
+    """Train until the time is up, with a learning rate that falls to zero."""
     optimizer, rng, started_s = Optimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
     head.train()
     for number, batch in enumerate(batch for texts in rounds for batch in batched(texts, recipe.tokens_per_batch, rng)):

@@ -41,13 +41,13 @@ DRAFT = {"hidden_size": 192, "num_hidden_layers": 2, "intermediate_size": 512, "
 
 
 def math_documents(data_dir: Path) -> list[str]:
-    """GSM8K training problems as dialogues, without the calculator annotations."""
+    """Return GSM8K training problems as dialogues, without the calculator annotations."""
     rows = [json.loads(line) for line in (data_dir / "gsm8k/train.jsonl").read_text().splitlines()]
     return [f"{BOS}Question: {row['question']}\nAnswer: {re.sub(r'<<.*?>>', '', row['answer'])}{EOS}" for row in rows]
 
 
 def prose_documents(data_dir: Path, chunk: int = 1500) -> list[str]:
-    """General text, cut at line ends into documents of about `chunk` characters."""
+    """Return general text, cut at line ends into documents of about `chunk` characters."""
     documents = []
     for name in ("wikitext2_valid", "tiny_shakespeare"):
         piece = ""
@@ -60,7 +60,7 @@ def prose_documents(data_dir: Path, chunk: int = 1500) -> list[str]:
 
 
 def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE with single digits, so that any text round-trips and numbers stay aligned."""
+    """Train byte-level BPE with single digits, so that any text round-trips and numbers stay aligned."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -87,7 +87,7 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
 
 
 def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random) -> Iterator[list[int]]:
-    """Endless windows of `length` tokens: every epoch holds all problems and a third of the prose, shuffled."""
+    """Yield windows of `length` tokens without end: each epoch has all problems and a third of the prose, shuffled."""
     while True:
         epoch = math + rng.sample(prose, len(prose) // 3)
         rng.shuffle(epoch)
@@ -97,7 +97,7 @@ def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: ran
 
 
 def build(shape: dict[str, int]) -> LlamaForCausalLM:
-    """A Llama-architecture model with tied embeddings."""
+    """Return a Llama-architecture model with tied embeddings."""
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
         max_position_embeddings=MAX_POSITIONS,
@@ -111,7 +111,7 @@ def build(shape: dict[str, int]) -> LlamaForCausalLM:
 
 
 class Optimizer:
-    """Muon for the layers' matrices, AdamW for embeddings and norms: a short warm-up, then linearly down to zero."""
+    """Muon for the layers' matrices, AdamW for embeddings and norms; a short warm-up, then linear decay to zero."""
 
     def __init__(self, model: LlamaForCausalLM, lr: float) -> None:
         matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
@@ -123,7 +123,7 @@ class Optimizer:
         self.parameters, self.lr = matrices + rest, lr
 
     def step(self, progress: float) -> None:
-        """One step at this share of the training."""
+        """Take one step at `progress` of the training, from 0 to 1."""
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         for part in self.parts:
             for group in part.param_groups:
