@@ -173,4 +173,4 @@ def _verdict(draft: Draft, nodes: list[int], random: torch.Generator) -> Verdict
     for node in nodes:
         if draft.tree.parents[node] == (path[-1] if path else 0) and torch.rand(1, generator=random) < 0.7:
             path.append(node)
-    return Verdict(draft, nodes, path, bonus=int(torch.randint(2, (1,), generator=random)), weight=1 + len(nodes))
+    return Verdict(draft, nodes, path, bonus=int(torch.randint(2, (1,), generator=random)), computed=1 + len(nodes))

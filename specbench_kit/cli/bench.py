@@ -10,7 +10,7 @@ from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Given
-from specbench_kit.decoding.processes.rank import by_torchrun
+from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
 
     from specbench_kit.deployments.loading import load
 
-    rank = by_torchrun()
+    rank = rank_by_torchrun()
     if rank is not None and rank.rank:
         # torchrun starts this command once for each stage of the pipeline; only the first one benchmarks.
         from specbench_kit.decoding.processes.worker import serve

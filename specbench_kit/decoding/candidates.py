@@ -1,23 +1,23 @@
-"""The best children of many nodes at once: what a growing tree asks for at every level."""
+"""The best children of many nodes at once, which a growing tree needs at every level."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 COLUMNS = 128
-"""The vocabulary is looked through as a table of so many columns, of each of which only the largest entry counts."""
+"""The vocabulary is searched as a table of this many columns, of which only the largest entries are looked at first."""
 
 Candidate = tuple[float, int, int]
 """Score, row and token."""
 
 
 def likeliest(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
-    """Of the `branch` likeliest tokens of each row [rows, vocabulary], the `count` that score highest, best first.
+    """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best first.
 
-    A token's score is its row's base plus the logarithm of its probability.
+    `probabilities` is [rows, vocabulary]. A token's score is its row's base plus the logarithm of its probability.
     """
     branch = min(branch, probabilities.shape[-1])
     count = min(count, branch * len(bases))
@@ -28,14 +28,17 @@ def _by_rows(probabilities: Tensor, bases: Sequence[float], branch: int, count: 
     """Sort every row as far as needed, on the device."""
     best = probabilities.topk(branch)
     scores = best.values.log() + best.values.new_tensor(bases)[:, None]
-    values, places = scores.flatten().topk(count)
-    tokens = best.indices.flatten()[places].tolist()
-    rows = (place // branch for place in places.tolist())
+    values, indices = scores.flatten().topk(count)
+    tokens = best.indices.flatten()[indices].tolist()
+    rows = (index // branch for index in indices.tolist())
     return list(zip(values.tolist(), rows, tokens, strict=True))
 
 
 def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
-    """Sorting rows costs several times a look at each entry, so find what the last of the best can at least reach."""
+    """Find a score that the last of the best reaches for certain, and sort only the entries that reach it too.
+
+    On a CPU, sorting rows costs several times a look at each entry.
+    """
     rows, vocabulary = probabilities.shape
     columns = min(max(COLUMNS, branch), vocabulary)
     table = probabilities.numpy()
@@ -48,20 +51,15 @@ def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count:
     # of which no more than `branch` may be of one row.
     bound = np.partition(np.partition(maxima, -branch)[:, -branch:], -count, axis=None)[-count]
     row, column = np.nonzero(maxima >= bound)
-    found = table[row, :, column]
-    which, line = np.nonzero(found * weights[row] >= bound)
-    origin, token = row[which], line * columns + column[which]
-    scores = torch.from_numpy(found[which, line]).log_().add_(torch.tensor(bases)[origin]).numpy()
+    entries = table[row, :, column]
+    entry, line = np.nonzero(entries * weights[row] >= bound)
+    origin, token = row[entry], line * columns + column[entry]
+    scores = torch.from_numpy(entries[entry, line]).log_().add_(torch.tensor(bases)[origin]).numpy()
     order = np.argsort(-scores, kind="stable")
-    candidates = zip(scores[order].tolist(), origin[order].tolist(), token[order].tolist(), strict=True)
-    return _few_per_row(candidates, branch)[:count]
-
-
-def _few_per_row(candidates: Iterable[Candidate], branch: int) -> list[Candidate]:
-    left: defaultdict[int, int] = defaultdict(lambda: branch)
-    few = []
-    for candidate in candidates:
-        if left[candidate[1]]:
-            left[candidate[1]] -= 1
-            few.append(candidate)
-    return few
+    remaining: defaultdict[int, int] = defaultdict(lambda: branch)
+    best = []
+    for candidate in zip(scores[order].tolist(), origin[order].tolist(), token[order].tolist(), strict=True):
+        if remaining[candidate[1]]:
+            remaining[candidate[1]] -= 1
+            best.append(candidate)
+    return best[:count]

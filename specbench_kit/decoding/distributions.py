@@ -1,11 +1,12 @@
-"""What the draft model said where a token was drawn: by a forward of it, or by a recorded trace."""
+"""The distributions that draft tokens come from: of a forward of the draft model, or of a recorded trace."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,7 +19,7 @@ from specbench_kit.models.executors.base import Forward
 
 @dataclass(frozen=True, slots=True)
 class DistributionStats:
-    """What the draft model said before a token was drawn; probabilities after the logits processors.
+    """Statistics of a draft distribution before a token is drawn from it, after the logits processors.
 
     `confidence` is the largest probability, `entropy` in nats, `margin` the lead of the most likely token over
     the second, `logit_std` the standard deviation of the raw logits.
@@ -32,51 +33,51 @@ class DistributionStats:
 
 @dataclass(frozen=True, slots=True)
 class NodeStats(DistributionStats):
-    """The same with the `probability` of the token that was drafted."""
+    """The statistics of a distribution, with the `probability` of the token that was drafted from it."""
 
     probability: float
 
 
 class TokenScorer(Protocol):
-    """Scores drafted tokens by their statistics and their place in the draft, 1 for the first."""
+    """Scores drafted tokens by their statistics and their depth in the draft, which is 1 for the first."""
 
-    def score(self, stats: DistributionStats, place: int) -> float:
-        """Of one token."""
+    def score(self, stats: DistributionStats, depth: int) -> float:
+        """Return the score of one token."""
 
-    def score_chain(self, table: NDArray[Any]) -> list[float]:
-        """Of all tokens of a chain [tokens, 5], as `NodeStats` has them."""
+    def score_chain(self, table: NDArray[np.floating]) -> list[float]:
+        """Return the scores of all tokens of a chain; `table` is [tokens, 5] in the order of `NodeStats`."""
 
 
 class Distributions(Protocol):
-    """Where nodes get their statistics from: a draft forward, or a recorded trace."""
+    """The source of nodes' statistics: a draft forward, or a recorded trace."""
 
     @property
     def sampled(self) -> bool:
-        """Whether its tokens were drawn at random from it; else they follow from it, as the most likely ones do."""
+        """True if tokens were drawn at random; false if they follow from the distribution, as the likeliest do."""
 
     def stats(self, row: int, token: int) -> NodeStats:
-        """Statistics of drawing `token` from distribution `row`."""
+        """Return the statistics of drawing `token` from distribution `row`."""
 
     def probability(self, row: int, token: int) -> float:
-        """Probability of `token` in distribution `row`."""
+        """Return the probability of `token` in distribution `row`."""
 
-    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        """What a judge says of `token`, drawn from distribution `row` at that place of its draft."""
+    def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
+        """Return the scorer's score of `token`, drawn from distribution `row` at that depth of its draft."""
 
 
 @runtime_checkable
 class FullDistributions(Protocol):
-    """Distributions that tokens were drawn from at random, known in full."""
+    """Distributions that are known in full, as the residual rule needs them."""
 
     @property
     def probabilities(self) -> Tensor:
-        """[rows, vocabulary]."""
+        """The distributions [rows, vocabulary]."""
 
 
 class DraftForward:
-    """The distributions [rows, vocabulary] of one batched draft forward; nothing is computed before it is asked for.
+    """The distributions [rows, vocabulary] of one batched draft forward; everything is computed on first use.
 
-    `likeliest` are the rows' most likely tokens, where they are known.
+    `likeliest` holds the rows' likeliest tokens, if they are known already.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class DraftForward:
         self.forward, self.sampled = forward, sampled
         self._sampler, self._likeliest = sampler, likeliest
         self._cuts, self._temperature = sampler.cuts, sampler.temperature or 1.0
+        # The executor's statistics are of the distribution before top-k and top-p.
         self._described = forward.statistics is not None and not self._cuts
 
     @cached_property
@@ -96,7 +98,7 @@ class DraftForward:
         return self._sampler.probabilities(self.logits)
 
     def probability(self, row: int, token: int) -> float:
-        if self._described and self._likeliest and token == self._likeliest[row]:  # spares the softmax
+        if self._described and self._likeliest and token == self._likeliest[row]:  # saves the softmax
             return self._features[row][0]
         return float(self.probabilities[row, token])
 
@@ -104,30 +106,31 @@ class DraftForward:
         confidence, entropy, margin, logit_std = self._features[row]
         return NodeStats(confidence, entropy, margin, logit_std, self.probability(row, token))
 
-    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        return judge.score(self.stats(row, token), place)
+    def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
+        return scorer.score(self.stats(row, token), depth)
 
     def likeliest(
         self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float = -inf
     ) -> list[Candidate]:
-        """Of the `branch` likeliest tokens of each row, the `count` that score highest above `floor`, best first.
+        """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best first.
 
-        A token's score is its row's base plus the logarithm of its probability; its row is counted among `rows`.
+        A token's score is its row's base plus the logarithm of its probability, and must exceed `floor`; the row of a
+        candidate is an index into `rows`.
         """
         if self.forward.candidates is None or self._cuts:
-            found = likeliest(self.probabilities[rows], bases, branch, count)
-            return [candidate for candidate in found if candidate[0] > floor]
+            candidates = likeliest(self.probabilities[rows], bases, branch, count)
+            return [candidate for candidate in candidates if candidate[0] > floor]
         return self.forward.candidates(self._temperature, rows, bases, branch, count, floor)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
-        """`NodeStats` of drawing one token from each row, as [rows, 5]."""
+        """Return the `NodeStats` of drawing one token from each row, as [rows, 5]."""
         chosen = torch.tensor(tokens, device=self.logits.device)[:, None]
         features = torch.tensor(self._features, device=self.logits.device)
         return torch.cat((features, self.probabilities.gather(1, chosen)), dim=1)
 
     @cached_property
     def _features(self) -> list[list[float]]:
-        """Confidence, entropy, margin and logit_std of every row."""
+        """The confidence, entropy, margin and logit_std of every row."""
         if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._temperature)
         logits = self.logits.float()

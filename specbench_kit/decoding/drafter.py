@@ -1,4 +1,4 @@
-"""What policies and loops ask of whatever drafts: a model, an index of the text so far, or a recorded trace."""
+"""What policies and engines ask of a drafter: a draft model, an index of the text so far, or a recorded trace."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,17 +28,17 @@ class Draft:
 
     @property
     def context_length(self) -> int:
-        """Committed tokens, the root included."""
+        """The number of committed tokens, the root included."""
         return len(self.session.tokens)
 
     @property
     def reference(self) -> Sequence[int]:
-        """The target's answer from here on, where the method may read it."""
+        """The rest of the target's answer, for methods that may read it."""
         return self.session.request.reference[self.session.produced :]
 
 
 class Forwarded(NamedTuple):
-    """A forward of one of a drafter's models: new tokens of each request, and those in KV before them."""
+    """One forward of a drafter's model: by request, the number of new tokens and of tokens in KV before them."""
 
     model: str
     phase: Phase
@@ -47,47 +47,47 @@ class Forwarded(NamedTuple):
 
 @runtime_checkable
 class ReportsForwards(Protocol):
-    """A source that says what it forwards, as this does not follow from what it drafts."""
+    """A drafter whose forwards cannot be derived from its tree, and which therefore reports them."""
 
     def forwards(self) -> Sequence[Forwarded]:
-        """One after the other, since the last call."""
+        """Return the forwards since the last call, in order."""
 
 
 class DraftSource(Protocol):
-    """What the loop asks of whatever drafts: a model, or a recorded trace."""
+    """What an engine asks of a drafter."""
 
     @property
     def drafts(self) -> list[Draft]:
-        """The requests of this round."""
+        """The drafts of this round, one per request."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees, or with what was kept of the last."""
+        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
 
     def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take."""
+        """Return how many nodes the tree can still take."""
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain; returns the drafts that had room for it."""
+        """Append one token to each chain, and return the drafts that had room for it."""
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes; row i is the distribution after the i-th node, in order."""
+        """Forward tree nodes; row i of the result is the distribution after the i-th node, in order."""
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """Take note of the accepted nodes, and of the node that the next round's tree begins at if there is one.
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Commit the accepted nodes `path`, and keep what lies below `root` if the next round's tree begins there.
 
-        `states` are the verdict's, where the drafter asked for any.
+        `states` are the verdict's hidden states, if the drafter reads any.
         """
 
     def release(self, session: Session) -> None:
-        """Forget a finished request."""
+        """Free what a finished request held."""
 
 
 class Drafter(DraftSource, Protocol):
-    """What a policy asks: drafts, and the time."""
+    """What a policy asks of a drafter: drafts, and the time."""
 
     @property
     def clock(self) -> Clock:
         """The run's clock, for decisions that depend on time."""
 
     def awaits_answer(self, draft: Draft) -> bool:
-        """Whether the answer to what was sent has not arrived yet."""
+        """Return whether the verdict on the draft that was sent has not arrived yet."""

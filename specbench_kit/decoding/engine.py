@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.detail import RoundDetail
-from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.loop import Loop, mark_round
 from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
-from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
+from specbench_kit.decoding.verification import Verdict, Verifier
 
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """One request's round: its verdict, and what came of it."""
+    """One request's round: its verdict, the tokens committed, and whether the next round continues from its draft."""
 
     verdict: Verdict
     committed: int
@@ -25,10 +25,38 @@ class RoundOutcome:
 
     @property
     def request_id(self) -> str:
+        """The id of the request."""
         return self.verdict.draft.request_id
 
+    def record(self, seconds: dict[Phase, float], draft_share: float, share: float, end_s: float) -> RoundRecord:
+        """Return the round's line, charged with its shares of the batch's seconds per phase."""
+        verdict, tree = self.verdict, self.verdict.draft.tree
+        parents, path = verdict.positions()
+        return RoundRecord(
+            drafted=tree.drafted,
+            submitted=len(verdict.submitted),
+            accepted=len(verdict.path),
+            committed=self.committed,
+            prefill_s=seconds["prefill"] * share,
+            draft_s=seconds["draft"] * draft_share,
+            policy_s=seconds["policy"] * share,
+            link_s=seconds["link"] * share,
+            queue_s=seconds["queue"] * share,
+            verify_s=seconds["verify"] * share,
+            commit_s=seconds["commit"] * share,
+            end_s=end_s,
+            proactive=tree.proactive,
+            aligned=self.aligned,
+            # A path goes down the tree, so its nodes rise: the inherited ones stand at its beginning.
+            reused=bisect_right(verdict.path, tree.inherited),
+            deepest=tree.deepest(verdict.submitted),
+            parents=parents,
+            path=path,
+            padded=list(verdict.padded),
+        )
+
     def detail(self) -> RoundDetail:
-        """The round as those see it who want to know what was drafted."""
+        """Return the round's whole tree, for views that show what was drafted."""
         verdict, tree = self.verdict, self.verdict.draft.tree
         return RoundDetail(
             tokens=list(tree.tokens),
@@ -62,97 +90,66 @@ class Engine(Loop):
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy = CheckedPolicy(policy, name, clock)
         self.drafter, self.verifier = drafter, verifier
-        self._warm = False
-        """Whether no prompt is verified in this round."""
+        self._typical = False
+        """False in a round that verifies a prompt: its time is no guide to the time of later rounds."""
         self._outcomes: Sequence[RoundOutcome] = ()
 
-    def _round(self) -> Sequence[RoundOutcome]:
+    def run_round(self) -> Sequence[RoundOutcome]:
+        """Draft, choose, verify and commit for every session, and return the outcome of each."""
         drafts = self.drafter.begin(self.sessions)
         chosen = self.policy.plan(self.drafter)
-        answer = self._send(drafts, chosen)
+        for draft in drafts:
+            draft.tree.mark_sent()  # what is drafted from here on is proactive
+        with self.clock.phase("verify", typical=self._typical):
+            pending = self.verifier.send(drafts, chosen)
         self.policy.overlap(self.drafter)
-        verdicts = self._wait(answer)
-        outcomes = self._commit(verdicts)
+        with self.clock.resume("verify", asynchronous=self.verifier.asynchronous, typical=self._typical):
+            verdicts = pending()
+        with self.clock.phase("commit"):
+            outcomes = [self._commit(verdict) for verdict in verdicts]
         self.policy.observe(verdicts)
         self._record(outcomes)
-        self._outcomes = outcomes
         return outcomes
 
-    def _collect(self) -> list[RequestRecord]:
-        for outcome in self._outcomes:  # not in the round: nobody waits for it
+    def collect(self) -> list[RequestRecord]:
+        """Return the records of finished requests, once the policy has said what it expected of their last rounds."""
+        # Outside the round, since this question costs time that no decoding request would have to wait for.
+        for outcome in self._outcomes:
             outcome.verdict.draft.session.record.rounds[-1].expected = self.policy.expects(outcome.verdict)
         self._outcomes = ()
-        return super()._collect()
+        return super().collect()
 
-    def _send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        for draft in drafts:
-            draft.tree.sent = len(draft.tree.tokens)
-        with self.clock.phase("verify", typical=self._warm):
-            return self.verifier.send(drafts, chosen)
-
-    def _wait(self, answer: PendingVerdicts) -> list[Verdict]:
-        with self.clock.resume("verify", asynchronous=self.verifier.asynchronous, typical=self._warm):
-            return answer()
-
-    def _commit(self, verdicts: Sequence[Verdict]) -> list[RoundOutcome]:
-        with self.clock.phase("commit"):
-            return [self._commit_one(verdict) for verdict in verdicts]
-
-    def _commit_one(self, verdict: Verdict) -> RoundOutcome:
-        draft, kept = verdict.draft, self.policy.next_root(verdict)
-        committed = draft.session.commit(verdict.tokens)
-        self.verifier.commit(verdict)
-        self.drafter.commit(draft, verdict.path, kept, verdict.states)
-        return RoundOutcome(verdict, committed, aligned=kept is not None)
-
-    def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
-        """One line per request; a phase of the batch is shared out by the tokens that each request computed."""
-        seconds, now_s = self.clock.take(), self.clock.now_s()
-        self._warm, computed, drafted = True, 0, 0
-        for outcome in outcomes:
-            computed += outcome.verdict.weight
-            drafted += outcome.verdict.draft.tree.drafted
-        for outcome in outcomes:
-            verdict = outcome.verdict
-            draft_share = verdict.draft.tree.drafted / drafted if drafted else 0.0
-            record = _round_record(outcome, seconds, draft_share, verdict.weight / computed)
-            session = verdict.draft.session
-            record.end_s = now_s - session.arrival_s
-            session.record.rounds.append(record)
-            if self.clock.timeline is not None:
-                mark_round(self.clock, session)
-
-    def _admit(self, session: Session) -> None:
-        self._warm = False
+    def admit(self, session: Session) -> None:
+        """Give a new request its slot in the target's KV."""
+        self._typical = False
         self.verifier.admit(session)
 
-    def _release(self, session: Session) -> None:
+    def release(self, session: Session) -> None:
+        """Free a finished request's slots, and let the policy forget it."""
         self.verifier.release(session)
         self.drafter.release(session)
         self.policy.forget(session.request.id)
 
+    def _commit(self, verdict: Verdict) -> RoundOutcome:
+        # The policy is asked first: it looks at the tree as it was drafted, which the drafter's commit cuts back.
+        draft, root = verdict.draft, self.policy.next_root(verdict)
+        committed = draft.session.commit(verdict.tokens)
+        self.verifier.commit(verdict)
+        self.drafter.commit(draft, verdict.path, root, verdict.states)
+        return RoundOutcome(verdict, committed, aligned=root is not None)
 
-def _round_record(outcome: RoundOutcome, seconds: dict[Phase, float], draft_share: float, share: float) -> RoundRecord:
-    verdict, tree = outcome.verdict, outcome.verdict.draft.tree
-    parents, path = verdict.places()
-    return RoundRecord(
-        drafted=tree.drafted,
-        submitted=len(verdict.submitted),
-        accepted=len(verdict.path),
-        committed=outcome.committed,
-        prefill_s=seconds["prefill"] * share,
-        draft_s=seconds["draft"] * draft_share,
-        policy_s=seconds["policy"] * share,
-        link_s=seconds["link"] * share,
-        queue_s=seconds["queue"] * share,
-        verify_s=seconds["verify"] * share,
-        commit_s=seconds["commit"] * share,
-        end_s=0.0,
-        proactive=tree.proactive,
-        aligned=outcome.aligned,
-        reused=bisect_right(verdict.path, tree.inherited),
-        deepest=tree.deepest(verdict.submitted),
-        parents=parents,
-        path=path,
-        padded=list(verdict.padded),
-    )
+    def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
+        """Add one line per request; each is charged a part of the batch's phases by the tokens computed for it."""
+        seconds, now_s = self.clock.take(), self.clock.now_s()
+        computed, drafted = 0, 0
+        for outcome in outcomes:
+            computed += outcome.verdict.computed
+            drafted += outcome.verdict.draft.tree.drafted
+        for outcome in outcomes:
+            session, tree = outcome.verdict.draft.session, outcome.verdict.draft.tree
+            draft_share = tree.drafted / drafted if drafted else 0.0
+            share, end_s = outcome.verdict.computed / computed, now_s - session.arrival_s
+            session.record.rounds.append(outcome.record(seconds, draft_share, share, end_s))
+            if self.clock.timeline is not None:
+                mark_round(self.clock, session)
+        self._typical, self._outcomes = True, outcomes

@@ -1,4 +1,4 @@
-"""What distributions of a draft forward are like, where the executor has not found it out on the way."""
+"""Statistics of a draft forward's distributions, if the executor has not computed them on the way."""
 
 from math import log, sqrt
 from typing import Any
@@ -9,23 +9,23 @@ from torch import Tensor
 
 
 def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperature: float) -> list[float]:
-    """Confidence, entropy, margin and logit_std, each [vocabulary]: a policy may ask for them at every drafted token.
+    """Return confidence, entropy, margin and logit_std of one row [vocabulary], fast enough for every drafted token.
 
-    Of p = softmax(logits / temperature), cut to some tokens or not, the entropy is
-    (logit of the best - mean logit under p) / temperature - log p(best), which takes no logarithm of every p.
+    With p = softmax(logits / temperature), whether or not it was cut to some tokens, the entropy is
+    (logit of the best - mean logit under p) / temperature - log p(best), which needs no logarithm of every p.
     """
     best = int(probabilities.argmax())
     confidence = float(probabilities[best])
-    others = probabilities.copy()
-    others[best] = 0.0
+    without_best = probabilities.copy()
+    without_best[best] = 0.0
     entropy = float(logits[best] - probabilities.dot(logits)) / temperature - log(confidence)
     centred = logits - logits.mean()
     logit_std = sqrt(float(centred.dot(centred)) / len(logits))
-    return [confidence, max(entropy, 0.0), confidence - float(others.max()), logit_std]
+    return [confidence, max(entropy, 0.0), confidence - float(without_best.max()), logit_std]
 
 
 def features_of_rows(logits: Tensor, probabilities: Tensor) -> list[list[float]]:
-    """The same of [rows, vocabulary], on the device."""
+    """Return confidence, entropy, margin and logit_std of each row [rows, vocabulary], computed on the device."""
     top = probabilities.topk(2, dim=-1).values
     entropy = torch.special.entr(probabilities).sum(-1)
     logit_std = logits.std(-1, correction=0)

@@ -1,4 +1,4 @@
-"""How long a forward takes, from what it has to compute."""
+"""Predicts how long a forward takes from what it has to compute."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ Row = tuple[int, int]
 
 
 def kept_logits(row: Row) -> int:
-    """How many rows of logits are wanted: every new token's, and of a prompt only the last one's."""
+    """Return the number of logits rows that a forward must give: one per new token, but only the last of a prompt."""
     new, cached = row
     return new if cached else 1
 
 
 class BatchSums(NamedTuple):
-    """What a forward has to compute, summed over its requests.
+    """The work of one forward, summed over its requests.
 
     `linear` counts new tokens, `interactions` new x (cached + new), `pairs` each new token with every one before it,
-    `cached` tokens in KV, `kept` rows of logits. `longest` is the most new tokens that any request has.
+    `cached` tokens in KV, `kept` rows of logits that are needed. `longest` is the most new tokens of any request.
     """
 
     linear: int = 0
@@ -31,20 +31,20 @@ class BatchSums(NamedTuple):
     longest: int = 0
 
     def plus(self, *rows: Row) -> "BatchSums":
-        """With these requests more."""
-        linear, interactions, pairs, all_cached, kept, requests, longest = self
+        """Return the sums with these requests added."""
+        linear, interactions, pairs, all_cached, logits, requests, longest = self
         for new, cached in rows:
             linear += new
             interactions += new * (cached + new)
             pairs += new * cached + new * (new - 1) // 2
             all_cached += cached
-            kept += new if cached else 1  # as kept_logits, whose call would take as long as all the rest
+            logits += new if cached else 1  # as kept_logits, whose call would take as long as the rest of the loop
             if new > longest:
                 longest = new
-        return BatchSums(linear, interactions, pairs, all_cached, kept, requests + len(rows), longest)
+        return BatchSums(linear, interactions, pairs, all_cached, logits, requests + len(rows), longest)
 
     def longer(self, row: Row) -> "BatchSums":
-        """With one new token more of a request that it already counts as `row`."""
+        """Return the sums with one more new token of a request that they count as `row`."""
         new, cached = row
         return BatchSums(
             self.linear + 1,
@@ -61,23 +61,23 @@ NOTHING = BatchSums()
 
 
 def sums_of(rows: Iterable[Row]) -> BatchSums:
-    """Of a whole batch."""
+    """Return the sums of a whole batch."""
     return NOTHING.plus(*rows)
 
 
 class LatencyModel(Protocol):
     """Predicts the seconds of one forward from the sums of its batch.
 
-    `additive`: each request adds its own seconds to those of an empty batch, whatever else is in it.
+    `additive` is true if each request adds its own seconds to those of an empty batch, whatever else is in it.
     """
 
     additive: ClassVar[bool] = False
 
     def of_sums(self, sums: BatchSums) -> float:
-        """Seconds of a batch with these sums."""
+        """Return the seconds of a forward with these sums."""
 
     def seconds(self, rows: Sequence[Row]) -> float:
-        """Seconds of a batch with these rows."""
+        """Return the seconds of a forward with these rows."""
         return self.of_sums(NOTHING.plus(*rows))
 
 
@@ -104,7 +104,7 @@ class InteractionModel(LatencyModel):
 class ContextModel(LatencyModel):
     """alpha * context + gamma * new + delta, summed over the batch (AdaSpec).
 
-    The context of a new token is what stands before it: the cached tokens and the new ones to its left.
+    The context of a new token is all that it attends to: the cached tokens and the new ones to its left.
     """
 
     alpha_s: float
@@ -118,7 +118,7 @@ class ContextModel(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class WorkModel(LatencyModel):
-    """What a forward computes and moves, each part at its own price.
+    """The sum of what a forward computes and moves, each part at its own price.
 
     Seconds per new token, per pair of a new token and one before it, per cached token, per row of logits, and per
     forward. Rows of logits are the output layer's work, which the other forms have no feature for.
@@ -138,7 +138,7 @@ class WorkModel(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class HostedModel(WorkModel):
-    """A device's work as in `WorkModel`, or the launching of it by the host where that takes longer.
+    """The longer of two times: of a device's work as in `WorkModel`, and of launching it from the host.
 
     `host_s` are seconds per forward, `host_request_s` those per request.
     """
@@ -153,9 +153,9 @@ class HostedModel(WorkModel):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel(LatencyModel):
-    """A server's verification as it tells it: the forward as in `WorkModel`, and what it does beside that.
+    """A server's verification, as the server measures it: the forward as in `WorkModel`, and the work around it.
 
-    `request_s` are seconds per request, for its place in KV and its commit; `forward_s` those per batch.
+    `request_s` are seconds per request, for its slot in KV and its commit; `forward_s` are seconds per batch.
     """
 
     token_s: float
@@ -173,7 +173,7 @@ class ServedModel(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class LeapModel(LatencyModel):
-    """One time for up to a `tile` of new tokens, and `leap_s` more for each further tile (SpecPipe, Figure 9)."""
+    """A constant time for up to `tile` new tokens, and `leap_s` more for each further tile (SpecPipe, Figure 9)."""
 
     forward_s: float
     leap_s: float
@@ -185,7 +185,7 @@ class LeapModel(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class TableModel(LatencyModel):
-    """Seconds by the largest number of new tokens in the batch, from 1 on; the last one goes for all above."""
+    """Seconds by the largest number of new tokens of any request, from 1 up; the last entry serves all above."""
 
     by_new_tokens_s: tuple[float, ...]
 

@@ -1,4 +1,4 @@
-"""What every loop shares: requests that wait, are admitted, decoded step by step, and handed back."""
+"""The loop that all engines share: requests wait, are admitted, are decoded step by step and are handed back."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,10 +16,10 @@ from specbench_kit.decoding.timeline import REQUESTS
 
 
 class Loop(ABC):
-    """Decodes requests. Its clock stands still between steps, so loops can take turns.
+    """Decodes requests in a closed loop: a request is submitted when one of `batch_size` slots is free.
 
-    A closed loop: a request is submitted when one of `batch_size` places is free. `capacity` is the most tokens,
-    prompt and output, that a request can come to.
+    Its clock stands still between steps, so that several loops can take turns on one machine. `capacity` is the
+    largest number of tokens, prompt and output, that a request may reach.
     """
 
     def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
@@ -27,86 +27,80 @@ class Loop(ABC):
         self.sessions: list[Session] = []
         self.waiting: deque[Request] = deque()
         self.on_round: Callable[[Sequence[FinishedRound]], None] | None = None
-        """Is shown every round, while the clock stands still."""
+        """Called with the rounds of every step while the clock stands still."""
         self._seed, self._eos_ids = seed, eos_ids
         self._batch_size, self._capacity = batch_size, capacity
         self._refused: list[RequestRecord] = []
 
     def submit(self, request: Request, *, first: bool = False) -> None:
-        """Queue a request; `first` puts it at the head, as the next turn of a dialogue goes."""
+        """Queue a request; `first` puts it at the head of the queue, which the next turn of a dialogue needs."""
         (self.waiting.appendleft if first else self.waiting.append)(request)
 
     @property
     def effective_batch_size(self) -> int:
-        """Requests that are decoded at the same time where enough are asked."""
+        """The number of requests decoded at the same time if enough of them wait."""
         return self._batch_size
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if no request is running or waiting."""
         return not (self.sessions or self.waiting)
 
     def step(self) -> list[RequestRecord]:
-        """One step of every request of the batch; returns those that finished."""
+        """Admit waiting requests, run one round of the whole batch, and return the records of finished requests."""
         rounds: Sequence[FinishedRound] = ()
         with torch.inference_mode(), self.clock.running():
-            self._refill()
+            while self.waiting and len(self.sessions) < self._batch_size:
+                self._begin(self.waiting.popleft())
             if self.sessions:
-                rounds = self._round()
+                rounds = self.run_round()
         if self.on_round is not None:
             self.on_round(rounds)
-        return self._collect()
+        return self.collect()
 
     @abstractmethod
-    def _round(self) -> Sequence[FinishedRound]:
-        """Go on with every session."""
+    def run_round(self) -> Sequence[FinishedRound]:
+        """Decode one round of every session, and return the rounds that ended."""
 
     @abstractmethod
-    def _admit(self, session: Session) -> None:
-        """Make room for a new request."""
+    def admit(self, session: Session) -> None:
+        """Reserve what a new request needs."""
 
     @abstractmethod
-    def _release(self, session: Session) -> None:
-        """Forget a finished request."""
+    def release(self, session: Session) -> None:
+        """Free what a finished request held."""
 
-    def _refill(self) -> None:
-        while self.waiting and len(self.sessions) < self._batch_size:
-            self._begin(self.waiting.popleft())
+    def collect(self) -> list[RequestRecord]:
+        """Remove the finished requests from the batch, and return their records and those of refused requests."""
+        records, self._refused = self._refused, []
+        for session in [session for session in self.sessions if session.finish_reason]:
+            self.sessions.remove(session)
+            self.release(session)
+            assert session.finish_reason is not None
+            output_ids = session.tokens[len(session.request.prompt_ids) :]
+            session.record.finish(output_ids, session.finish_reason, self.clock.now_s())
+            records.append(session.record)
+        return records
 
     def _begin(self, request: Request) -> None:
+        prompt_tokens = len(request.prompt_ids)
         record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
-        room = self._capacity - len(request.prompt_ids)
-        if not request.prompt_ids or room < 1:
+        room = self._capacity - prompt_tokens
+        if not prompt_tokens or room < 1:
             record.finish_reason = "error"
-            record.error = (
-                f"the prompt has {len(request.prompt_ids)} tokens; the context holds 1 to {self._capacity - 1}"
-            )
+            record.error = f"the prompt has {prompt_tokens} tokens; the context holds 1 to {self._capacity - 1}"
             self._refused.append(record)
             return
         request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
         random = RequestRandom(self._seed, request.id)
         session = Session(request, random, self._eos_ids, self.clock.now_s(), record)
-        self._admit(session)
+        self.admit(session)
         self.sessions.append(session)
-
-    def _collect(self) -> list[RequestRecord]:
-        done, self._refused = self._refused, []
-        for session in [session for session in self.sessions if session.finish_reason]:
-            self.sessions.remove(session)
-            self._release(session)
-            done.append(_close(session, self.clock.now_s()))
-        return done
 
 
 def mark_round(clock: Clock, session: Session) -> None:
-    """Note a request's latest round on the timeline."""
+    """Add a request's latest round to the timeline."""
     rounds, name = session.record.rounds, session.request.id
     began_s, ended_s = rounds[-2].end_s if len(rounds) > 1 else 0.0, rounds[-1].end_s
     start_s, end_s = session.arrival_s + began_s, session.arrival_s + ended_s
     clock.mark(f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name)
-
-
-def _close(session: Session, now_s: float) -> RequestRecord:
-    assert session.finish_reason is not None
-    session.record.finish(session.tokens[len(session.request.prompt_ids) :], session.finish_reason, now_s)
-    return session.record

@@ -1,4 +1,4 @@
-"""What a policy may do: decide what to draft and what to verify, round by round or level by level."""
+"""What a policy may decide: what to draft and what to verify, round by round or level by level."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ if TYPE_CHECKING:  # a list of methods needs no torch
 
 
 class Child(NamedTuple):
-    """A node of a pipeline's next level: the place of its parent in the last level, and its log-probability so far."""
+    """A node of a pipeline's next level.
+
+    `parent` is the parent's row in the last level, `score` the log-probability of the path down to the node.
+    """
 
     parent: int
     token: int
@@ -24,10 +27,10 @@ class Child(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """What was drafted for a request at every offset of its answer, each a place where a round may begin.
+    """The drafts of one request at every offset of its answer, each of which may become a round's draft.
 
-    `statistics` [offsets, tokens, 5] are those of the drafted tokens, as `NodeStats` has them; `right` [offsets,
-    tokens] says whether the answer, up to its end, has the very token at that place.
+    `statistics` [offsets, tokens, 5] describes the drafted tokens in the order of `NodeStats`; `right` [offsets,
+    tokens] is true where the target's answer, up to its end, has the drafted token at that position.
     """
 
     statistics: "NDArray[np.float64]"
@@ -36,10 +39,11 @@ class Chains(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Where a chain ends: after `most` tokens, or with the first one that `stops` marks, which is kept back or sent.
+    """Where a chain ends: after `most` tokens, or at the first token that `stops` marks.
 
-    `stops` gives bool [offsets, tokens]; without it no token is marked. `chances` [offsets, tokens] are those that it
-    gives every token of being accepted where those before it are.
+    `stops` returns bool [offsets, tokens]; without it no token is marked. A marked token is sent if `sends_last`, and
+    withheld otherwise. `chances` returns, for every token, the probability [offsets, tokens] that it is accepted if
+    all tokens before it are.
     """
 
     most: int
@@ -49,7 +53,10 @@ class StopRule:
 
 
 def expected_accepted(chances: Iterable[float]) -> float:
-    """Tokens of a chain that are accepted at a mean, by the chance of each where those before it are."""
+    """Return the expected number of accepted tokens of a chain.
+
+    `chances` holds each token's probability of being accepted if all tokens before it are.
+    """
     total: float = sum(accumulate(chances, mul))
     return total
 
@@ -57,14 +64,15 @@ def expected_accepted(chances: Iterable[float]) -> float:
 class Policy:
     """Decides what to draft and what to verify in each round; one object serves all requests of a run.
 
-    Views are for reading: the loop owns forwards, KV, randomness, clock and records.
+    What a policy is given is for reading: the engine owns forwards, KV, randomness, clock and records.
     """
 
     @property
     def stop_rule(self) -> StopRule | None:
-        """All that it does, where that is to stop each chain by its own tokens alone: a replay then needs no loop.
+        """The rule that describes the policy fully, if it only stops each chain by the chain's own tokens.
 
-        A subclass with another `draft` or `choose` has to give another rule, or None.
+        A replay then computes all rounds as arrays, without the loop. A subclass that overrides `draft` or `choose`
+        must return its own rule or None.
         """
         return None
 
@@ -72,41 +80,41 @@ class Policy:
         """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`."""
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        """For each draft the tree nodes worth verifying, parents before children; by default all of them."""
+        """Return for each draft the nodes to verify, parents before children; by default all nodes."""
         return [list(range(1, len(draft.tree))) for draft in drafts]
 
     def overlap(self, drafter: "Drafter") -> None:
-        """Go on drafting while the target verifies what was chosen; the verdicts are not known yet."""
+        """Draft while the target verifies the chosen nodes; the verdicts are not known yet."""
 
     def next_root(self, verdict: "Verdict") -> int | None:
-        """The node, drafted in `overlap`, that turned out to be the verdict's extra token: the next round's root."""
+        """Return the node, drafted in `overlap`, that is the verdict's bonus token: the next round's root."""
         return None
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float | None:
-        """How many of the `nodes` that were verified it reckoned with to be accepted.
+        """Return how many of the verified `nodes` the policy expected to be accepted.
 
-        This is the sum over them of the chance that a node and all above it are; None where it decides by no chance.
-        It is asked when the round is over, and its time counts for nobody.
+        This is the sum over the nodes of the probability that the node and all above it are accepted; None if the
+        policy does not decide by probabilities. It is called after the round, and its time is charged to no request.
         """
         return None
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
-        """Learn from the outcome of one round."""
+        """Learn from the verdicts of one round."""
 
     def forget(self, request_id: str) -> None:
-        """A request has ended: another one may come under its id."""
+        """Forget a finished request; another request may later come under its id."""
 
 
 class LevelPolicy:
     """Decides what to feed to a pipeline, level by level; one object serves all requests of a run."""
 
     def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
-        """At most `room` nodes below those of the last level.
+        """Return at most `room` nodes below those of the last level.
 
-        Row i of `probabilities` [nodes, vocabulary] is what the draft model expects after the last level's node i;
-        `scores[i]` is the log-probability of that node.
+        Row i of `probabilities` [nodes, vocabulary] is the draft model's distribution after the last level's node i;
+        `scores[i]` is that node's log-probability.
         """
         return []
 
     def forget(self, request_id: str) -> None:
-        """A request has ended: another one may come under its id."""
+        """Forget a finished request; another request may later come under its id."""

@@ -1,4 +1,4 @@
-"""A drafter whose answers come from elsewhere: it knows when they have arrived."""
+"""A drafter that can tell whether a remote verifier has answered, so that drafting stops when it has."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from specbench_kit.decoding.session import Session
 
 
 class AnswerPollingDrafter:
-    """Another drafter, for methods that draft while they wait; `answered` says whether an answer is there."""
+    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
 
     def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
         self._drafter, self._answered = drafter, answered
@@ -39,8 +39,8 @@ class AnswerPollingDrafter:
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        self._drafter.commit(draft, path, kept, states)
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        self._drafter.commit(draft, path, root, states)
 
     def release(self, session: Session) -> None:
         self._drafter.release(session)

@@ -11,28 +11,29 @@ from specbench_kit.decoding.sampling import UniformNumbers, draw
 from specbench_kit.decoding.tree import TokenTree
 
 Rule = Callable[[TokenTree, Sequence[int], Tensor, UniformNumbers], tuple[list[int], int]]
+"""Returns the accepted nodes and the bonus token, given a tree, the verified nodes, the target and random numbers."""
 
 
 def rule_for(tree: TokenTree, nodes: Sequence[int]) -> Rule:
-    """The lossless rule under sampling, by how the nodes were proposed; none fits a tree that was drawn at random.
+    """Return the lossless rule under sampling for how the nodes were proposed.
 
-    Matching would be lossless for tokens drawn at random too, but accepts fewer of them than their distribution allows.
+    PolicyError if there is none, which is so for a tree whose tokens were drawn at random. Matching would be lossless
+    for tokens drawn at random too, but accepts fewer of them than their distribution allows.
     """
     drawn = [tree.source(node)[0].sampled for node in nodes] if tree.sampled else []
     if not any(drawn):
         return match
     if not all(drawn):
         raise PolicyError("some nodes were drawn at random and others not: no rule verifies both in one draft")
-    if any(tree.parents[node] != before for before, node in zip((0, *nodes), nodes, strict=False)):
+    if any(tree.parents[node] != above for above, node in zip((0, *nodes), nodes, strict=False)):
         raise PolicyError("tokens drawn at random can only be verified as a chain: a tree needs those of expand")
     return residual
 
 
 def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) -> tuple[list[int], int]:
-    """From the root, move to the child equal to the target's answer while there is one.
+    """Walk down from the root while a child equals the target's token; return the path and the bonus token.
 
-    `answer(column)` is the target's token after column 0 (the root) or column i + 1 (`nodes[i]`). Returns the
-    accepted nodes and the last answer, the extra token.
+    `answer(column)` is the target's token after column 0 (the root) or column i + 1 (`nodes[i]`).
     """
     columns = {(tree.parents[node], tree.tokens[node]): column for column, node in enumerate(nodes, start=1)}
     path: list[int] = []
@@ -46,23 +47,24 @@ def walk(tree: TokenTree, nodes: Sequence[int], answer: Callable[[int], int]) ->
 def match(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers) -> tuple[list[int], int]:
     """Sample and match: draw from the target at every node of the walk. Lossless for any deterministic tree.
 
-    `target` is [1 + nodes, vocabulary]. One number of the stream per committed token: plain decoding with the
-    same seed draws the same tokens.
+    `target` is [1 + nodes, vocabulary]. Each committed token takes one number of the stream, so that plain decoding
+    with the same seed draws the same tokens.
     """
     return walk(tree, nodes, lambda column: draw(target[column, None], [random.uniform("target")])[0])
 
 
 def residual(tree: TokenTree, nodes: Sequence[int], target: Tensor, random: UniformNumbers) -> tuple[list[int], int]:
-    """Accept each token of a sampled chain with probability min(1, p/q); the extra token comes from max(0, p - q).
+    """Accept each token of a sampled chain with probability min(1, p/q); draw the bonus token from max(0, p - q).
 
-    Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary]. `random` begins at the round's place in the
-    output, so that no number is used twice, and the round alone decides which are.
+    Leviathan et al. 2023, algorithm 1. `target` is [1 + nodes, vocabulary]. `random` begins at the round's position in
+    the output, so that no number is used twice, and the position alone decides which numbers a round uses.
     """
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         source, row = tree.source(node)
         draft, token = cast(FullDistributions, source).probabilities[row], tree.tokens[node]
-        if random.uniform("accept") * float(draft[token]) > float(target[place, token]):
-            left = (target[place] - draft).clamp_(min=0)
-            left = left if left.any() else target[place]  # equal up to rounding: p - q has no positive part
-            return list(nodes[:place]), draw(left[None], [random.uniform("target")])[0]
+        if random.uniform("accept") * float(draft[token]) > float(target[index, token]):
+            surplus = (target[index] - draft).clamp_(min=0)
+            # Where p and q are equal up to rounding, p - q has no positive part, and any draw from p is right.
+            surplus = surplus if surplus.any() else target[index]
+            return list(nodes[:index]), draw(surplus[None], [random.uniform("target")])[0]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]

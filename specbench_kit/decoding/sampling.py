@@ -1,4 +1,4 @@
-"""Logits to tokens: the processors both models share, and one random generator per request and purpose."""
+"""From logits to tokens: the processors that both models share, and random numbers that can be addressed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ Purpose = Literal["draft", "accept", "target"]
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Temperature, then top-k, then top-p; temperature 0 is greedy. top_k 0 and top_p 1 keep everything."""
+    """Applies temperature, then top-k, then top-p. Temperature 0 is greedy; top_k 0 and top_p 1 keep all tokens."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -22,21 +22,22 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
+        """True if the likeliest token is always taken."""
         return self.temperature == 0
 
     @property
     def cuts(self) -> bool:
-        """Whether some tokens are left out before one is drawn."""
+        """True if some tokens are removed before one is drawn."""
         return (self.top_k > 0 or self.top_p < 1) and not self.greedy
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Processed distribution, float32, of logits [..., vocabulary]; greedy decoding leaves it unprocessed."""
+        """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding only normalises."""
         if self.greedy:
             return logits.float().softmax(-1)
         scores = logits.float() / self.temperature
         if self.top_k:
-            kept = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1:]
-            scores = scores.masked_fill(scores < kept, -torch.inf)
+            lowest = scores.topk(min(self.top_k, scores.shape[-1])).values[..., -1:]
+            scores = scores.masked_fill(scores < lowest, -torch.inf)
         if self.top_p < 1:
             ordered, order = scores.sort(descending=True)
             before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
@@ -46,69 +47,77 @@ class Sampler:
 
 
 def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
-    """One token per row of [rows, vocabulary] by inversion: equal numbers give equal tokens. Rows need not sum to 1."""
-    ladder = probabilities.double().cumsum(-1)
-    wanted = torch.tensor(uniforms, dtype=torch.float64, device=ladder.device)[:, None] * ladder[:, -1:]
-    tokens: list[int] = torch.searchsorted(ladder, wanted, right=True)[:, 0].tolist()
+    """Return one token per row of [rows, vocabulary] by inversion, so that equal numbers give equal tokens.
+
+    Rows need not sum to 1.
+    """
+    cumulative = probabilities.double().cumsum(-1)
+    levels = torch.tensor(uniforms, dtype=torch.float64, device=cumulative.device)[:, None] * cumulative[:, -1:]
+    tokens: list[int] = torch.searchsorted(cumulative, levels, right=True)[:, 0].tolist()
     return tokens
 
 
 class UniformNumbers(Protocol):
-    """What a rule draws from."""
+    """A source of random numbers for verification rules."""
 
     def uniform(self, purpose: Purpose) -> float:
-        """The next number in [0, 1) of a purpose's stream."""
+        """Return the next number in [0, 1) of a purpose's stream."""
 
 
 class RequestRandom:
-    """Independent streams per purpose, seeded by (seed, request id, purpose): batch composition cannot matter."""
+    """One request's random numbers: a stream per purpose, whose n-th number depends on the key and n alone.
+
+    Streams are seeded by (seed, request id, purpose), so neither the batch's composition nor the order of rounds can
+    change a draw. Numbers are counted, not just drawn in turn: a round reads the ones at its position in the output,
+    and a run that was resumed or a draft that was made again sees the same numbers.
+    """
 
     def __init__(self, seed: int | str, request_id: str) -> None:
         self._key = f"{seed}/{request_id}"
         self._streams: dict[Purpose, _Stream] = {}
-        self._taken: dict[Purpose, int] = {}
+        self._used: dict[Purpose, int] = {}
 
     def uniform(self, purpose: Purpose) -> float:
-        """The next number in [0, 1) of a purpose's stream."""
-        place = self._taken.get(purpose, 0)
-        self._taken[purpose] = place + 1
-        return self.number(purpose, place)
+        """Return the next number in [0, 1) of a purpose's stream."""
+        index = self._used.get(purpose, 0)
+        self._used[purpose] = index + 1
+        return self.number(purpose, index)
 
-    def number(self, purpose: Purpose, place: int) -> float:
-        """The number at a place of a purpose's stream, whatever was drawn before."""
+    def number(self, purpose: Purpose, index: int) -> float:
+        """Return the number at an index of a purpose's stream, whatever was drawn before."""
         if purpose not in self._streams:
             self._streams[purpose] = _Stream(f"{self._key}/{purpose}")
-        return self._streams[purpose].number(place)
+        return self._streams[purpose].number(index)
 
-    def at(self, position: int) -> UniformNumbers:
-        """The streams from a position of the output on: whoever goes on there draws what he would have drawn."""
-        return _From(self, position)
+    def from_position(self, position: int) -> UniformNumbers:
+        """Return the streams from a position of the output on: decoding again from there draws the same numbers."""
+        return _PositionedRandom(self, position)
 
-    def apart(self, name: str) -> "RequestRandom":
-        """Streams of their own, for a part of the same request."""
+    def substream(self, name: str) -> "RequestRandom":
+        """Return independent streams for a part of the same request."""
         return RequestRandom(self._key, name)
 
 
 class _Stream:
-    """Numbers that can be drawn again."""
+    """Keeps the numbers it has generated, so that they can be read again."""
 
     def __init__(self, key: str) -> None:
         seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest())
         self._generator = np.random.Generator(np.random.Philox(seed))
-        self._drawn: list[float] = []
+        self._numbers: list[float] = []
 
-    def number(self, place: int) -> float:
-        while len(self._drawn) <= place:
-            self._drawn.append(float(self._generator.random()))
-        return self._drawn[place]
+    def number(self, index: int) -> float:
+        while len(self._numbers) <= index:
+            self._numbers.append(float(self._generator.random()))
+        return self._numbers[index]
 
 
-class _From:
+class _PositionedRandom:
     def __init__(self, random: RequestRandom, position: int) -> None:
         self._random, self._position = random, position
-        self._taken: dict[Purpose, int] = {}
+        self._used: dict[Purpose, int] = {}
 
     def uniform(self, purpose: Purpose) -> float:
-        place = self._taken.get(purpose, 0)
-        self._taken[purpose] = place + 1
-        return self._random.number(purpose, self._position + place)
+        index = self._used.get(purpose, 0)
+        self._used[purpose] = index + 1
+        return self._random.number(purpose, self._position + index)

@@ -1,4 +1,4 @@
-"""One request on its way: its tokens, its limits, and the one rule for where it ends."""
+"""One running request: its tokens, its limits, and the one rule for where it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from specbench_kit.decoding.sampling import RequestRandom
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be decoded. `reference` is the target's answer, for methods that may read it."""
+    """A prompt to decode. `reference` is the target's answer, for methods that may read it."""
 
     id: str
     category: str
@@ -20,13 +20,16 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A request in the batch. `tokens` is prompt and output; the last of them is not yet in any KV."""
+    """A request in the batch.
+
+    `tokens` is prompt and output. The last token is in no KV cache yet: the next forward begins with it.
+    """
 
     request: Request
     random: RequestRandom
     eos_ids: frozenset[int]
     arrival_s: float
-    """When it was submitted: when one of the batch's places was free for it."""
+    """When the request was submitted, which is when a slot of the batch became free for it."""
     record: RequestRecord
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
@@ -36,18 +39,18 @@ class Session:
 
     @property
     def produced(self) -> int:
-        """Tokens of the output so far."""
+        """The number of output tokens so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Append verified tokens up to end-of-sequence or the length limit; returns how many were kept."""
+        """Append verified tokens up to end-of-sequence or the length limit, and return how many were appended."""
         room = self.request.max_new_tokens - self.produced
-        kept = list(tokens[:room])
-        if not self.eos_ids.isdisjoint(kept):
-            end = next(i for i, token in enumerate(kept) if token in self.eos_ids)
-            del kept[end + 1 :]
+        committed = list(tokens[:room])
+        if not self.eos_ids.isdisjoint(committed):
+            end = next(i for i, token in enumerate(committed) if token in self.eos_ids)
+            del committed[end + 1 :]
             self.finish_reason = "eos"
-        elif len(kept) == room:
+        elif len(committed) == room:
             self.finish_reason = "length"
-        self.tokens.extend(kept)
-        return len(kept)
+        self.tokens.extend(committed)
+        return len(committed)

@@ -1,18 +1,18 @@
-"""Who did what when: spans on the run's clock, kept only where they were asked for."""
+"""Spans on the run's clock that show which resource did what and when; collected only on request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 REQUESTS = "requests"
-"""Not a resource: the rounds of every request."""
+"""Stands where a resource is named, and holds the rounds of every request."""
 MOST_SPANS = 200_000
-"""Later ones are only counted: a trace viewer gets slow, and the first rounds show the pattern."""
+"""Later spans are only counted: trace viewers get slow, and the first rounds show the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A resource's work, or its wait, on the run's clock; `edge/q1` is request q1's part of the resource `edge`."""
+    """What a resource did over a stretch of the run's clock; `edge/q1` is request q1's part of the resource `edge`."""
 
     resource: str
     label: str
@@ -30,7 +30,7 @@ class Timeline:
         self._most = most
 
     def add(self, span: Span) -> None:
-        """Keep a span that has any length."""
+        """Add a span; one without any length is ignored."""
         if span.end_s <= span.start_s:
             return
         if len(self.spans) < self._most:
@@ -40,20 +40,20 @@ class Timeline:
 
 
 class TimelineMarker:
-    """The part of a clock that keeps spans, once it was given a timeline."""
+    """The part of a clock that adds spans to a timeline, if it was given one."""
 
     timeline: Timeline | None = None
     drafting = "draft"
-    """What drafting is called at this point of the round."""
+    """The label of drafting at this point of the round."""
 
     def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
-        """Note what a resource did from one moment of the run's clock to another."""
+        """Add what a resource did from one moment of the run's clock to another."""
         if self.timeline is not None:
             self.timeline.add(Span(resource, label, start_s, end_s, request_ids))
 
     @contextmanager
     def overlap(self) -> Iterator[None]:
-        """Let what is drafted inside be proactive."""
+        """Label the drafting inside as proactive."""
         self.drafting = "proactive"
         try:
             yield

@@ -16,20 +16,23 @@ class TokenTree:
         self._depths = [0]
         self._sources: list[tuple[Distributions, int] | None] = [None]
         self.sampled = False
-        """Whether any node was drawn at random."""
-        self.sent = 0
-        """Nodes that there were, the root included, when the draft was sent; newer ones are proactive."""
+        """True if any node was drawn at random."""
+        self._sent = 0
+        """The number of nodes, root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0
-        """Nodes from 1 to this one were drafted in the round before."""
-        self.known = 0
-        """The last node whose token somebody knows: by its probability, or by what was drafted below it."""
+        """Nodes from 1 to this one were drafted in the previous round."""
+        self.revealed = 0
+        """The last node whose token the policy may know: it read its probability, or what was drafted below it.
+
+        A sampled token must not be withheld from verification after that; `boundary` checks it.
+        """
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def drafted(self) -> int:
-        """Tokens that this round has drafted."""
+        """The number of tokens that this round has drafted."""
         return len(self.tokens) - 1 - self.inherited
 
     @property
@@ -39,11 +42,15 @@ class TokenTree:
 
     @property
     def proactive(self) -> int:
-        """Nodes that were drafted after the others had been sent."""
-        return len(self.tokens) - self.sent
+        """The number of nodes drafted after the draft was sent."""
+        return len(self.tokens) - self._sent
+
+    def mark_sent(self) -> None:
+        """Count every node that is added from now on as proactive."""
+        self._sent = len(self.tokens)
 
     def add(self, token: int, parent: int, source: Distributions, row: int) -> int:
-        """Append a child that came from distribution `row` of `source`; returns its node."""
+        """Append a child that came from distribution `row` of `source`, and return its node."""
         node = len(self.tokens)
         if not 0 <= parent < node:
             raise self._no_parent(parent)
@@ -57,7 +64,7 @@ class TokenTree:
     def extend(
         self, tokens: Sequence[int], parents: Sequence[int], source: Distributions, rows: Sequence[int]
     ) -> range:
-        """Append children of nodes that are there already, all from one source; returns their nodes."""
+        """Append children of existing nodes, all from one source, and return their nodes."""
         first, depths = len(self.tokens), self._depths
         if strange := [parent for parent in parents if not 0 <= parent < first]:
             raise self._no_parent(strange[0])
@@ -69,15 +76,16 @@ class TokenTree:
         return range(first, len(self.tokens))
 
     def below(self, node: int) -> list[int]:
-        """The node and its descendants, parents before children."""
-        found = {node}
+        """Return the node and its descendants, parents before children."""
+        subtree = {node}
+        # One pass is enough, since parents come before their children.
         for child in range(node + 1, len(self.tokens)):
-            if self.parents[child] in found:
-                found.add(child)
-        return sorted(found)
+            if self.parents[child] in subtree:
+                subtree.add(child)
+        return sorted(subtree)
 
     def path(self, node: int) -> list[int]:
-        """The way down to a node, without the root."""
+        """Return the nodes from below the root down to a node."""
         path: list[int] = []
         while node > 0:
             path.append(node)
@@ -85,55 +93,55 @@ class TokenTree:
         return path[::-1]
 
     def rooted_at(self, node: int) -> "TokenTree":
-        """The part below a node as a tree of its own; nodes are numbered in the order of `below`."""
+        """Return the part below a node as a tree of its own; its nodes are numbered in the order of `below`."""
         tree = TokenTree(self.tokens[node])
-        place = {node: 0}
+        new_nodes = {node: 0}
         for child in self.below(node)[1:]:
-            place[child] = tree.add(self.tokens[child], place[self.parents[child]], *self.source(child))
+            new_nodes[child] = tree.add(self.tokens[child], new_nodes[self.parents[child]], *self.source(child))
         tree.inherited = tree.last
         return tree
 
     def depth(self, node: int) -> int:
-        """Distance from the root."""
+        """Return the node's distance from the root."""
         return self._depths[node]
 
     def deepest(self, nodes: Iterable[int]) -> int:
-        """The largest distance of any of these from the root."""
+        """Return the largest distance of any of these nodes from the root; 0 if there are none."""
         return max(map(self._depths.__getitem__, nodes), default=0)
 
     def source(self, node: int) -> tuple[Distributions, int]:
-        """The distribution that a drafted node was drawn from."""
+        """Return the distributions that a drafted node came from, and its row among them."""
         source = self._sources[node]
         assert source is not None
         return source
 
     def distribution_stats(self, node: int) -> DistributionStats:
-        """What the draft model said before it drafted a node: what may decide whether the node is verified."""
+        """Return what the draft model said before a node was drawn; this may decide whether the node is verified."""
         source, row = self.source(node)
-        self.known = max(self.known, self.parents[node])
+        self.revealed = max(self.revealed, self.parents[node])
         stats = source.stats(row, self.tokens[node])
         return DistributionStats(stats.confidence, stats.entropy, stats.margin, stats.logit_std)
 
     def stats(self, node: int) -> NodeStats:
-        """Draft statistics of a drafted node."""
+        """Return the draft statistics of a drafted node, its token's probability included."""
         source, row = self.source(node)
-        self.known = max(self.known, node)
+        self.revealed = max(self.revealed, node)
         return source.stats(row, self.tokens[node])
 
     def probability(self, node: int) -> float:
-        """Draft probability of a drafted node's token."""
+        """Return the draft probability of a drafted node's token."""
         source, row = self.source(node)
-        self.known = max(self.known, node)
+        self.revealed = max(self.revealed, node)
         return source.probability(row, self.tokens[node])
 
     def score(self, node: int, scorer: TokenScorer) -> float:
-        """What a judge says of a drafted node."""
+        """Return a scorer's score of a drafted node; the node's own token is not revealed by it."""
         source, row = self.source(node)
-        self.known = max(self.known, self.parents[node])
+        self.revealed = max(self.revealed, self.parents[node])
         return source.score(row, self.tokens[node], self._depths[node], scorer)
 
     def path_probability(self, node: int) -> float:
-        """Cumulative draft probability from the root."""
+        """Return the product of the draft probabilities from the root down to a node."""
         product = 1.0
         while node > 0:
             product *= self.probability(node)

@@ -89,7 +89,7 @@ class PipelineTime:
     def _rows_of(self, stream: RequestStream) -> Iterator[tuple[int, Row]]:
         """Of one request, from the last stage on: what a stage holds was computed by all those after it."""
         flight, context = stream.flight, len(stream.session.tokens) - 1
-        entered = context - max(0, len(stream.ahead) - 1)
+        entered = context - max(0, len(stream.to_enter) - 1)
         cached = context if self._cached_prompts else entered - flight.prefix
         for stage in range(len(flight.sizes), 0, -1):
             prefix = 0 if self._cached_prompts else flight.prefixes[stage - 1]
@@ -118,5 +118,5 @@ class PipelineTime:
         self._asked.add(name)
         tokens, random = len(stream.level.tokens) if asked else len(stream.session.tokens), self._randoms[name]
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
-        states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.answers)
+        states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.root_in_last_stage)
         return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random, states)

@@ -71,11 +71,11 @@ class TimedDrafter:
         self._draft(frontier)
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Take note of the accepted nodes."""
         for one in self._all:
-            one.drafted(draft, path, kept)
-        self._drafter.commit(draft, path, kept, states)
+            one.drafted(draft, path, root)
+        self._drafter.commit(draft, path, root, states)
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
@@ -106,7 +106,7 @@ class TimedVerifier:
         rows = self._timelines.verify(verdicts)
         if self._beside is not None:
             self._beside.verify(verdicts)
-        timed = [replace(verdict, weight=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        timed = [replace(verdict, computed=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
         return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:

@@ -93,7 +93,7 @@ class ReplayDrafter:
         """A trace holds one chain per offset."""
         raise SkitError(CHAINS.format("drafts trees"))
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Nothing is cached."""
 
     def release(self, session: Session) -> None:

@@ -119,8 +119,8 @@ def runners() -> Runners:
         (Faulty(expand_orphan), "node 4 was expanded before its parent, node 3"),
         (Faulty(expand_twice), "node 1 was expanded twice"),
         (Faulty(add_nowhere), "a child was added to node 3 of a tree whose nodes are 0 to 0"),
-        (Faulty(kept=3), "keep gave node 3, which is not the target's next token after the accepted ones"),
-        (Faulty(kept=9), "keep gave node 9, which is not the target's next token after the accepted ones"),
+        (Faulty(kept=3), "next_root gave node 3, which is not the bonus token after the accepted tokens"),
+        (Faulty(kept=9), "next_root gave node 9, which is not the bonus token after the accepted tokens"),
     ],
 )
 def test_what_cannot_be_is_one_line(method: Method, said: str, runners: Runners) -> None:

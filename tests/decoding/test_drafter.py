@@ -122,7 +122,7 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: Any, runner: Runner
         draft.tree.add(token, 3, third, 0)
     drafter.expand([(draft, [5])])
     session.tokens += [4, 5]
-    drafter.commit(draft, [2], kept=3)
+    drafter.commit(draft, [2], root=3)
     (draft,) = drafter.begin([session])
     assert (draft.tree.tokens, draft.tree.parents, draft.tree.inherited) == ([5, 6, 7], [-1, 0, 0], 2)
     assert draft.tree.drafted == 0

@@ -183,12 +183,12 @@ def test_places_follow_what_is_kept() -> None:
     flight.enter(Level([0], [7], [-1], [1, 2]), [0.0])
     flight.enter(Level([1, 2], [4, 5], [0, 0]), [-0.1, -0.2])
     flight.enter(Level([3, 4, 5], [6, 8, 9], [1, 2, 2]), [-0.3, -0.4, -0.5])
-    assert flight.answers
-    assert flight.holds == [(1, [3, 4, 5]), (2, [1, 2]), (3, [0])]
+    assert flight.root_in_last_stage
+    assert flight.occupancy == [(1, [3, 4, 5]), (2, [1, 2]), (3, [0])]
     assert (flight.child(5), flight.child(6)) == (2, None)
     flight.keep(flight.below(2))
     flight.enter(Level(), [])
-    assert flight.holds == [(2, [4, 5]), (3, [2])]
+    assert flight.occupancy == [(2, [4, 5]), (3, [2])]
     assert (flight.tokens, flight.parents, flight.scores) == ([5, 8, 9], [-1, 0, 0], [-0.2, -0.4, -0.5])
     assert (flight.bottom, flight.prefix) == (range(1, 3), 0)
     assert flight.child(9) == 2
@@ -293,15 +293,15 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     mirror, flight, answers = Mirror([]), Flight(stages), 0
     while answers < 60:
         level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
-        loads = [{0: CarriedLevel(level)} if level.weight else {}, *(part.held for part in parts[:-1])]
+        loads = [{0: CarriedLevel(level)} if level.token_count else {}, *(part.output for part in parts[:-1])]
         for part, load in zip(parts, loads, strict=True):
             part.work(load)
         flight.enter(level, [0.0] * len(level.tokens))
-        if not flight.answers:
+        if not flight.root_in_last_stage:
             continue
         answers += 1
-        _check_root(fresh, mirror, parts[-1].held[0])
-        parts[-1].held = {}
+        _check_root(fresh, mirror, parts[-1].output[0])
+        parts[-1].output = {}
         prune = _below_a_child(mirror, dice)
         flight.keep(prune.keep)
         for part in parts:
@@ -359,14 +359,16 @@ class Counting:
                 self.tokens[slot] = [self.tokens[slot][place] for place in prune.keep]
             self.tokens[slot] += level.tokens
 
-    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
-        return StageOutput(torch.eye(VOCABULARY)[[(self.tokens[due.slot][0] + 1) % VOCABULARY for due in dues]])
+    def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
+        return StageOutput(
+            torch.eye(VOCABULARY)[[(self.tokens[tokens.slot][0] + 1) % VOCABULARY for tokens in exiting]]
+        )
 
 
 class Echo:
     """A drafter whose distribution after a token is all on that very token, so that a policy can read it."""
 
-    reads = ()
+    state_layers = ()
 
     def step(self, streams: Sequence[RequestStream]) -> dict[int, torch.Tensor]:
         eye, growing = torch.eye(VOCABULARY), [one for one in streams if one.flight.tokens]
@@ -375,8 +377,8 @@ class Echo:
     def forwards(self) -> None:
         """Each level at once."""
 
-    def tell(self, session: Session, states: torch.Tensor) -> None:
-        """It reads none."""
+    def add_states(self, session: Session, states: torch.Tensor) -> None:
+        """Do nothing."""
 
     def release(self, session: Session) -> None:
         """Nothing is kept."""

@@ -1,4 +1,4 @@
-"""The contract of a drafter: options in a frozen dataclass, and the source of draft tokens that it makes."""
+"""The contract of a drafter: its options in a frozen dataclass, and the source of draft tokens that it makes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,96 +23,102 @@ DRAFT = "draft"
 
 
 class Capability(IntEnum):
-    """What a drafter says of its tokens, and what a method asks; each has what those before it have."""
+    """What a drafter can tell about its tokens, and what a method needs; each level includes those before it."""
 
     TOKENS = 0
     PROBABILITIES = 1
-    """Of every drafted token."""
+    """The probability of every drafted token."""
     STATISTICS = 2
-    """Of the distribution that every drafted token came from."""
+    """Statistics of the distribution that every drafted token came from."""
     TREES = 3
     """Distributions below any node of a tree."""
     LEVELS = 4
-    """The same of tree levels, one after the other, as a pipeline takes them."""
+    """Distributions below whole tree levels, one after the other, which a pipeline needs."""
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The level in words, for messages."""
         return ("tokens", "probabilities", "statistics", "distributions of trees", "tree levels")[self]
 
 
 @dataclass(frozen=True)
 class DrafterParts:
-    """What a drafter is made of. `models` are runners by name: `DRAFT`, and those that its `models` name."""
+    """What a drafter is made of.
+
+    `models` are runners by name: `DRAFT`, and those that the drafter's `models` names.
+    """
 
     models: "Mapping[str, Runner]"
     sampler: "Sampler"
     clock: "Clock"
     sampled: bool
-    """Whether tokens are drawn at random where the drafter has distributions."""
+    """True if tokens are drawn at random from distributions; else the likeliest are taken."""
     capacity: int
 
 
 @dataclass(frozen=True)
 class Drafting(ABC):
-    """Where draft tokens come from; the fields of a subclass are its options, as in `drafter=NAME.key=value+key=value`.
+    """A kind of drafter; a subclass's fields are its options, as in `drafter=NAME.key=value+key=value`.
 
-    Found in this package or through entry points of the group `specbench_kit.drafting`.
+    Subclasses are found in this package or through entry points of the group `specbench_kit.drafting`.
     """
 
     display_name: ClassVar[str] = ""
     capability: ClassVar[Capability] = Capability.TREES
     on_record: ClassVar[bool] = False
-    """Whether a trace holds its drafts: those of the draft model alone."""
+    """True if a trace holds its drafts, which are those of the draft model alone."""
     drawn: ClassVar[bool] = True
-    """Whether sampled decoding draws its tokens at random, where the method does not want the likeliest."""
+    """True if sampled decoding draws its tokens at random, unless the method takes the likeliest."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Of the models that it forwards: `DRAFT`, and any number of folders or hub ids."""
+        """The models that it forwards: `DRAFT`, and any number of folders or hub ids."""
         return (DRAFT,)
 
     @abstractmethod
     def source(self, parts: DrafterParts) -> "Drafter":
-        """What the loop asks for drafts."""
+        """Return the drafter that an engine works with."""
 
     def levels(self, parts: DrafterParts) -> "LevelSource":
-        """What a pipeline asks for levels, where it offers any."""
+        """Return the drafter that a pipeline works with; SkitError if it cannot draft levels."""
         raise SkitError(f"drafter '{self.display_name}' has no tree levels: choose another drafter")
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
-        """Return the target layers whose hidden states it reads; `models` are those of `DrafterParts`."""
+        """Return the target's layers whose hidden states it reads; `models` are those of `DrafterParts`."""
         return ()
 
     def latency(self, draft: "LatencyModel") -> "LatencyModel":
-        """Of one drafted token of every request, where a forward of the draft model takes as long as `draft` says."""
+        """Return the latency of drafting a token for every request, given that of a draft-model forward."""
         return draft
 
     def latencies(self, draft: "LatencyModel") -> "Mapping[str, LatencyModel]":
-        """Of a forward of each of its models, where the source is `Itemised`."""
+        """Return the latency of a forward of each of its models, if its drafter reports forwards."""
         return {}
 
 
-class _Drafters(Registry[type[Drafting]]):
-    """Tells drafters what they are called."""
+class _DrafterRegistry(Registry[type[Drafting]]):
+    """Tells each drafter the name under which it is registered."""
 
     def register(self, name: str) -> Callable[[type[Drafting]], type[Drafting]]:
-        file = super().register(name)
+        register = super().register(name)
 
         def add(drafter: type[Drafting]) -> type[Drafting]:
-            drafter = file(drafter)
+            drafter = register(drafter)
             drafter.display_name = name
             return drafter
 
         return add
 
 
-drafters: Registry[type[Drafting]] = _Drafters(
+drafters: Registry[type[Drafting]] = _DrafterRegistry(
     "drafter", "specbench_kit.decoding.drafting", group="specbench_kit.drafting"
 )
 
 
 def parse_drafter(spec: str) -> Drafting:
-    """The drafter that `NAME.key=value+key=value` names; unknown names, keys and bad values are errors."""
-    name, _, tail = spec.partition(".")
-    return from_options(name, drafters.get(name), tail, separator="+")
+    """Return the drafter that `NAME.key=value+key=value` describes.
+
+    Unknown names, unknown keys and bad values raise SkitError.
+    """
+    name, _, options = spec.partition(".")
+    return from_options(name, drafters.get(name), options, separator="+")

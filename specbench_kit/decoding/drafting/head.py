@@ -1,4 +1,4 @@
-"""Drafts of a feature head: one layer over the hidden states of the target, in the manner of EAGLE-3."""
+"""Drafts of a feature head: one layer over the target's hidden states, in the manner of EAGLE-3."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class HeadDrafting(Drafting):
     """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is the target's own.
 
-    Nothing is drafted before the target has seen the prompt. In a pipeline all that is in flight is forwarded anew,
-    level by level, when states of further tokens are known.
+    Nothing is drafted before the target has processed the prompt. In a pipeline, all that is in flight is forwarded
+    again, level by level, when the states of further tokens are known.
     """
 
     path: str = AUTO
@@ -52,37 +52,42 @@ class HeadDrafting(Drafting):
 
 
 class HeadDrafter(ModelDrafter):
-    """Forwards of a head, which is told the target's states of what every round commits."""
+    """Drafts by forwards of a head, which is given the target's hidden states of the tokens that each round commits."""
 
     skips = 1  # its rows begin with the second token, as there are no states before the first
 
     def __init__(self, parts: DrafterParts, runner: "Runner", executor: ReadsStates) -> None:
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
-        self._first: dict[str, Tensor] = {}
-        """States of prompts whose requests have no slot yet."""
+        self._prompt_states: dict[str, Tensor] = {}
+        """Hidden states of the prompts of requests that have no slot yet."""
 
     def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take: none before there are states of the prompt."""
-        ready = draft.request_id in self._slots or draft.request_id in self._first
+        """Return how many nodes the tree can still take: none before the prompt's hidden states are known."""
+        ready = draft.request_id in self._slots or draft.request_id in self._prompt_states
         return super().room(draft) if ready else 0
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """Take note of states; what was accepted is forwarded again, now that they are known, unless a tree goes on."""
-        super().commit(draft, () if kept is None else path, kept)
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Commit the accepted nodes and pass on the target's hidden states of them.
+
+        The head drafted them from its own guesses of these states. Unless the tree goes on, the accepted nodes are
+        therefore dropped from KV, and forwarded again with the true states.
+        """
+        super().commit(draft, () if root is None else path, root)
         assert states is not None
         if draft.request_id in self._slots:
             self._executor.add_states(self._slots[draft.request_id], states)
         else:
-            self._first[draft.request_id] = states
+            self._prompt_states[draft.request_id] = states
 
     def release(self, session: Session) -> None:
         """Free a finished request's slot."""
-        self._first.pop(session.request.id, None)
+        self._prompt_states.pop(session.request.id, None)
         super().release(session)
 
-    def _take_slot(self, draft: Draft) -> int:
-        slot = super()._take_slot(draft)
+    def take_slot(self, draft: Draft) -> int:
+        """Acquire a slot for a request's first draft, give the head the prompt's states, and return the slot."""
+        slot = super().take_slot(draft)
         self._executor.forget(slot)
-        self._executor.add_states(slot, self._first.pop(draft.request_id))
+        self._executor.add_states(slot, self._prompt_states.pop(draft.request_id))
         return slot

@@ -1,4 +1,4 @@
-"""What drafters without a model share: they look the next tokens up in text that is there already."""
+"""What drafters without a model share: they look up the next tokens in text that exists already."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,23 +18,23 @@ from specbench_kit.decoding.tree import TokenTree
 
 
 class Continuation(NamedTuple):
-    """A token that may come next. `probability` guesses how likely it is; 1 where nothing is known."""
+    """A token that may come next; `probability` is an estimate, 1 if there is none."""
 
     token: int
     probability: float = 1.0
 
 
-class Index(Protocol):
+class TextIndex(Protocol):
     """The text of requests, as a drafter remembers it."""
 
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
-        """Take in what a request has come to: its prompt, and its output so far."""
+        """Add a request's text so far: its prompt and its output."""
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
-        """What may follow `tokens`: those that were learned, and behind them what the round has drafted."""
+        """Yield what may follow `tokens`, which are those that were learned and what the round has drafted so far."""
 
     def forget(self, request_id: str) -> None:
-        """A request has ended."""
+        """Forget a finished request."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class LookUp(Drafting):
         return ()
 
     @abstractmethod
-    def index(self) -> Index:
-        """An empty one."""
+    def index(self) -> TextIndex:
+        """Return an empty index."""
 
     def source(self, parts: DrafterParts) -> "LookUpDrafter":
         return LookUpDrafter(self.display_name, self.index(), parts.clock, parts.capacity)
@@ -61,32 +61,32 @@ class LookUp(Drafting):
 
 
 @dataclass(slots=True)
-class _Offer:
-    """What a look-up found, and where its next token goes: a chain that went another way is looked up again."""
+class _LookedUp:
+    """The result of a look-up, and the node below which its next token belongs."""
 
-    found: Iterator[Continuation]
+    continuations: Iterator[Continuation]
     node: int
 
 
 class LookUpDrafter:
-    """Chains of what an index finds, one look-up per chain and round; where it finds nothing the chain does not grow.
+    """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends where nothing is found.
 
-    What was looked up is no draw at random: its tokens are verified as any tokens that were chosen.
+    Looked-up tokens are not drawn at random, so they are verified like any chosen tokens.
     """
 
-    def __init__(self, name: str, index: Index, clock: Clock, capacity: int) -> None:
+    def __init__(self, name: str, index: TextIndex, clock: Clock, capacity: int) -> None:
         self.drafts: list[Draft] = []
         self.clock = clock
         self._name, self._index, self._capacity = name, index, capacity
-        self._offers: dict[str, _Offer] = {}
+        self._looked_up: dict[str, _LookedUp] = {}
 
     def awaits_answer(self, draft: Draft) -> bool:
-        """Nothing arrives before all is drafted."""
+        """Return true: no verdict arrives before all is drafted."""
         return True
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees, and learn what the last one brought."""
-        self._offers.clear()
+        """Learn what the last round committed, and start a round with empty trees."""
+        self._looked_up.clear()
         with self.clock.phase("draft"):
             for session in sessions:
                 self._index.learn(session.request.id, session.tokens)
@@ -94,57 +94,56 @@ class LookUpDrafter:
         return self.drafts
 
     def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take before the context is full."""
+        """Return how many nodes the tree can still take before the context is full."""
         return self._capacity - draft.context_length - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the next token that was found to each chain; returns the drafts that had room and an offer."""
+        """Append the next looked-up token to each chain, and return the drafts that got one."""
         with self.clock.phase("draft"):
             return [draft for draft in drafts if self.room(draft) > 0 and self._grow(draft)]
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """There are no distributions to grow a tree by."""
+        """Raise PolicyError: there are no distributions by which a tree could grow."""
         raise PolicyError(f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter")
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """What was accepted is learned when the next round begins."""
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Do nothing: accepted tokens are learned when the next round begins."""
 
     def release(self, session: Session) -> None:
-        """Forget a finished request, once all of it was learned."""
+        """Learn the rest of a finished request's output, and forget the request."""
         self._index.learn(session.request.id, session.tokens)
         self._index.forget(session.request.id)
 
     def _grow(self, draft: Draft) -> bool:
-        tree, offer = draft.tree, self._offers.get(draft.request_id)
-        if offer is None or offer.node != tree.last:
-            offer = self._offers[draft.request_id] = _Offer(self._look_up(draft), tree.last)
-        found = next(offer.found, None)
-        if found is None:
+        tree, looked_up = draft.tree, self._looked_up.get(draft.request_id)
+        # A cascade adds a token of its own where it rejects a guess: from there the text is looked up anew.
+        if looked_up is None or looked_up.node != tree.last:
+            tokens = [*draft.session.tokens, *(tree.tokens[node] for node in tree.path(tree.last))]
+            looked_up = _LookedUp(self._index.look_up(draft.request_id, tokens), tree.last)
+            self._looked_up[draft.request_id] = looked_up
+        following = next(looked_up.continuations, None)
+        if following is None:
             return False
-        offer.node = tree.add(found.token, tree.last, LookedUp(self._name, found.probability), 0)
+        source = LookUpDistribution(self._name, following.probability)
+        looked_up.node = tree.add(following.token, tree.last, source, 0)
         return True
-
-    def _look_up(self, draft: Draft) -> Iterator[Continuation]:
-        path = draft.tree.path(draft.tree.last)
-        tokens = [*draft.session.tokens, *(draft.tree.tokens[node] for node in path)]
-        return self._index.look_up(draft.request_id, tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class LookedUp:
-    """Where a found token comes from: of its distribution no more is known than its own probability."""
+class LookUpDistribution:
+    """The source of a looked-up token: nothing is known of its distribution but the token's own probability."""
 
     drafter: str
-    known: float
+    token_probability: float
     sampled: ClassVar[bool] = False
 
     def probability(self, row: int, token: int) -> float:
-        return self.known
+        return self.token_probability
 
     def stats(self, row: int, token: int) -> NodeStats:
         self._refuse()
 
-    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
+    def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -156,16 +155,16 @@ class NoDrafting(LookUp):
 
     display_name = "none"
 
-    def index(self) -> Index:
-        return _Empty()
+    def index(self) -> TextIndex:
+        return _EmptyIndex()
 
 
-class _Empty:
+class _EmptyIndex:
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
-        """Nothing is remembered."""
+        """Remember nothing."""
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         return iter(())
 
     def forget(self, request_id: str) -> None:
-        """Nothing is remembered."""
+        """Forget nothing."""

@@ -36,10 +36,10 @@ class ModelDrafting(Drafting):
 
 
 class ModelDrafter:
-    """Draft-model forwards over the requests of a batch; slots are taken at a request's first draft."""
+    """Drafts by batched forwards of a draft model; a request gets its slot with its first draft."""
 
     skips: ClassVar[int] = 0
-    """Tokens at the beginning of a text that it does not forward."""
+    """The number of tokens at the beginning of a text that the model does not forward."""
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
         self.drafts: list[Draft] = []
@@ -48,28 +48,29 @@ class ModelDrafter:
         self._capacity = capacity
         self._sample = sample
         self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
-        """Is shown new tokens and those in KV of every forward, by request."""
+        """Called with each forward's numbers of new tokens and of tokens in KV, by request."""
         self._slots: dict[str, int] = {}
-        self._kept: dict[str, Draft] = {}
+        self._continued: dict[str, Draft] = {}
+        """Drafts of the next round that continue from this round's trees."""
 
     def awaits_answer(self, draft: Draft) -> bool:
-        """Both models share this machine, so nothing arrives before all is drafted."""
+        """Return true: both models share this machine, so no verdict arrives before all is drafted."""
         return True
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees, or with what was kept of the last."""
-        kept, self._kept = self._kept, {}
+        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
+        continued, self._continued = self._continued, {}
         self.drafts = [
-            kept.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
+            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
         ]
         return self.drafts
 
     def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take before a slot or the context is full."""
+        """Return how many nodes the tree can still take before a slot or the context is full."""
         return self._capacity - len(draft.session.tokens) - len(draft.tree.tokens)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain by one batched forward; returns the drafts that had room for it."""
+        """Append one token to each chain by one batched forward, and return the drafts that had room for it."""
         grown = [draft for draft in drafts if self.room(draft) > 0]
         if not grown:
             return []
@@ -77,11 +78,13 @@ class ModelDrafter:
             if draft.request_id not in self._slots:
                 self._prefill(draft)
         with self.clock.phase("draft"):
-            found = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
-            best = None if self._sample else [token for (token,) in found.argmax()]
-            forward = DraftForward(found, self._sampler, self._sample, best)
-            tokens = best or self._draw(grown, forward)
-        for row, (draft, token) in enumerate(zip(grown, tokens, strict=True)):
+            logits = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
+            best = None if self._sample else [token for (token,) in logits.argmax()]
+            forward = DraftForward(logits, self._sampler, self._sample, best)
+            if best is None:
+                refuse_nan_in(forward.probabilities)
+                best = draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in grown])
+        for row, (draft, token) in enumerate(zip(grown, best, strict=True)):
             draft.tree.add(token, len(draft.tree.tokens) - 1, forward, row)
         return grown
 
@@ -95,35 +98,49 @@ class ModelDrafter:
                 self._prefill(draft)
         with self.clock.phase("draft"):
             rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
-            found = self._forward([draft for draft, _ in frontier], rows)
-            refuse_nan(found)
-        return DraftForward(found, self._sampler)
+            logits = self._forward([draft for draft, _ in frontier], rows)
+            refuse_nan(logits)
+        return DraftForward(logits, self._sampler)
 
-    def commit(self, draft: Draft, path: Sequence[int], kept: int | None = None, states: Tensor | None = None) -> None:
-        """Keep the KV of the root, of the accepted nodes that were forwarded and of all below `kept`; drop the rest."""
+    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+        """Keep the KV of the old root, of the accepted nodes that were forwarded and of all below the next `root`.
+
+        The rest is dropped. Accepted nodes that were never forwarded, such as a chain's last token, are appended with
+        the next forward: `_append` begins with whatever committed tokens the slot lacks.
+        """
         slot = self._slots.get(draft.request_id)
         if slot is None or not draft.kv_nodes:
             return
-        forwarded = [draft.kv_nodes[node] for node in path if node in draft.kv_nodes]
-        below = [] if kept is None else draft.tree.below(kept)
-        kv_kept = sorted(draft.kv_nodes[node] for node in below if node in draft.kv_nodes)
-        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *forwarded], kv_kept)
-        if kept is not None:
-            kv_place = {node: place for place, node in enumerate(kv_kept)}
-            kv_nodes = {new: kv_place[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
-            self._kept[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(kept), kv_nodes)
+        accepted = [draft.kv_nodes[node] for node in path if node in draft.kv_nodes]
+        below = [] if root is None else draft.tree.below(root)
+        proactive = sorted(draft.kv_nodes[node] for node in below if node in draft.kv_nodes)
+        self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *accepted], proactive)
+        if root is not None:
+            # The runner renumbers provisional nodes from 0 in their order; the next tree numbers its nodes anew too.
+            index = {node: new for new, node in enumerate(proactive)}
+            kv_nodes = {new: index[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
+            self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root), kv_nodes)
 
     def release(self, session: Session) -> None:
         """Free a finished request's slot."""
-        self._kept.pop(session.request.id, None)
+        self._continued.pop(session.request.id, None)
         slot = self._slots.pop(session.request.id, None)
         if slot is not None:
             self._runner.release(slot)
 
+    def take_slot(self, draft: Draft) -> int:
+        """Acquire a slot for a request's first draft, and return it."""
+        self._slots[draft.request_id] = slot = self._runner.acquire()
+        return slot
+
     def _prefill(self, draft: Draft) -> None:
-        """Bring a new request's prompt into KV, so that a draft step is a draft step."""
+        """Bring a new request's prompt into KV.
+
+        This is a forward and a phase of its own, since otherwise a request's first draft step would be as slow as its
+        prompt is long, and policies that compare draft times would learn from it.
+        """
         with self.clock.phase("prefill"):
-            slot = self._take_slot(draft)
+            slot = self.take_slot(draft)
             prefix = draft.session.tokens[self.skips : -1]
             if prefix:
                 refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill"))
@@ -131,28 +148,26 @@ class ModelDrafter:
 
     def _forward(self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft") -> Forward:
         if self.on_forward is not None:
-            held = (self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in rows)
-            new = [(len(row.tokens), cached) for row, cached in zip(rows, held, strict=True)]
-            self.on_forward(phase, dict(zip((draft.request_id for draft in drafts), new, strict=True)))
+            cached = (self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in rows)
+            work = [(len(row.tokens), before) for row, before in zip(rows, cached, strict=True)]
+            self.on_forward(phase, dict(zip((draft.request_id for draft in drafts), work, strict=True)))
         return self._runner.forward(rows)
 
-    def _take_slot(self, draft: Draft) -> int:
-        self._slots[draft.request_id] = slot = self._runner.acquire()
-        return slot
-
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
-        """The nodes' tokens, after whatever committed tokens the slot still lacks."""
+        """Return the nodes' tokens, after whatever committed tokens the slot still lacks."""
         slot, tree, kv_nodes = self._slots[draft.request_id], draft.tree, draft.kv_nodes
         tokens: list[int] = []
         parents: list[int] = []
         base = self._runner.provisional(slot)
         if not kv_nodes:
+            # The round's first forward: the committed tokens since the last one come before the nodes.
             tokens = draft.session.tokens[self.skips + self._runner.length(slot) :]
             parents = list(range(-1, len(tokens) - 1))
             kv_nodes[0] = base + len(tokens) - 1
             if tokens:
                 nodes = [node for node in nodes if node]  # the root is the last of the committed tokens
         above, size = tree.parents, len(tree.tokens)
+        # A node is entered before its children are looked at, so that one append may hold a node and its children.
         for kv_node, node in enumerate(nodes, base + len(tokens)):
             if node in kv_nodes or node >= size or above[node] not in kv_nodes:
                 raise _misplaced(draft, node)
@@ -160,13 +175,12 @@ class ModelDrafter:
             kv_nodes[node] = kv_node
         return Append(slot, tokens + [tree.tokens[node] for node in nodes], parents, keep)
 
-    def _draw(self, drafts: Sequence[Draft], forward: DraftForward) -> list[int]:
-        refuse_nan_in(forward.probabilities)
-        return draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in drafts])
-
 
 def _unforwarded(draft: Draft) -> list[int]:
-    """The newest node; where nodes were added that this model did not draft, those above it before it."""
+    """Return the newest node and, before it, those above it that were never forwarded.
+
+    There are such nodes where a cascade added tokens that this model did not draft.
+    """
     nodes = [draft.tree.last]
     while nodes[-1] and draft.kv_nodes and draft.tree.parents[nodes[-1]] not in draft.kv_nodes:
         nodes.append(draft.tree.parents[nodes[-1]])
@@ -174,7 +188,7 @@ def _unforwarded(draft: Draft) -> list[int]:
 
 
 def _misplaced(draft: Draft, node: int) -> PolicyError:
-    """What is wrong with a node that cannot be forwarded now."""
+    """Return the error for a node that cannot be forwarded now."""
     if node > draft.tree.last:
         return PolicyError(f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}")
     if node in draft.kv_nodes:

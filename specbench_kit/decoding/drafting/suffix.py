@@ -9,14 +9,18 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import Capability, drafters
 from specbench_kit.decoding.drafting.look_up import Continuation, LookUp
 
+END = -1
+"""Stands between outputs: nothing matches across it."""
+
 
 @drafters.register("suffix")
 @dataclass(frozen=True)
 class SuffixDrafting(LookUp):
-    """For each match of the last m tokens, m up to `max_depth`, the most frequent next ones; the best match counts.
+    """Drafts the most frequent continuation after the best match of the last m tokens, for m up to `max_depth`.
 
-    At most `factor` m + `offset` tokens, while the product of their count ratios is at least `min_prob`; a match scores
-    the sum of these products. `shared` looks into finished outputs too, so that results depend on the requests' order.
+    A match of m tokens drafts at most `factor` m + `offset` tokens, while the product of their count ratios is at least
+    `min_prob`; the match whose products sum up highest wins. With `shared` it also searches finished outputs, so that
+    results depend on the order of the requests.
     """
 
     max_depth: int = 64
@@ -40,50 +44,49 @@ class SuffixDrafting(LookUp):
 @dataclass(slots=True)
 class _Text:
     tokens: list[int] = field(default_factory=list)
-    places: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Token -> the places that follow it."""
+    after: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Token -> the positions that follow its occurrences."""
     prompt: int = 0
 
     def append(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             if self.tokens:
-                self.places[self.tokens[-1]].append(len(self.tokens))
+                self.after[self.tokens[-1]].append(len(self.tokens))
             self.tokens.append(token)
 
     def matches(self, tokens: Sequence[int], depth: int) -> Iterator[tuple[int, list[int]]]:
-        """Lengths of the matches, and the places that follow them.
+        """Yield the lengths of the matches with the end of `tokens`, and the positions that follow them.
 
-        Of those at the same places only the longest, which drafts as the others do and further.
+        Of matches followed by the same positions only the longest is yielded: it drafts what the others do, and more.
         """
-        found: dict[int, tuple[int, list[int]]] = {}
-        places = self.places.get(tokens[-1], [])
+        # A longer match keeps some of a shorter one's positions, so as many positions means the same positions.
+        longest: dict[int, tuple[int, list[int]]] = {}
+        positions = self.after.get(tokens[-1], [])
         for length in range(1, min(depth, len(tokens)) + 1):
-            places = [place for place in places if place >= length and self.tokens[place - length] == tokens[-length]]
-            if not places:
+            positions = [end for end in positions if end >= length and self.tokens[end - length] == tokens[-length]]
+            if not positions:
                 break
-            found[len(places)] = length, places
-        yield from found.values()
+            longest[len(positions)] = length, positions
+        yield from longest.values()
 
-    def follow(self, places: Sequence[int], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
-        """The most frequent next tokens, each with the product of the count ratios down to it."""
+    def follow(self, positions: Sequence[int], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
+        """Yield the most frequent next tokens, each with the product of the count ratios down to it."""
         product = 1.0
         for _ in range(limit):
-            counts = Counter(self.tokens[place] for place in places if place < len(self.tokens))
+            counts = Counter(self.tokens[position] for position in positions if position < len(self.tokens))
             token, count = counts.most_common(1)[0] if counts else (END, 0)
             ratio = count / counts.total() if count else 0.0
             product *= ratio
             if token == END or product < least:
                 return
             yield Continuation(token, ratio), product
-            places = [place + 1 for place in places if place < len(self.tokens) and self.tokens[place] == token]
-
-
-END = -1
-"""Stands between outputs: nothing matches across it."""
+            positions = [
+                position + 1 for position in positions if position < len(self.tokens) and self.tokens[position] == token
+            ]
 
 
 class _Match(NamedTuple):
-    """Compared in this order."""
+    """A match and its draft; matches are compared by their fields in this order."""
 
     score: float
     length: int
@@ -92,7 +95,7 @@ class _Match(NamedTuple):
 
 
 class SuffixIndex:
-    """Those of the requests that are decoded, and all outputs so far."""
+    """The texts of running requests, and all outputs so far."""
 
     def __init__(self, options: SuffixDrafting) -> None:
         self._options = options
@@ -101,28 +104,25 @@ class SuffixIndex:
 
     def learn(self, request_id: str, tokens: Sequence[int]) -> None:
         text = self._own[request_id]
-        text.prompt = text.prompt or len(tokens)  # what comes first is the prompt
+        text.prompt = text.prompt or len(tokens)  # the first that is learned of a request is its prompt
         text.append(tokens[len(text.tokens) :])
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
         return iter(self.best(request_id, tokens).path)
 
     def best(self, request_id: str, tokens: Sequence[int]) -> _Match:
-        """The match that scores highest; one that drafts nothing where there is none."""
-        texts = (self._own[request_id], self._outputs) if self._options.shared else (self._own[request_id],)
-        found = [self._weigh(text, match, own=text is texts[0]) for text in texts for match in self._in(text, tokens)]
-        return max(found, default=_Match(0.0, 0, True, []))
+        """Return the match that scores highest; one with an empty draft if there is none."""
+        options, own = self._options, self._own[request_id]
+        matches = []
+        for text in (own, self._outputs) if options.shared else (own,):
+            for length, positions in text.matches(tokens, options.max_depth):
+                limit = int(options.factor * length + options.offset)
+                path = list(text.follow(positions, limit, options.min_prob))
+                score = sum(product for _, product in path)
+                matches.append(_Match(score, length, text is own, [continuation for continuation, _ in path]))
+        return max(matches, default=_Match(0.0, 0, True, []))
 
     def forget(self, request_id: str) -> None:
         text = self._own.pop(request_id)
         if self._options.shared:
             self._outputs.append([*text.tokens[text.prompt :], END])
-
-    def _in(self, text: _Text, tokens: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        return text.matches(tokens, self._options.max_depth)
-
-    def _weigh(self, text: _Text, match: tuple[int, list[int]], *, own: bool) -> _Match:
-        length, places = match
-        limit = int(self._options.factor * length + self._options.offset)
-        path = list(text.follow(places, limit, self._options.min_prob))
-        return _Match(sum(product for _, product in path), length, own, [found for found, _ in path])

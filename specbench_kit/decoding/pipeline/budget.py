@@ -12,11 +12,12 @@ Prefill = Literal["first", "mixed"]
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Of the nodes of all levels that enter together; `rows` None sets no limit. SpecPipe's paper says none of this.
+    """Limits what enters with one step to `rows` nodes over all requests; None sets no limit.
 
-    `share`: as many rows for each request as it can use, or one for each and the rest to the likeliest nodes. Prompts
-    enter in chunks: `first`, of `chunk` tokens in steps of their own, or `mixed` with levels, of a request's share of
-    the rows. The requests are spread over at most `groups`, whose roots enter one after the other.
+    `share` divides the rows: `equal` gives each request as many as it can use up to an equal share, `greedy` gives one
+    to each and the rest to the likeliest nodes. Prompts enter in chunks: with `first`, `chunk` tokens in steps of their
+    own; with `mixed`, together with levels, as large as a request's share of the rows. The requests are spread over at
+    most `groups`, whose roots enter one group after the other. SpecPipe's paper specifies none of this.
     """
 
     rows: int | None = None
@@ -26,35 +27,32 @@ class StepBudget:
     groups: float = 1
 
     def roots(self, batch_size: int) -> int:
-        """Requests of a group, whose roots may enter together."""
+        """Return the number of requests in a group, whose roots may enter together."""
         return ceil(batch_size / min(self.groups, batch_size))
 
     def piece(self, requests: int) -> int:
-        """Tokens of a prompt that enter with the levels of others."""
+        """Return how many tokens of a prompt enter together with levels of other requests."""
         return self.chunk if self.rows is None else min(self.chunk, max(1, self.rows // requests))
 
     def allot(self, levels: Sequence[Sequence[float]], taken: int) -> list[int]:
-        """Rows for each of the levels, given their nodes' scores; none goes without, `taken` are not to be had."""
+        """Return the rows for each level, given its nodes' scores; `taken` rows are in use by prompts and roots.
+
+        Every level gets at least one row, even if the budget is exceeded by that.
+        """
         sizes = list(map(len, levels))
         if self.rows is None or sum(sizes) + taken <= self.rows:
             return sizes
-        left = max(0, self.rows - taken)
-        return _equal(sizes, left) if self.share == "equal" else _greedy(levels, left)
-
-
-def _equal(sizes: Sequence[int], rows: int) -> list[int]:
-    """Narrow levels first, so that what they leave goes to the others."""
-    shares = [0] * len(sizes)
-    narrow_first = sorted(range(len(sizes)), key=lambda place: sizes[place])
-    for done, place in enumerate(narrow_first):
-        shares[place] = min(sizes[place], max(1, rows // (len(sizes) - done)))
-        rows -= shares[place]
-    return shares
-
-
-def _greedy(levels: Sequence[Sequence[float]], rows: int) -> list[int]:
-    shares = [min(1, len(level)) for level in levels]
-    others = [(score, -place) for place, level in enumerate(levels) for score in sorted(level)[:-1]]
-    for _, place in nlargest(max(0, rows - sum(shares)), others):
-        shares[-place] += 1
-    return shares
+        rows = max(0, self.rows - taken)
+        if self.share == "equal":
+            shares = [0] * len(sizes)
+            # Narrow levels first, so that what they do not need goes to the wider ones.
+            for done, index in enumerate(sorted(range(len(sizes)), key=lambda index: sizes[index])):
+                shares[index] = min(sizes[index], max(1, rows // (len(sizes) - done)))
+                rows -= shares[index]
+            return shares
+        shares = [min(1, len(level)) for level in levels]
+        # Ties go to the request that came first: hence the negative index.
+        nodes = [(score, -index) for index, level in enumerate(levels) for score in sorted(level)[:-1]]
+        for _, negative in nlargest(max(0, rows - sum(shares)), nodes):
+            shares[-negative] += 1
+        return shares

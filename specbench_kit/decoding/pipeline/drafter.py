@@ -1,4 +1,4 @@
-"""What a pipeline's loop asks of whatever drafts its levels, and the draft model's answer."""
+"""What a pipeline's loop asks of whatever drafts its levels, and the draft model's way to do it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -16,68 +16,70 @@ from specbench_kit.models.runner import Runner
 
 
 class LevelSource(Protocol):
-    """Drafts below the levels that are fed."""
+    """Drafts the nodes below the levels that are fed."""
 
-    reads: Sequence[int]
-    """Layers of the target whose hidden states it is told, of every token that this keeps."""
+    state_layers: Sequence[int]
+    """The target's layers whose hidden states it reads, of every token that the target commits."""
 
     def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
-        """By slot, distributions [nodes, vocabulary] after the last level of those that it can draft for."""
+        """Return, by slot, distributions [nodes, vocabulary] after the last level, for all that it can draft for."""
 
     def forwards(self) -> Sequence[Sequence[Row]] | None:
-        """What it forwarded for the last step, one batch after the other; None: each level that entered, at once."""
+        """Return the forwards of the last step in order; None if it forwards each level that enters, at once."""
 
-    def tell(self, session: Session, states: Tensor) -> None:
-        """What the target made of further tokens of a request, [tokens, layers x width], in the order of its text."""
+    def add_states(self, session: Session, states: Tensor) -> None:
+        """Take the target's hidden states [tokens, layers x width] of a request's next committed tokens."""
 
     def release(self, session: Session) -> None:
-        """Forget a request."""
+        """Free what a finished request held."""
 
 
 class LevelDrafter:
-    """The draft model forwards every level that is fed, those of all requests at once."""
+    """Drafts with the draft model, which forwards the levels of all requests at once as they are fed."""
 
-    reads: Sequence[int] = ()
+    state_layers: Sequence[int] = ()
 
     def __init__(self, runner: Runner, sampler: Sampler, clock: Clock) -> None:
         self._trees, self._sampler, self._clock = VirtualStages(runner), sampler, clock
         self._slots: dict[str, int] = {}
 
     def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
-        """Distributions of all that have nodes in flight."""
+        """Return distributions for all requests that have nodes in flight."""
         feeds = list[Feed]()
         phase: Phase = "draft"
         for stream in streams:
-            feeds.append(Feed(self._slot(stream.session.request.id), stream.level, stream.prune))
+            name = stream.session.request.id
+            if name not in self._slots:
+                self._slots[name] = self._trees.acquire()
+            feeds.append(Feed(self._slots[name], stream.level, stream.prune))
             phase = "prefill" if stream.level.prefix else phase
         growing = [stream for stream in streams if stream.flight.tokens]
         with self._clock.phase(phase):
             self._trees.step(feeds)
-            found = [self._trees.answers(self._slots[one.session.request.id], one.flight.bottom) for one in growing]
-            return dict(zip((one.slot for one in growing), together(self._sampler, found), strict=True))
+            logits = [
+                self._trees.logits(self._slots[stream.session.request.id], stream.flight.bottom) for stream in growing
+            ]
+            distributions = batched_probabilities(self._sampler, logits)
+            return dict(zip((stream.slot for stream in growing), distributions, strict=True))
 
     def forwards(self) -> Sequence[Sequence[Row]] | None:
-        """Each level at once."""
+        """Return None: each level is forwarded at once, as it enters."""
         return None
 
-    def tell(self, session: Session, states: Tensor) -> None:
-        """It reads none."""
+    def add_states(self, session: Session, states: Tensor) -> None:
+        """Do nothing: a draft model reads no hidden states."""
 
     def release(self, session: Session) -> None:
-        """Forget a request."""
+        """Free a finished request's slot."""
         slot = self._slots.pop(session.request.id, None)
         if slot is not None:
             self._trees.release(slot)
 
-    def _slot(self, name: str) -> int:
-        if name not in self._slots:
-            self._slots[name] = self._trees.acquire()
-        return self._slots[name]
 
-
-def together(sampler: Sampler, logits: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Distributions [nodes, vocabulary] of several requests, made at once."""
+def batched_probabilities(sampler: Sampler, logits: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the distributions [nodes, vocabulary] of several requests, computed in one operation."""
     if len(logits) < 2:
-        return [sampler.probabilities(one) for one in logits]
-    found: Sequence[Tensor] = sampler.probabilities(torch.cat(list(logits))).split([len(one) for one in logits])
-    return found
+        return [sampler.probabilities(request_logits) for request_logits in logits]
+    sizes = [len(request_logits) for request_logits in logits]
+    distributions: Sequence[Tensor] = sampler.probabilities(torch.cat(list(logits))).split(sizes)
+    return distributions

@@ -1,4 +1,8 @@
-"""Which nodes of a tree are in which stage of a pipeline."""
+"""The tree that is in flight through a pipeline, and which of its nodes is in which stage.
+
+A node of a flight is its index among those in flight, in the order in which they were fed: the root is node 0. As the
+flight is cut back with every token, the same token has another index later; its id stays.
+"""
 
 from bisect import bisect_left
 from collections import deque
@@ -11,7 +15,7 @@ from specbench_kit.decoding.detail import RoundDetail
 
 
 class Prune(NamedTuple):
-    """What happens to a flight: the places `path` join the committed prefix, those in `keep` stay, the others go."""
+    """A cut of a flight: the nodes `path` join the committed prefix, those in `keep` stay, all others are dropped."""
 
     path: Sequence[int]
     keep: Sequence[int]
@@ -21,8 +25,8 @@ class Prune(NamedTuple):
 class Level:
     """Nodes that enter the first stage together.
 
-    A parent is a place in the flight, or -1 for the committed prefix. The tokens of `prefix` go ahead of the nodes and
-    join the committed prefix at once. An id stays with its node; no two nodes of a request have the same.
+    A parent is a node of the flight, or -1 for the committed prefix. The tokens of `prefix` enter ahead of the nodes
+    and join the committed prefix at once. An id is unique among all nodes that a request ever feeds.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -31,19 +35,19 @@ class Level:
     prefix: Sequence[int] = ()
 
     @property
-    def weight(self) -> int:
-        """Tokens that a stage has to compute."""
+    def token_count(self) -> int:
+        """The number of tokens that a stage has to compute."""
         return len(self.prefix) + len(self.tokens)
 
     def best(self, count: int, scores: Sequence[float]) -> list[int]:
-        """Its `count` likeliest nodes, in the order in which they stand."""
+        """Return the rows of the `count` likeliest nodes, in the level's order."""
         likeliest = sorted(range(len(scores)), key=lambda row: -scores[row])
         return sorted(likeliest[:count])
 
     def pick(self, rows: Sequence[int], kept: Sequence[int]) -> "Level":
-        """Some of its nodes, on their own, after all but the places `kept` have gone from the flight."""
-        new = {place: index for index, place in enumerate(kept)}
-        parents = [new.get(self.parents[row], -1) for row in rows]
+        """Return the nodes `rows`, with parents renumbered after the flight was pruned to `kept`."""
+        renumbered = {node: index for index, node in enumerate(kept)}
+        parents = [renumbered.get(self.parents[row], -1) for row in rows]
         return Level([self.ids[row] for row in rows], [self.tokens[row] for row in rows], parents)
 
 
@@ -56,21 +60,22 @@ class Flight:
         self.parents: list[int] = []
         self.scores: list[float] = []
         self.sizes = deque([0] * stages)
-        """Nodes in each stage, the first stage's first."""
+        """The number of nodes in each stage, the first stage's first. Levels move on in step, so that nodes in the
+        order of feeding are, read from the end, those of the first stage, then of the second, and so on."""
         self.prefixes = deque([0] * stages)
-        """Tokens of the prompt in each stage, which join the committed prefix as they go."""
+        """The number of prompt tokens in each stage; they join the committed prefix as they go."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def prefix(self) -> int:
-        """Tokens of the prompt that go through the stages."""
+        """The number of prompt tokens that are on their way through the stages."""
         return sum(self.prefixes)
 
     @property
     def bottom(self) -> range:
-        """Places of the level that was fed last."""
+        """The nodes of the level that was fed last."""
         end = len(self.tokens)
         for size in self.sizes:
             if size:
@@ -78,22 +83,22 @@ class Flight:
         return range(end, end)
 
     @property
-    def answers(self) -> bool:
-        """Whether the root is in the last stage, which gives the token after it."""
+    def root_in_last_stage(self) -> bool:
+        """True if the last stage has the root, and so gives the token after it."""
         return self.sizes[-1] > 0
 
     @property
-    def holds(self) -> list[tuple[int, list[int]]]:
-        """Every stage that works, counted from 1, and the ids of the nodes that it works on."""
-        found, end = [], len(self.tokens)
+    def occupancy(self) -> list[tuple[int, list[int]]]:
+        """Every stage that has nodes, counted from 1, and their ids."""
+        occupancy, end = [], len(self.tokens)
         for stage, size in enumerate(self.sizes, 1):
             if size:
-                found.append((stage, self.ids[end - size : end]))
+                occupancy.append((stage, self.ids[end - size : end]))
             end -= size
-        return found
+        return occupancy
 
     def enter(self, level: Level, scores: Sequence[float]) -> None:
-        """All stages hand on what they hold, and the first one takes in a level."""
+        """Move every stage's nodes to the next stage, and a new level into the first."""
         self.ids += level.ids
         self.tokens += level.tokens
         self.parents += level.parents
@@ -104,35 +109,35 @@ class Flight:
         self.sizes.appendleft(len(level.tokens))
 
     def child(self, token: int) -> int | None:
-        """The place of the root's child with that token."""
-        places = range(1, len(self.tokens))
-        return next((place for place in places if not self.parents[place] and self.tokens[place] == token), None)
+        """Return the root's child with this token; None if it is not in flight."""
+        nodes = range(1, len(self.tokens))
+        return next((node for node in nodes if not self.parents[node] and self.tokens[node] == token), None)
 
-    def below(self, place: int) -> list[int]:
-        """A node and its descendants."""
+    def below(self, node: int) -> list[int]:
+        """Return a node and its descendants."""
         inside, parents = [False] * len(self.tokens), self.parents
-        inside[place] = True
-        for node in range(place + 1, len(self.tokens)):
-            inside[node] = inside[parents[node]]
-        return [node for node in range(place, len(self.tokens)) if inside[node]]
+        inside[node] = True
+        for later in range(node + 1, len(self.tokens)):
+            inside[later] = inside[parents[later]]
+        return [later for later in range(node, len(self.tokens)) if inside[later]]
 
-    def keep(self, places: Sequence[int]) -> None:
-        """The root joins the committed prefix; of the others these nodes stay."""
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Cut the flight back to these nodes; the root joins the committed prefix."""
         self.prefixes = deque([0] * len(self.sizes))
-        new = {place: index for index, place in enumerate(places)}
+        renumbered = {node: index for index, node in enumerate(nodes)}
         end = len(self.tokens)
         for stage, size in enumerate(self.sizes):
-            self.sizes[stage] = bisect_left(places, end) - bisect_left(places, end - size)
+            self.sizes[stage] = bisect_left(nodes, end) - bisect_left(nodes, end - size)
             end -= size
-        self.ids = [self.ids[place] for place in places]
-        self.tokens = [self.tokens[place] for place in places]
-        self.scores = [self.scores[place] for place in places]
-        self.parents = [new.get(self.parents[place], -1) for place in places]
+        self.ids = [self.ids[node] for node in nodes]
+        self.tokens = [self.tokens[node] for node in nodes]
+        self.scores = [self.scores[node] for node in nodes]
+        self.parents = [renumbered.get(self.parents[node], -1) for node in nodes]
 
 
 @dataclass(slots=True)
 class PipelineRound:
-    """Every node that was fed since a pipeline was last filled, whatever became of it."""
+    """Every node that was fed since the pipeline was last refilled, whatever became of it."""
 
     request_id: str
     tokens: list[int] = field(default_factory=list)
@@ -140,27 +145,28 @@ class PipelineRound:
     scores: list[float] = field(default_factory=list)
     path: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
-    _places: dict[int, int] = field(default_factory=dict)
+    _nodes: dict[int, int] = field(default_factory=dict)
+    """Node of this round's tree by the id that it has in flight."""
 
     def take(self, flight: Flight) -> None:
         """Add the level that has just entered a flight."""
-        for place in flight.bottom:
-            if flight.ids[place] in self._places:
-                continue  # nothing was fed
-            parent = flight.parents[place]
-            self._places[flight.ids[place]] = len(self.tokens)
-            self.parents.append(-1 if parent < 0 else self._places[flight.ids[parent]])
-            self.tokens.append(flight.tokens[place])
-            self.scores.append(flight.scores[place])
+        for node in flight.bottom:
+            if flight.ids[node] in self._nodes:
+                continue  # nothing was fed in this step, and the bottom is an older level
+            parent = flight.parents[node]
+            self._nodes[flight.ids[node]] = len(self.tokens)
+            self.parents.append(-1 if parent < 0 else self._nodes[flight.ids[parent]])
+            self.tokens.append(flight.tokens[node])
+            self.scores.append(flight.scores[node])
 
     def commit(self, token: int, node_id: int | None) -> None:
-        """A token was committed, which was in flight if it is a node's."""
+        """Add a committed token, and the id of its node if it was in flight."""
         self.committed.append(token)
         if node_id is not None:
-            self.path.append(self._places[node_id])
+            self.path.append(self._nodes[node_id])
 
     def detail(self) -> RoundDetail:
-        """The whole tree, as if it had been verified in one go."""
+        """Return the whole tree as if it had been verified at once."""
         steps = zip(self.scores[1:], self.parents[1:], strict=True)
         return RoundDetail(
             tokens=self.tokens,

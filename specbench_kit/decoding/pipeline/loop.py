@@ -1,7 +1,7 @@
-"""The pipeline loop: a step feeds a level of every tree, and yields a token where the true one is in flight."""
+"""The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 from torch import Tensor
 
@@ -22,16 +22,17 @@ from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.runner import refuse_nan_in
 
+PHASES: tuple[Phase, ...] = get_args(Phase)
 StageWork = tuple[int, int, list[int]]
 """A step, a stage, and the ids of the nodes that it worked on."""
 
 
 class PipelineEngine(Loop):
-    """Decodes a batch, a tree level of every request per step; what is in flight is a tree below its last token.
+    """Decodes a batch, a tree level of every request per step; the tree in flight lies below the last token.
 
     Stages and drafter work on the levels of all requests at once, as far as the budget of a step goes. A request's
-    round lasts from filling the pipeline to the next time that its true token is not in flight. The policy is that of
-    the method `name`; without a drafter nothing but roots is fed.
+    round lasts until its true token is not in flight, and the pipeline is refilled for it. The policy is that of the
+    method `name`; without a drafter nothing but roots is fed.
     """
 
     def __init__(
@@ -54,23 +55,25 @@ class PipelineEngine(Loop):
         super().__init__(clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)
         self.policy, self.drafter, self.stages = CheckedLevels(policy, name), drafter, stages
         self.trace: list[StageWork] | None = None
-        """Is filled with what every stage works on, where it was given a list."""
+        """Collects what every stage works on, if it is set to a list."""
         self._sampler, self._depth, self._time = sampler, depth, time
-        self._reads = () if drafter is None else drafter.reads
-        self._entry, self._spent = Admission(budget or StepBudget(), batch_size), PhaseShares(clock)
+        self._state_layers = () if drafter is None else drafter.state_layers
+        self._admission, self._phases = Admission(budget or StepBudget(), batch_size), PhaseShares(clock)
         self._streams: dict[str, RequestStream] = {}
         self._steps = 0
 
-    def _admit(self, session: Session) -> None:
-        watched, began = self.on_round is not None, self._spent.read(len(self._streams))
+    def admit(self, session: Session) -> None:
+        """Give a new request its slot in every stage."""
+        watched, began = self.on_round is not None, self._phases.read(len(self._streams))
         stream = RequestStream(session, self.stages.acquire(), self._depth, watched, began)
         self._streams[session.request.id] = stream
         if self._time is not None:
             self._time.admit(session)
 
-    def _release(self, session: Session) -> None:
+    def release(self, session: Session) -> None:
+        """Free a finished request's slots, and let the policy forget it."""
         name = session.request.id
-        self._spent.read(len(self._streams))
+        self._phases.read(len(self._streams))
         self.stages.release(self._streams.pop(name).slot)
         if self.drafter is not None:
             self.drafter.release(session)
@@ -78,97 +81,96 @@ class PipelineEngine(Loop):
         if self._time is not None:
             self._time.release(session)
 
-    def _round(self) -> list[PipelineRound]:
-        """All stages and the drafter work on the trees as they are; then these are pruned, and grow.
+    def run_round(self) -> list[PipelineRound]:
+        """Run one step: stages and drafter work on the trees as they are; then these are pruned, and grow.
 
-        Returns what was fed to the requests whose round ended.
+        Returns the rounds that ended, if somebody watches them.
         """
         streams = list(self._streams.values())
-        self._entry.choose(streams)
+        self._admission.choose(streams)
         with self.clock.phase("verify"):
-            self.stages.step([stream.feed for stream in streams], self._reads)
-        self._hand_on(streams)
+            self.stages.step([stream.feed for stream in streams], self._state_layers)
+        # Real stages work in other processes from here on, while the drafter works in this one.
+        self._enter(streams)
         with self.clock.phase("policy"):
-            drafted = self._draft(streams)
+            distributions = {} if self.drafter is None else self.drafter.step(streams)
+            drafted = {stream.slot: self._children(stream, distributions.get(stream.slot)) for stream in streams}
         if self._time is not None:
             self._time.step(streams, None if self.drafter is None else self.drafter.forwards())
-        return self._go_on(streams, drafted, self._answer(streams))
+        tokens = self._answer(streams)
+        ended: list[PipelineRound] = []
+        for stream in streams:
+            if (token := tokens.get(stream.slot)) is None:
+                stream.grow(drafted[stream.slot])
+            elif nodes := self._commit(stream, token, drafted[stream.slot]):
+                ended.append(nodes)
+        return ended
 
-    def _draft(self, streams: Sequence[RequestStream]) -> dict[int, list[Child]]:
-        """What may follow the last level of every request that has one, by slot."""
-        if self.drafter is None:
-            return {}
-        found = self.drafter.step(streams)
-        return {stream.slot: self._children(stream, found[stream.slot]) for stream in streams if stream.slot in found}
+    def _enter(self, streams: Sequence[RequestStream]) -> None:
+        """Do in the bookkeeping what the stages do with this step: hand on, and take in a level."""
+        self._steps += 1
+        for stream in streams:
+            stream.enter()
+            if self.trace is not None:
+                self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.occupancy]
 
-    def _children(self, stream: RequestStream, probabilities: Tensor) -> list[Child]:
+    def _children(self, stream: RequestStream, probabilities: Tensor | None) -> list[Child]:
+        """Return the nodes that the policy adds below the stream's last level, as far as the context has room."""
         flight = stream.flight
         room = self._capacity - len(stream.session.tokens) + 1 - len(flight)
-        if room < 1:
+        if probabilities is None or room < 1:
             return []
-        children = self.policy.next_level(probabilities, [flight.scores[place] for place in flight.bottom], room)
+        children = self.policy.next_level(probabilities, [flight.scores[node] for node in flight.bottom], room)
         stream.tally.drafted += len(children)
         return children
 
     def _answer(self, streams: Sequence[RequestStream]) -> dict[int, int]:
-        """The tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
-        leaving = [one for one in streams if one.flight.answers or (self._reads and one.flight.prefixes[-1])]
+        """Return the tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
+        leaving = [
+            stream
+            for stream in streams
+            if stream.flight.root_in_last_stage or (self._state_layers and stream.flight.prefixes[-1])
+        ]
         if not leaving:
             return {}
-        answering = {stream.slot: stream.session for stream in leaving if stream.flight.answers}
+        answering = {stream.slot: stream.session for stream in leaving if stream.flight.root_in_last_stage}
         with self.clock.phase("verify"):
-            dues = [ExitingTokens(one.slot, one.flight.prefixes[-1], one.flight.answers) for one in leaving]
-            logits, states = self.stages.answer(dues, self._reads)
-            for stream, part in zip(leaving, states, strict=False):
+            exiting = [
+                ExitingTokens(stream.slot, stream.flight.prefixes[-1], stream.flight.root_in_last_stage)
+                for stream in leaving
+            ]
+            logits, states = self.stages.answer(exiting, self._state_layers)
+            for stream, stream_states in zip(leaving, states, strict=False):
                 assert self.drafter is not None
-                self.drafter.tell(stream.session, part)
+                self.drafter.add_states(stream.session, stream_states)
             if not answering:
                 return {}
             refuse_nan_in(logits.max())
             if self._sampler.greedy:
                 return dict(zip(answering, logits.argmax(-1).tolist(), strict=True))
-            chances = [session.random.uniform("target") for session in answering.values()]
-            return dict(zip(answering, draw(self._sampler.probabilities(logits), chances), strict=True))
-
-    def _go_on(
-        self, streams: Sequence[RequestStream], drafted: Mapping[int, list[Child]], tokens: Mapping[int, int]
-    ) -> list[PipelineRound]:
-        ended: list[PipelineRound | None] = []
-        for stream in streams:
-            token, children = tokens.get(stream.slot), drafted.get(stream.slot, [])
-            if token is None:
-                stream.go_on(children)
-            else:
-                ended.append(self._commit(stream, token, children))
-        return [fill for fill in ended if fill is not None]
+            uniforms = [session.random.uniform("target") for session in answering.values()]
+            return dict(zip(answering, draw(self._sampler.probabilities(logits), uniforms), strict=True))
 
     def _commit(self, stream: RequestStream, token: int, children: Sequence[Child]) -> PipelineRound | None:
-        """Go on below the token; where it was not in flight the round ends, and the pipeline is filled anew."""
+        """Commit the token after the root and continue below it.
+
+        If it was not in flight or ends the request, the round ends: its record is added and its nodes are returned.
+        """
         with self.clock.phase("commit"):
             stream.session.commit([token])
             hit = stream.commit(token, children, self.clock.now_s())
         if hit and not stream.session.finish_reason:
             return None
         self._record(stream)
-        fill = stream.tally.fill
+        nodes = stream.tally.nodes
         if not hit:
             stream.refill(token)
-        return fill
-
-    def _hand_on(self, streams: Sequence[RequestStream]) -> None:
-        """All stages hand on what they hold."""
-        self._steps += 1
-        for stream in streams:
-            stream.enter()
-            if self.trace is not None:
-                self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.holds]
+        return nodes
 
     def _record(self, stream: RequestStream) -> None:
         tally, began = stream.tally, stream.began
-        stream.began = now = self._spent.read(len(self._streams))
-        phases: dict[str, Any] = {
-            f"{phase}_s": now.get(phase, 0.0) - began.get(phase, 0.0) for phase in get_args(Phase)
-        }
+        stream.began = totals = self._phases.read(len(self._streams))
+        seconds = {phase: totals.get(phase, 0.0) - began.get(phase, 0.0) for phase in PHASES}
         record = RoundRecord(
             drafted=tally.drafted,
             submitted=tally.fed - 1,  # the root was not drafted
@@ -178,7 +180,13 @@ class PipelineEngine(Loop):
             steps=tally.steps,
             commits_s=tally.commits_s,
             deepest=tally.deepest,
-            **phases,
+            prefill_s=seconds["prefill"],
+            draft_s=seconds["draft"],
+            policy_s=seconds["policy"],
+            link_s=seconds["link"],
+            queue_s=seconds["queue"],
+            verify_s=seconds["verify"],
+            commit_s=seconds["commit"],
         )
         stream.session.record.rounds.append(record)
         mark_round(self.clock, stream.session)

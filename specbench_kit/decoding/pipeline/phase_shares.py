@@ -1,4 +1,4 @@
-"""The clock's phases, shared out among the requests that go through a pipeline together."""
+"""The clock's phases, divided among the requests that go through a pipeline together."""
 
 from collections import defaultdict
 
@@ -6,9 +6,10 @@ from specbench_kit.decoding.clock import Clock, Phase
 
 
 class PhaseShares:
-    """Seconds by phase of one of the requests, summed up since the run began: all that share a step count alike.
+    """Running totals of one request's share of each phase; all requests that share a step count alike.
 
-    What a request spent is the difference of two readings, so that nothing is to be done for it in between.
+    A request's round took the difference of two readings. In between nothing has to be done for it, though requests
+    come and go: whoever changes their number reads first, so that every total is divided by the number it belongs to.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -16,7 +17,7 @@ class PhaseShares:
         self._totals: defaultdict[Phase, float] = defaultdict(float)
 
     def read(self, sharing: int) -> dict[Phase, float]:
-        """The sums up to now; `sharing` requests went through the pipeline since the last reading."""
+        """Return the totals; `sharing` requests went through the pipeline since the last reading."""
         for phase, seconds in self._clock.take().items():
             self._totals[phase] += seconds / max(1, sharing)
         return dict(self._totals)

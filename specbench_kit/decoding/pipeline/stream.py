@@ -13,7 +13,7 @@ from specbench_kit.decoding.session import Session
 
 @dataclass(slots=True)
 class RoundTally:
-    """What happened since the pipeline was last filled."""
+    """The counts since the pipeline was last refilled."""
 
     drafted: int = 0
     fed: int = 0
@@ -21,18 +21,24 @@ class RoundTally:
     deepest: int = 0
     steps: int = 0
     commits_s: list[float] = field(default_factory=list)
-    fill: PipelineRound | None = None
-    """The nodes themselves, where somebody watches."""
+    nodes: PipelineRound | None = None
+    """The nodes themselves, if somebody watches the rounds."""
 
 
 class RequestStream:
-    """A request's slot and flight, the level that enters with the next step, and what is pruned ahead of it."""
+    """A request's slot and flight, the level that enters with the next step, and the prune that goes ahead of it.
+
+    With every step the stages prune first and then take in the level; so a level's parents are nodes of the flight as
+    it is after the prune.
+    """
 
     def __init__(self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]) -> None:
-        self.session, self.slot, self.began = session, slot, began
-        self.ahead: Sequence[int] = session.tokens
+        self.session, self.slot = session, slot
+        self.began = began
+        """The totals of `PhaseShares` when the round began."""
+        self.to_enter: Sequence[int] = session.tokens
         """Committed tokens that are yet to enter; the last of them becomes the root."""
-        self.turn = 0
+        self.last_entry = 0
         """The step with which the root last entered."""
         self.level, self.scores = Level(), list[float]()
         self.prune: Prune | None = None
@@ -41,71 +47,75 @@ class RequestStream:
 
     @property
     def feed(self) -> Feed:
-        """What the stages are told of it."""
+        """The request's part of the step, as the stages are told."""
         return Feed(self.slot, self.level, self.prune)
 
-    def take(self, count: int) -> int:
-        """Let at most so many of the tokens ahead make the level; returns how many there were."""
-        taken, self.ahead = self.ahead[:count], self.ahead[count:]
-        if taken and not self.ahead:
+    def take(self, limit: int) -> int:
+        """Make a level of at most `limit` of the tokens that are yet to enter; return how many it has."""
+        taken, self.to_enter = self.to_enter[:limit], self.to_enter[limit:]
+        if taken and not self.to_enter:
             *prefix, root = taken
-            self.level, self.scores = self._number([root], [-1], prefix), [0.0]
+            self.level, self.scores = self._numbered([root], [-1], prefix), [0.0]
         else:
             self.level = Level(prefix=taken)
         return len(taken)
 
-    def trim(self, count: int) -> None:
-        """Keep the likeliest nodes of the level; what is not fed is drafted again if it is still wanted."""
-        level, rows = self.level, self.level.best(count, self.scores)
+    def trim(self, limit: int) -> None:
+        """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they are still needed."""
+        level, rows = self.level, self.level.best(limit, self.scores)
         self.tally.drafted -= len(level.tokens) - len(rows)
-        self.level = Level(*([of[row] for row in rows] for of in (level.ids, level.tokens, level.parents)))
+        self.level = Level(*([column[row] for row in rows] for column in (level.ids, level.tokens, level.parents)))
         self.scores = [self.scores[row] for row in rows]
 
     def refill(self, root: int) -> None:
-        """Begin anew with the last committed token alone."""
+        """Begin a new round with the last committed token alone."""
         self.flight, self.tally = self._empty()
-        self.ahead, self.level, self.scores = [root], Level(), []
+        self.to_enter, self.level, self.scores = [root], Level(), []
 
     def enter(self) -> None:
-        """The level enters the first stage, and all stages hand on what they hold."""
+        """Move the level into the first stage, and every stage's nodes on to the next stage."""
         self.flight.enter(self.level, self.scores)
         self.tally.steps += 1
         self.tally.fed += len(self.level.tokens)
-        # The flight's root lies as deep as tokens were accepted, and every stage that works holds one level below.
-        self.tally.deepest = max(self.tally.deepest, self.tally.accepted + len(self.flight.holds) - 1)
-        if self.tally.fill is not None:
-            self.tally.fill.take(self.flight)
+        # The flight's root lies as deep as tokens were accepted, and every stage that works has one level below it.
+        self.tally.deepest = max(self.tally.deepest, self.tally.accepted + len(self.flight.occupancy) - 1)
+        if self.tally.nodes is not None:
+            self.tally.nodes.take(self.flight)
 
-    def go_on(self, children: Sequence[Child]) -> None:
-        """Go on with the drafted nodes, while the root is still on its way."""
+    def grow(self, children: Sequence[Child]) -> None:
+        """Make the drafted nodes the next level, while the root is still on its way."""
         self.prune = None
-        self._next_level(children, range(len(self.flight.tokens)))
+        self._set_level(children, range(len(self.flight.tokens)))
 
     def commit(self, token: int, children: Sequence[Child], now_s: float) -> bool:
-        """Take the token after the root, and go on below it; returns whether it was in flight."""
+        """Commit the token after the root, and continue below its node; return whether it was in flight.
+
+        The stages prune with the next step; the flight is cut back here at once.
+        """
         tally, root = self.tally, self.flight.child(token)
         tally.commits_s.append(now_s - self.session.arrival_s)
-        if tally.fill is not None:
-            tally.fill.commit(token, None if root is None else self.flight.ids[root])
+        if tally.nodes is not None:
+            tally.nodes.commit(token, None if root is None else self.flight.ids[root])
         kept = [] if root is None else self.flight.below(root)
         self.prune = Prune([0], kept)
         if root is None:
             return False
         tally.accepted += 1
-        self._next_level(children, kept)  # before the flight is cut back: the children's parents are its places
+        self._set_level(children, kept)  # before the flight is cut back: the children's parents are its nodes
         self.flight.keep(kept)
         return True
 
-    def _next_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:
-        """Of the drafted nodes those whose parents are kept."""
-        bottom, places = self.flight.bottom, dict(zip(kept, count(), strict=False))
-        fed = [(token, places[bottom[row]], score) for row, token, score in children if bottom[row] in places]
+    def _set_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:
+        """Make the next level of those drafted nodes whose parents are kept."""
+        bottom, renumbered = self.flight.bottom, dict(zip(kept, count(), strict=False))
+        fed = [(token, renumbered[bottom[row]], score) for row, token, score in children if bottom[row] in renumbered]
         tokens, parents, self.scores = map(list, zip(*fed, strict=True)) if fed else ([], [], [])
-        self.level = self._number(tokens, parents)
+        self.level = self._numbered(tokens, parents)
 
-    def _number(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
+    def _numbered(self, tokens: list[int], parents: list[int], prefix: Sequence[int] = ()) -> Level:
         first, self._ids = self._ids, self._ids + len(tokens)
         return Level(list(range(first, self._ids)), tokens, parents, prefix)
 
     def _empty(self) -> tuple[Flight, RoundTally]:
-        return Flight(self._stages), RoundTally(fill=PipelineRound(self.session.request.id) if self._watched else None)
+        nodes = PipelineRound(self.session.request.id) if self._watched else None
+        return Flight(self._stages), RoundTally(nodes=nodes)

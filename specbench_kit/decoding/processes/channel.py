@@ -10,20 +10,24 @@ from torch import Tensor
 
 
 class Channel:
-    """Sends without waiting, receives in the order of sending; `device_group` carries tensors between devices."""
+    """Sends without waiting and receives in the order of sending.
 
-    def __init__(self, device: torch.device, device_group: Any = None) -> None:
+    `device_group`, if there is one, carries hidden states directly between devices.
+    """
+
+    def __init__(self, device: torch.device, device_group: dist.ProcessGroup | None = None) -> None:
         self._device, self._device_group = device, device_group
-        self._on_way: list[tuple[Any, Tensor]] = []
+        self._unsent: list[tuple[dist.Work | None, Tensor]] = []
+        """What may still be on its way: a tensor must stay in memory until its send has ended."""
 
-    def send(self, rank: int, content: Any) -> None:
-        """Send what JSON can say."""
+    def send(self, rank: int, content: object) -> None:
+        """Send anything that JSON can express."""
         payload = torch.frombuffer(bytearray(json.dumps(content).encode()), dtype=torch.uint8)
         self.send_tensor(rank, torch.tensor([len(payload)]))
         self.send_tensor(rank, payload)
 
     def receive(self, rank: int) -> Any:
-        """What `send` sent."""
+        """Wait for what `send` sent, and return it."""
         size = torch.zeros(1, dtype=torch.int64)
         dist.recv(size, rank)
         payload = torch.zeros(int(size), dtype=torch.uint8)
@@ -33,28 +37,30 @@ class Channel:
     def send_tensor(self, rank: int, tensor: Tensor) -> None:
         """Send a tensor by way of main memory."""
         tensor = tensor.cpu().contiguous()
-        self._on_way.append((dist.isend(tensor, rank), tensor))
+        self._unsent.append((dist.isend(tensor, rank), tensor))
 
     def receive_tensor(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """What `send_tensor` sent, on this rank's device."""
+        """Wait for what `send_tensor` sent, and return it on this rank's device."""
         tensor = torch.empty(shape, dtype=dtype)
         dist.recv(tensor, rank)
         return tensor.to(self._device)
 
     def settle(self) -> None:
-        """Wait until everything sent has left."""
-        for work, _ in self._on_way:
-            work.wait()
-        self._on_way.clear()
+        """Wait until everything that was sent has left."""
+        for work, _ in self._unsent:
+            if work is not None:
+                work.wait()
+        self._unsent.clear()
 
     def exchange(
         self, outgoing: tuple[int, Tensor] | None, incoming: tuple[int, Sequence[int], torch.dtype] | None
     ) -> Tensor | None:
-        """Hand on hidden states and take in others, from device to device where each rank has its own."""
+        """Hand on hidden states and return those that come in, from device to device if each rank has its own."""
         if self._device_group is None:
             if outgoing is not None:
                 self.send_tensor(*outgoing)
             return self.receive_tensor(*incoming) if incoming is not None else None
+        # Both directions as one batch: in a ring of ranks that each send first, NCCL would wait forever.
         operations, received = [], None
         if outgoing is not None:
             operations.append(dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A rank of `world` ranks, of which rank 0 drafts and the others hold a stage each."""
+    """One of `world` processes, of which rank 0 drafts and each other rank holds a stage."""
 
     rank: int
     world: int
@@ -14,15 +14,16 @@ class Rank:
 
     @property
     def stages(self) -> int:
+        """The number of stages."""
         return self.world - 1
 
     @classmethod
-    def given(cls) -> "Rank":
-        """As whoever started this process says it in the environment."""
+    def from_environment(cls) -> "Rank":
+        """Return the rank that the process which started this one has put into the environment."""
         rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         return cls(rank, world, local_rank)
 
 
-def by_torchrun() -> Rank | None:
-    """This process's place where torchrun started it."""
-    return Rank.given() if "TORCHELASTIC_RUN_ID" in os.environ else None
+def rank_by_torchrun() -> Rank | None:
+    """Return this process's rank if torchrun started it."""
+    return Rank.from_environment() if "TORCHELASTIC_RUN_ID" in os.environ else None

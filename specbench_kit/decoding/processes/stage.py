@@ -15,21 +15,18 @@ from specbench_kit.models.runner import Runner
 
 @dataclass(slots=True)
 class CarriedLevel:
-    """A level on its way, with the hidden states [tokens, hidden] that the last stage which worked on it gave.
+    """A level on its way, with the hidden states [tokens, hidden] that the last stage to work on it computed.
 
-    `seen` [tokens, layers x hidden] are those that a drafter reads, of the layers that it has gone through.
+    `drafter_states` [tokens, layers x hidden] are those that a drafter reads, of the layers passed so far.
     """
 
     level: Level = field(default_factory=Level)
     states: Tensor | None = None
-    seen: Tensor | None = None
+    drafter_states: Tensor | None = None
 
 
 class Stage:
-    """Computes a slice of levels; what is `held`, by slot, goes to the next stage, or is the last one's answer.
-
-    The bookkeeping is rank 0's: a stage is told what to prune.
-    """
+    """Computes a slice of the target for levels; rank 0 keeps the books and tells the stage what to prune."""
 
     def __init__(
         self, model: Any, stage: int, stages: int, device: torch.device, *, slots: int, capacity: int, vocabulary: int
@@ -38,7 +35,8 @@ class Stage:
         self.dtype: torch.dtype = model.dtype
         self.hidden_size: int = model.config.hidden_size
         self.runner = Runner(self.executor)
-        self.held: dict[int, CarriedLevel] = {}
+        self.output: dict[int, CarriedLevel] = {}
+        """By slot, what goes to the next stage with the next step, or is the last stage's answer."""
         self.trees: dict[int, TreeSlot] = {}
 
     def admit(self, slot: int) -> None:
@@ -46,49 +44,42 @@ class Stage:
         self.trees[slot] = TreeSlot(self.runner)
 
     def release(self, slot: int) -> None:
-        """Forget a request."""
+        """Free a finished request's slot."""
         self.trees.pop(slot).release()
-        self.held.pop(slot, None)
+        self.output.pop(slot, None)
 
     def prune(self, slot: int, prune: Prune) -> None:
-        """Let go of nodes, in KV and in what is held."""
-        tree, held = self.trees[slot], self.held.get(slot, CarriedLevel())
-        first = len(tree) - len(held.level.tokens)
-        kept = tree.prune(prune)
-        rows = [place - first for place in kept if place >= first]
-        if rows and held.states is not None:
-            staying = [len(held.level.prefix) + row for row in rows]
-            seen = None if held.seen is None else held.seen[staying]
-            # In its place: answers go out in this order.
-            self.held[slot] = CarriedLevel(held.level.pick(rows, kept), held.states[staying], seen)
+        """Drop nodes from KV and from the stage's output."""
+        tree, carried = self.trees[slot], self.output.get(slot, CarriedLevel())
+        # The stage has computed the flight's first nodes, and the newest of them are those of its output.
+        first = len(tree) - len(carried.level.tokens)
+        computed = tree.prune(prune)
+        rows = [node - first for node in computed if node >= first]
+        if rows and carried.states is not None:
+            staying = [len(carried.level.prefix) + row for row in rows]
+            drafter_states = None if carried.drafter_states is None else carried.drafter_states[staying]
+            # The slot keeps its position in the dictionary, since answers go out in this order.
+            self.output[slot] = CarriedLevel(
+                carried.level.pick(rows, computed), carried.states[staying], drafter_states
+            )
         else:
-            self.held.pop(slot, None)
+            self.output.pop(slot, None)
 
-    def work(self, loads: Mapping[int, CarriedLevel], layers: Sequence[int] = ()) -> None:
+    def work(self, levels: Mapping[int, CarriedLevel], layers: Sequence[int] = ()) -> None:
         """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before.
 
         Of the `layers` that a drafter reads, those of this stage's join what the levels carry.
         """
-        self.held = {}
-        if not loads:
+        self.output = {}
+        if not levels:
             return
-        trees = [self.trees[slot] for slot in loads]
-        rows = [
-            tree.append(load.level, whole=bool(layers) or not self.executor.last)
-            for tree, load in zip(trees, loads.values(), strict=True)
-        ]
-        self.executor.received = {
-            tree.index: load.states for tree, load in zip(trees, loads.values(), strict=True) if load.states is not None
-        }
+        pairs = [(self.trees[slot], carried) for slot, carried in levels.items()]
+        whole = bool(layers) or not self.executor.last
+        rows = [tree.append(carried.level, whole=whole) for tree, carried in pairs]
+        self.executor.received = {tree.index: carried.states for tree, carried in pairs if carried.states is not None}
         own = [layer for layer in layers if layer in self.executor.layers]
-        found = self.runner.forward(rows, own)
-        self.held = {
-            slot: CarriedLevel(load.level, found[row], _beside(load.seen, found.states(row, own) if own else None))
-            for row, (slot, load) in enumerate(loads.items())
-        }
-
-
-def _beside(before: Tensor | None, new: Tensor | None) -> Tensor | None:
-    if before is None or new is None:
-        return new if before is None else before
-    return torch.cat((before, new), dim=-1)
+        forward = self.runner.forward(rows, own)
+        for row, (slot, carried) in enumerate(levels.items()):
+            parts = [carried.drafter_states, forward.states(row, own) if own else None]
+            states = [part for part in parts if part is not None]
+            self.output[slot] = CarriedLevel(carried.level, forward[row], torch.cat(states, dim=-1) if states else None)

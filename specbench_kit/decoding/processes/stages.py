@@ -1,12 +1,11 @@
-"""The stages of a pipeline as rank 0 sees them, when each is a process of its own."""
+"""The stages of a pipeline as rank 0 sees them, if each is a process of its own."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import accumulate
 from threading import Thread
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,19 +14,21 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput
 from specbench_kit.decoding.processes.channel import Channel
-from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_place
+from specbench_kit.decoding.processes.group import LOOPBACK, join, meeting_point
 from specbench_kit.decoding.processes.launch import LAST_WORDS_S, Workers
-from specbench_kit.decoding.processes.rank import Rank, by_torchrun
+from specbench_kit.decoding.processes.rank import Rank, rank_by_torchrun
 from specbench_kit.models.executors.stage import require_cuttable
 from specbench_kit.models.pair import LoadedModel
 
 KEPT = "finished requests are kept, --resume continues with the others"
+Command = Mapping[str, object]
 
 
 class ProcessStages:
     """Sends every command to all stages; the last one sends back logits.
 
-    Every call raises one clear error when a stage has died. `sizes` are slots, capacity of a slot and vocabulary.
+    Every call raises one clear SkitError when a stage has died. `sizes` holds the number of slots, a slot's capacity
+    and the size of the vocabulary.
     """
 
     def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
@@ -40,126 +41,122 @@ class ProcessStages:
         self._channel = self._open(stages, loaded.model.device)
         dtype = str(loaded.model.dtype).removeprefix("torch.")
         try:
-            self._tell({"source": asdict(loaded.source), "dtype": dtype, "sizes": sizes})
+            self._send_all({"source": asdict(loaded.source), "dtype": dtype, "sizes": sizes})
             for rank in self._ranks:
-                self._hear_ready(rank)
+                with self._stages_alive():
+                    answer = self._channel.receive(rank)
+                if "error" in answer:
+                    raise SkitError(f"stage {rank} of {stages}: {answer['error']}")
         except BaseException:
             self.close()
             raise
 
     @property
     def are_children(self) -> bool:
-        """Whether this process started the others."""
+        """True if this process started the others; false if torchrun did."""
         return self._workers is not None
 
     def acquire(self) -> int:
-        """An empty slot."""
+        """Return an empty slot."""
         slot = self._free.pop()
-        self._tell({"do": "admit", "slot": slot})
+        self._send_all({"do": "admit", "slot": slot})
         return slot
 
     def release(self, slot: int) -> None:
-        """Give a slot back, with all that is in flight."""
-        self._tell({"do": "release", "slot": slot})
+        """Free a slot, with all that is in flight."""
+        self._send_all({"do": "release", "slot": slot})
         self._free.append(slot)
 
     def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
-        """Let every stage prune, hand on and work, and add hidden states to what it hands on; returns while they do."""
-        levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.weight]
+        """Let every stage prune, hand on and compute, with the hidden states of `layers`; return while they do."""
+        levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.token_count]
         prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
-        self._tell({"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels})
+        self._send_all({"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels})
 
-    def answer(self, dues: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
-        """What the last stage gives, as soon as it has it."""
+    def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
+        """Wait for the last stage's output, and return it."""
         if not layers:
-            return StageOutput(self.answers(len(dues)))
-        weights, wanted = [due.prefix + due.root for due in dues], sorted(set(layers))
-        logits, states = self.split(self.answers(sum(weights), wanted), wanted)
-        roots = [end - 1 for end, due in zip(accumulate(weights), dues, strict=True) if due.root]
-        return StageOutput(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(weights))
+            return StageOutput(self.receive_output(len(exiting)))
+        counts, read = [tokens.prefix + tokens.root for tokens in exiting], sorted(set(layers))
+        logits, states = self.split(self.receive_output(sum(counts), read), read)
+        # A request's root is the last of its tokens.
+        roots = [end - 1 for end, tokens in zip(accumulate(counts), exiting, strict=True) if tokens.root]
+        return StageOutput(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(counts))
 
-    def answers(self, tokens: int, layers: Sequence[int] = ()) -> Tensor:
-        """Of the levels in the last stage, in the order in which they were fed: logits and, beside them, hidden states.
+    def receive_output(self, tokens: int, layers: Sequence[int] = ()) -> Tensor:
+        """Wait for the last stage's output, and return it: [tokens, vocabulary + layers x hidden].
 
-        [tokens, vocabulary + layers x hidden], of nodes or, with hidden states, of all tokens.
+        It holds logits and, beside them, hidden states, in the order in which levels were fed; of the nodes alone, or
+        of all tokens if there are `layers`.
         """
-        with self._talking():
+        with self._stages_alive():
             width = self._vocabulary + len(layers) * self._width
             return self._channel.receive_tensor(self._ranks[-1], (tokens, width), torch.float32)
 
     def pass_through(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
-        """Send one level of each slot through the empty pipeline; `answers` waits for what comes out.
+        """Send one level of each slot through the empty pipeline; `receive_output` waits for what comes out.
 
-        `layers`, in rising order, are those whose hidden states are wanted.
+        `layers`, in rising order, are those whose hidden states are needed.
         """
         self.step(feeds, layers)
         for _ in self._ranks[1:]:
             self.step([], layers)
 
-    def split(self, found: Tensor, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        """What `answers` gave: logits, and hidden states by layer."""
-        logits, states = found.split((self._vocabulary, len(layers) * self._width), dim=-1)
+    def split(self, output: Tensor, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """Split what `receive_output` gave into logits, and hidden states by layer."""
+        logits, states = output.split((self._vocabulary, len(layers) * self._width), dim=-1)
         return logits, dict(zip(layers, states.split(self._width, dim=-1), strict=True)) if layers else {}
 
     def trace(self) -> list[tuple[int, int, list[int]]]:
-        """What every stage worked on, as each of them tells it: a step, the stage, and the ids of the nodes."""
-        self._tell({"do": "tell"})
-        with self._talking():
-            told = {rank: self._channel.receive(rank) for rank in self._ranks}
-        return sorted((step, rank, ids) for rank, steps in told.items() for step, ids in steps)
+        """Return what every stage worked on, as it says itself: the step, the stage, and the ids of the nodes."""
+        self._send_all({"do": "tell"})
+        with self._stages_alive():
+            traces = {rank: self._channel.receive(rank) for rank in self._ranks}
+        return sorted((step, rank, ids) for rank, steps in traces.items() for step, ids in steps)
 
     def close(self) -> None:
         """End the processes that were started."""
-        if not self._broken:  # a wait for what a dead process was sent would not end
+        if not self._broken:  # else the wait for what a dead process was sent would not end
             with suppress(SkitError):
-                self._tell({"do": "stop"})
+                self._send_all({"do": "stop"})
         if self._workers is not None:
             self._workers.close()
         dist.destroy_process_group()
 
     def _open(self, stages: int, device: torch.device) -> Channel:
-        place = by_torchrun()
-        if place is None:
-            return self._start(stages, device)
-        if place.stages != stages:
-            raise SkitError(f"{stages} stages need {stages + 1} processes, but torchrun has started {place.world}")
-        return join(place, device)
-
-    def _start(self, stages: int, device: torch.device) -> Channel:
+        """Meet the ranks that torchrun has started, or start one process per stage and meet those."""
+        if rank := rank_by_torchrun():
+            if rank.stages != stages:
+                raise SkitError(f"{stages} stages need {stages + 1} processes, but torchrun has started {rank.world}")
+            return join(rank, device)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-        store = meeting_place(world=stages + 1)
+        store = meeting_point(world=stages + 1)
         workers = self._workers = Workers(stages, device.type, store.port)
-        joined: list[Channel] = []
-        joining = Thread(target=lambda: joined.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
+        channels: list[Channel] = []
+        # In a thread, since the meeting waits for all ranks, and would wait forever for one that died on its way.
+        joining = Thread(target=lambda: channels.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
         joining.start()
         while joining.is_alive() and not workers.died.wait(0.05):
             pass
-        if not joined:
+        if not channels:
             raise SkitError(f"the pipeline could not be started: {workers.death}")
-        return joined[0]
+        return channels[0]
 
-    def _hear_ready(self, rank: int) -> None:
-        with self._talking():
-            answer = self._channel.receive(rank)
-        if "error" in answer:
-            raise SkitError(f"stage {rank} of {len(self._ranks)}: {answer['error']}")
-
-    def _tell(self, command: dict[str, Any], for_first: dict[str, Any] | None = None) -> None:
-        with self._talking():
+    def _send_all(self, command: Command, for_first: Command | None = None) -> None:
+        """Send a command to all stages, and to the first with some fields more."""
+        with self._stages_alive():
             self._channel.settle()
             for rank in self._ranks:
-                self._channel.send(rank, command | (for_first or {}) if rank == 1 else command)
+                self._channel.send(rank, {**command, **(for_first or {})} if rank == 1 else command)
 
     @contextmanager
-    def _talking(self) -> Iterator[None]:
+    def _stages_alive(self) -> Iterator[None]:
+        """Turn the error of a broken connection into one that says which stage died, and of what."""
         try:
             yield
         except RuntimeError as error:
             self._broken = True
-            raise SkitError(f"the pipeline broke: {self._reason(error)}; {KEPT}") from error
-
-    def _reason(self, error: RuntimeError) -> str:
-        """What the dead stage said, once that is known; else what its connection says."""
-        if self._workers is not None and self._workers.died.wait(LAST_WORDS_S):
-            return self._workers.death
-        return f"a stage has ended ({str(error).splitlines()[0]})"
+            reason = f"a stage has ended ({str(error).splitlines()[0]})"
+            if self._workers is not None and self._workers.died.wait(LAST_WORDS_S):
+                reason = self._workers.death
+            raise SkitError(f"the pipeline broke: {reason}; {KEPT}") from error

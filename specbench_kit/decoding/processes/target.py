@@ -1,4 +1,4 @@
-"""A pipeline as verification by rounds sees it: a batch passes through all stages before the next one begins."""
+"""A pipeline as verification by rounds uses it: a batch passes through all stages before the next one begins."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 class _Slot:
     length: int = 0
     prefix: int = 0
+    """Provisional tokens at the beginning, which the stages have joined to their prefix already."""
     nodes: int = 0
     prune: Prune | None = None
+    """What the last commit decided; the stages hear of it with the next pass."""
 
 
 class PipelineTarget:
     """Does for a pipeline what a runner does for a model.
 
-    A forward's first tokens, whose logits are not asked for, must follow each other.
+    A forward's first tokens, whose logits are not requested, must form a chain.
     """
 
     asynchronous = True
@@ -36,49 +38,50 @@ class PipelineTarget:
         self._slots: dict[int, _Slot] = {}
 
     def acquire(self) -> int:
-        """An empty slot."""
+        """Return an empty slot."""
         slot = self._stages.acquire()
         self._slots[slot] = _Slot()
         return slot
 
     def release(self, slot: int) -> None:
-        """Give a slot back."""
+        """Free a slot."""
         del self._slots[slot]
         self._stages.release(slot)
 
     def length(self, slot: int) -> int:
-        """Committed tokens."""
+        """Return the number of committed tokens."""
         return self._slots[slot].length
 
     def provisional(self, slot: int) -> int:
-        """Appended tokens that are not yet committed."""
+        """Return the number of appended tokens that are not yet committed."""
         return self._slots[slot].prefix + self._slots[slot].nodes
 
     def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
-        """One pass of all rows, which is still on its way when this returns."""
-        wanted, kept = sorted(set(layers)), [len(row.tokens) if layers else row.keep for row in rows]
-        feeds = [Feed(row.slot, self._level(row), self._slots[row.slot].prune) for row in rows]
-        self._stages.pass_through(feeds, wanted)
+        """Start one pass of all rows; the function returned waits for its result."""
+        layers = sorted(set(layers))
+        counts = [len(row.tokens) if layers else row.keep for row in rows]
+        feeds = []
+        for row in rows:
+            slot = self._slots[row.slot]
+            slot.prefix, slot.nodes = len(row.tokens) - row.keep, row.keep
+            parents = row.parents or range(-1, len(row.tokens) - 1)
+            parents = [max(-1, parent - slot.prefix) for parent in parents[slot.prefix :]]
+            nodes = list(row.tokens[slot.prefix :])
+            level = Level(list(range(len(nodes))), nodes, parents, row.tokens[: slot.prefix])
+            feeds.append(Feed(row.slot, level, slot.prune))
+        self._stages.pass_through(feeds, layers)
 
-        def ends(found: Tensor) -> list[Tensor]:
-            return [part[-row.keep :] for part, row in zip(found.split(kept), rows, strict=True)]
+        def requested(output: Tensor) -> list[Tensor]:
+            return [part[-row.keep :] for part, row in zip(output.split(counts), rows, strict=True)]
 
         def answer() -> Forward:
-            logits, states = self._stages.split(self._stages.answers(sum(kept), wanted), wanted)
-            return Forward(ends(logits), {layer: ends(found) for layer, found in states.items()})
+            logits, states = self._stages.split(self._stages.receive_output(sum(counts), layers), layers)
+            return Forward(requested(logits), {layer: requested(hidden) for layer, hidden in states.items()})
 
         return answer
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Make the provisional nodes `path` part of the prefix and drop the others, with the next pass."""
+        """Make the provisional nodes `path` part of the prefix, and drop the others, with the next pass."""
         state = self._slots[slot]
         state.prune = Prune([node - state.prefix for node in path if node >= state.prefix], [])
         state.length, state.prefix, state.nodes = state.length + len(path), 0, 0
-
-    def _level(self, row: Append) -> Level:
-        state = self._slots[row.slot]
-        state.prefix, state.nodes = len(row.tokens) - row.keep, row.keep
-        parents = row.parents or range(-1, len(row.tokens) - 1)
-        places = [max(-1, parent - state.prefix) for parent in parents[state.prefix :]]
-        nodes = list(row.tokens[state.prefix :])
-        return Level(list(range(len(nodes))), nodes, places, row.tokens[: state.prefix])

@@ -174,7 +174,7 @@ def _verdict(one: Done, credit: int) -> Any:
             "number": one.batch.number,
             "left": one.batch.left,
             "cached": one.cached,
-            "computed": verdict.weight,
+            "computed": verdict.computed,
             "credit": credit,
         }
     )
