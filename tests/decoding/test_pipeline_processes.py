@@ -157,7 +157,7 @@ def test_drafting_goes_on_between_sending_and_hearing_the_answer(
         monkeypatch.setattr(owner, name, lambda *given: (happened.append(name), original(*given))[1])
 
     noting(stages, "pass_through")
-    noting(stages, "answers")
+    noting(stages, "receive_output")
     noting(runners[1], "forward")
     method = parse_method("specedge:depth=3,proactive_depth=2")
     engine = live_engine(method, *runners, sampler=Sampler(), seed=3, eos_ids=frozenset(), batch_size=1, stages=stages)
@@ -166,7 +166,7 @@ def test_drafting_goes_on_between_sending_and_hearing_the_answer(
     monkeypatch.undo()
     meanwhile = " ".join(happened).split("pass_through")[1:]
     drafted = [bool(r.proactive) for r in record.rounds]
-    assert [part.partition("answers")[0].split() != [] for part in meanwhile] == drafted
+    assert [part.partition("receive_output")[0].split() != [] for part in meanwhile] == drafted
     assert sum(drafted) > len(drafted) / 2
     assert engine.clock.typical_s("verify") > 0
 
