@@ -1,1 +1,1 @@
-"""Reports: what was computed, as Markdown, HTML, tables and figures. Nothing here computes a metric."""
+"""Reports: documents made of what was computed, rendered as Markdown, HTML, terminal, LaTeX and CSV."""

@@ -1,31 +1,42 @@
-"""One page on all runs of a folder: when, what, on what, the result in a sentence, and where its report lies."""
+"""One page that lists all runs of a folder: when, what, on what, the result in a sentence, and a link to its report."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.reports.writing import html
+from specbench_kit.reports import render_html, render_markdown
+from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link
+from specbench_kit.reports.stored import RunFile
 from specbench_kit.reports.writing.formatting import ABSENT
-from specbench_kit.reports.writing.markup import code, document, table
 from specbench_kit.runs.folder import write_text
 
 HEAD_CHARACTERS = 20_000
-"""Of a report, within which its result stands."""
+"""Characters at the start of a report within which its headline stands."""
 PAGES = ("report.html", "report.md")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A folder with a report; `about` is its run.json, or nothing for a report on several runs."""
+class IndexEntry:
+    """A folder with a report; `run` is its run.json, empty for a report on several runs."""
 
     folder: Path
     page: str
-    about: dict[str, Any]
+    run: RunFile
     headline: str
+
+    @property
+    def setting(self) -> tuple[str, str, str]:
+        """The run's method or command, its dataset and its kind of time."""
+        dataset = self.run.get("dataset")
+        name = dataset.get("name") if isinstance(dataset, dict) else None
+        method, dataset_name, time_kind = (
+            one_line(str(value)) if value else ABSENT
+            for value in (self.run.get("method") or self.run.get("command"), name, self.run.get("time_kind"))
+        )
+        return method, dataset_name, time_kind
 
 
 def write_index(root: Path) -> Path:
@@ -33,52 +44,51 @@ def write_index(root: Path) -> Path:
     entries = sorted(_entries(root), key=lambda entry: entry.folder.name, reverse=True)
     if not entries:
         raise SkitError(f"{root} holds no run with a report: name the folder that runs were made in")
-    text = render(root, entries)
-    write_text(root / "index.md", text)
-    write_text(root / "index.html", html.page(text, {}))
+    document = build(root, entries)
+    write_text(root / "index.md", render_markdown.render(document))
+    write_text(root / "index.html", render_html.render(document, {}))
     return root / "index.html"
 
 
-def render(root: Path, entries: list[Entry]) -> str:
-    """As Markdown: reports on several runs first."""
-    several, single = ([one for one in entries if bool(one.about) is kind] for kind in (False, True))
-    sections = [f"# {len(entries)} reports in {code(root.resolve().name)}"]
+def build(root: Path, entries: list[IndexEntry]) -> Document:
+    """Return the page, with reports on several runs first."""
+    several, single = ([entry for entry in entries if bool(entry.run) is has_run] for has_run in (False, True))
+    blocks: list[Block] = []
     if several:
-        rows = [(_link(root, one), one.headline) for one in several]
-        sections.append("## Side by side\n\n" + table(["report", "result"], rows))
+        rows = [(_link(root, entry), entry.headline) for entry in several]
+        blocks += [Heading("Side by side"), Table(("report", "result"), rows)]
     if single:
-        header = ["run", "of", "dataset", "time", "result"]
-        rows_of = [(_link(root, one), *_what(one.about), one.headline) for one in single]
-        sections.append("## Runs\n\n" + table(header, rows_of))
-        benchmarks = [one for one in single if one.about.get("method")]
-        alike = [one for one in benchmarks if _what(one.about)[1:] == _what(benchmarks[0].about)[1:]]
-        if len(alike) > 1:
-            first, last = alike[-1].folder.name, alike[0].folder.name
-            sections.append(f"Two runs side by side: {code(f'skit compare {first} {last}')}")
-    return document(sections)
+        lines = [(_link(root, entry), *entry.setting, entry.headline) for entry in single]
+        blocks += [Heading("Runs"), Table(("run", "of", "dataset", "time", "result"), lines)]
+        benchmarks = [entry for entry in single if entry.run.get("method")]
+        comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
+        if len(comparable) > 1:
+            first, last = comparable[-1].folder.name, comparable[0].folder.name
+            blocks.append(Paragraph(f"Two runs side by side: {code(f'skit compare {first} {last}')}"))
+    return Document(f"{len(entries)} reports in {code(root.resolve().name)}", blocks)
 
 
-def _entries(root: Path) -> Iterator[Entry]:
+def _entries(root: Path) -> Iterator[IndexEntry]:
     if not root.is_dir():
         raise SkitError(f"there is no folder '{root}'")
-    for file in sorted({path.parent for name in PAGES for path in root.glob(f"*/**/{name}")}):
-        page = next(name for name in PAGES if (file / name).is_file())
-        yield Entry(file, page, _about(file / "run.json"), _headline(file / "report.md"))
+    for folder in sorted({path.parent for page in PAGES for path in root.glob(f"*/**/{page}")}):
+        page = next(page for page in PAGES if (folder / page).is_file())
+        yield IndexEntry(folder, page, _run_file(folder / "run.json"), _headline(folder / "report.md"))
 
 
-def _about(path: Path) -> dict[str, Any]:
-    """A run.json as far as it can be read; what is none has no fields."""
+def _run_file(path: Path) -> RunFile:
+    """Return a run.json as far as it can be read: a damaged one must not hide the other runs."""
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return {"method": "run.json cannot be read"}
-    return found if isinstance(found, dict) and found else {"method": "run.json cannot be read"}
+        content = None
+    return content if isinstance(content, dict) and content else {"method": "run.json cannot be read"}
 
 
 def _headline(path: Path) -> str:
-    """The first sentence in bold, else the title."""
+    """Return a report's first line in bold, which is its result, else its title."""
     if not path.is_file():
         return ABSENT
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -88,13 +98,6 @@ def _headline(path: Path) -> str:
     return bold.strip("*") or title[2:]
 
 
-def _link(root: Path, entry: Entry) -> str:
-    place = entry.folder.relative_to(root)
-    return f"[{one_line(str(place))}]({(place / entry.page).as_posix()})"
-
-
-def _what(about: dict[str, Any]) -> tuple[str, str, str]:
-    dataset = about.get("dataset")
-    name = dataset.get("name") if isinstance(dataset, dict) else None
-    texts = (about.get("method") or about.get("command"), name, about.get("time_kind"))
-    return tuple(one_line(str(text)) if text else ABSENT for text in texts)  # type: ignore[return-value]
+def _link(root: Path, entry: IndexEntry) -> str:
+    folder = entry.folder.relative_to(root)
+    return link(one_line(str(folder)), (folder / entry.page).as_posix())

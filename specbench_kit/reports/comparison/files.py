@@ -9,7 +9,7 @@ from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.comparison import plots
+from specbench_kit.reports.comparison import plots, sections
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
@@ -140,7 +140,7 @@ class _ReportFiles:
         if len(self.comparison.runs) > 1:
             return comparison_report.build(self.comparison, figures, self.look)
         (run,) = self.comparison.runs
-        averages, repeats = comparison_report.averages(self.comparison), comparison_report.repeats(self.comparison)
+        averages, repeats = sections.averages(self.comparison), sections.repeats(self.comparison)
         exports = [name for name in LINKED if (self.folder / name).exists()]
         further = [*averages, *repeats, *figures]
         problems = self.comparison.problems

@@ -1,55 +1,23 @@
 """The report on several runs side by side."""
 
-from collections.abc import Mapping, Sequence
-
-from specbench_kit.metrics.comparison import Comparison, ComparisonTable
-from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.reports import headlines
 from specbench_kit.reports.columns import (
-    COLUMNS,
-    EVEN_NOTE,
-    SPEEDUP,
-    MetricColumn,
     all_numbers,
-    is_marked_even,
-    method_table,
 )
+from specbench_kit.reports.comparison import sections
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.comparison.wording import cautions
 from specbench_kit.reports.document import (
-    Block,
     Blocks,
-    Cell,
-    Column,
     Document,
-    Estimate,
-    Folded,
-    Heading,
     Paragraph,
-    Table,
     caution,
-    code,
-    facts,
-    paragraphs,
 )
 from specbench_kit.reports.run.answers import answers_section
-from specbench_kit.reports.run.report import definitions, setting
-from specbench_kit.reports.stored import Row
-from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
-from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
+from specbench_kit.reports.run.sections import definitions
+from specbench_kit.reports.writing import colocation, deployment, machine, methods
 from specbench_kit.reports.writing.provenance import provenance
-
-AVERAGES = (
-    MetricColumn("acceptance length: pooled", "number", "acceptance_length"),
-    MetricColumn("acceptance length: mean of requests", "number", "acceptance_length_request_mean"),
-    MetricColumn("acceptance length: standard deviation", "number", "acceptance_length_sd"),
-    MetricColumn("acceptance: pooled", "share", "acceptance_rate"),
-    MetricColumn("acceptance: mean of requests", "share", "acceptance_rate_request_mean"),
-    MetricColumn("speedup: ratio of sums", "times", "speedup"),
-    MetricColumn("speedup: mean of ratios", "times", "speedup_request_mean"),
-    MetricColumn("speedup: ratio of mean tok/s", "times", "speedup_of_mean_rates"),
-)
 
 
 def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> Document:
@@ -63,175 +31,26 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         if len(series.runs) == 1 and not series.is_derived
         for run in series.runs.values()
     }
-    sections = [_results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"]
+    deployments = [deployment.section(run) for run in fields]
+    results = [
+        sections.results(part, comparison.by_group, look) for part in comparison.parts if part.kind != "category"
+    ]
     return Document.of(
         f"{number} methods on {', '.join(comparison.datasets)}",
         caution(machine.of_all(fields), severe=True),
         [Paragraph(f"**{headlines.of_comparison(comparison)}**"), *caution(cautions(comparison))],
-        _setting(comparison),
-        *sections,
-        differences(comparison),
+        sections.setting(comparison),
+        *results,
+        sections.differences(comparison),
         answers_section(judged),
         colocation.section(comparison.overall, fields[0].get("deployment")),
-        _categories(comparison, look),
-        averages(comparison),
-        repeats(comparison),
+        sections.categories(comparison, look),
+        sections.averages(comparison),
+        sections.repeats(comparison),
         figures,
         methods.section(fields),
-        *_distinct([deployment.section(run) for run in fields]),
+        *(section for index, section in enumerate(deployments) if section not in deployments[:index]),
         [all_numbers(comparison.overall), definitions()],
-        _runs(comparison),
+        sections.runs(comparison),
         provenance(fields[0]),
     )
-
-
-def _distinct(sections: Sequence[Blocks]) -> list[Blocks]:
-    return [section for index, section in enumerate(sections) if section not in sections[:index]]
-
-
-def _setting(comparison: Comparison) -> Blocks:
-    """Return every value of the runs' settings: one, unless a comparison was forced or the machines differ."""
-    datasets = {
-        name: run
-        for series in reversed(comparison.series)
-        if not series.is_derived
-        for name, run in series.runs.items()
-    }
-    fields = [run.fields for run in comparison.runs]
-    values: dict[str, dict[str, None]] = {}
-    for run in fields:
-        for name, value in setting(run):
-            if name not in ("dataset", "warm-up"):
-                values.setdefault(name, {})[value] = None
-    rows = [
-        ("dataset", wording.dataset_sentence(datasets[name].dataset))
-        for name in comparison.datasets
-        if name in datasets
-    ]
-    rows += [(name, " / ".join(texts)) for name, texts in values.items()]
-    return [Heading("What was run"), facts([*rows, *wording.warm_up(fields)])]
-
-
-def _results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
-    finished = max(row["finished"] for row in part.rows.values())
-    title = "Results" if part.kind == "overall" else f"Results on {part.name}"
-    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
-
-
-def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
-    """Return the table of methods, or one for each group of them."""
-    columns = look.table_columns()
-    blocks: list[Block] = []
-    for group, labels in groups.items():
-        if members := {label: rows[label] for label in labels if label in rows}:
-            blocks += [Paragraph(f"**{group}**"), method_table(members, columns)]
-    blocks = blocks or [method_table(rows, columns)]
-    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
-
-
-def _categories(comparison: Comparison, look: Look) -> Blocks:
-    parts = [part for part in comparison.parts if part.kind == "category"]
-    if not parts:
-        return []
-    labels = [series.label for series in comparison.series if not series.is_baseline]
-    blocks: list[Block] = [Heading("By category")]
-    for title, column in (("Speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
-        rows: list[list[Cell]] = [
-            [
-                part.name,
-                max(row["finished"] for row in part.rows.values()),
-                *(column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels),
-            ]
-            for part in parts
-        ]
-        header: list[Column | str] = ["category", Column("requests", "count")]
-        header += [Column(code(label), column.unit) for label in labels]
-        blocks += [Paragraph(f"{title}:"), Table(header, rows)]
-    groups = comparison.by_group
-    return blocks + [Folded(f"All columns: {part.name}", _method_tables(part.rows, groups, look)) for part in parts]
-
-
-def differences(comparison: Comparison) -> Blocks:
-    """Return the comparison of every method with the reference, and what its interval shows."""
-    against = {label: row for label, row in comparison.overall.items() if row.get("verdict")}
-    if not against:
-        return []
-    reference = code(comparison.reference)
-    columns = [
-        Column(f"speed, {reference} = 1 (95%)", "times"),
-        Column("verdict"),
-        Column("baseline / baseline: machine or engine changed", "times"),
-        Column(f"prompts won against {reference}", "share"),
-        Column("prompts won against autoregressive", "share"),
-        Column("prompts on which it is the fastest", "share"),
-    ]
-    rows: list[list[Cell]] = [
-        [
-            _ratio(row, "relative_speed"),
-            row["verdict"],
-            _ratio(row, "baseline_ratio"),
-            row["win_share_against"],
-            row.get("win_share"),
-            row.get("fastest_share"),
-        ]
-        for row in against.values()
-    ]
-    if all(row.get("baseline_ratio", 1) == 1 for row in against.values()):
-        columns, rows = columns[:2] + columns[3:], [cells[:2] + cells[3:] for cells in rows]
-    if any(row.get("raw_times") for row in against.values()):
-        basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
-    else:
-        basis = "Ratios of the speedups over each run's own baseline, on the same prompts."
-    note = (
-        f"{basis} The intervals of this table are simultaneous 95% intervals, whichever method is the reference; "
-        "the independent units are prompts with all their repeats, or batches of requests. "
-        f"{NO_DIFFERENCE.capitalize()}: the interval contains 1. {TOO_FEW.capitalize()}: fewer than {FEWEST_UNITS}."
-    )
-    fastest_share = comparison.overall[comparison.reference].get("fastest_share")
-    if fastest_share is not None:
-        note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
-    labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
-    return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
-
-
-def _ratio(row: Row, metric: str) -> Estimate:
-    return Estimate(row.get(metric), row["intervals"].get(metric))
-
-
-def averages(comparison: Comparison) -> Blocks:
-    """Return pooled and per-request averages, since papers differ in which they report."""
-    rows = {
-        label: row
-        for label, row in comparison.overall.items()
-        if row["submitted"] or row["accepted"] or row.get("speedup")
-    }
-    note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
-    return [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)] if rows else []
-
-
-def repeats(comparison: Comparison) -> Blocks:
-    """Return how far the repeats of the same requests are apart."""
-    rows = [
-        (code(label), ", ".join(map(times, row["speedup_by_repeat"])), row["repeat_spread"])
-        for label, row in comparison.overall.items()
-        if row.get("repeats")
-    ]
-    spread = Column("(slowest - fastest repeat) / mean", "share")
-    return [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)] if rows else []
-
-
-def _runs(comparison: Comparison) -> Blocks:
-    """Return the run directory of every row."""
-    rows = [
-        (
-            code(series.label),
-            name,
-            code(str(run.dataset.get("digest"))[:12]),
-            code(run.name),
-            run.fields.get("started_at") or ABSENT,
-        )
-        for series in comparison.series
-        if not series.is_derived
-        for name, run in series.runs.items()
-    ]
-    return [Folded("Runs", [Table(("method", "dataset", "digest", "folder", "started"), rows)])]

@@ -1,1 +1,1 @@
-"""What every kind of report is written with: documents, tables, figures, numbers and shared sentences."""
+"""The parts that reports of several kinds share: sections, sentences, formats of numbers, and figures."""

@@ -7,7 +7,7 @@ ABSENT = "–"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """The value to `digits` significant digits, without an exponent: 0.0123, 1.23, 12,345."""
+    """Return the value to `digits` significant digits, without an exponent: 0.0123, 1.23, 12,345."""
     if value is None:
         return ABSENT
     magnitude = floor(log10(abs(value))) if value else 0
@@ -15,12 +15,12 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """A whole number."""
+    """Return a whole number with separators: 12,345."""
     return ABSENT if value is None else f"{value:,.0f}"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in the unit that suits it: s, ms, µs or ns."""
+    """Return a duration in the unit that suits it: s, ms, µs or ns."""
     if value is None:
         return ABSENT
     for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
@@ -30,7 +30,7 @@ def seconds(value: float | None) -> str:
 
 
 def data(value: float | None) -> str:
-    """Bytes, by thousands: B, kB or MB."""
+    """Return a number of bytes in B, kB or MB, of 1,000 each."""
     if value is None:
         return ABSENT
     for limit, unit in ((1e6, "MB"), (1e3, "kB")):
@@ -40,22 +40,22 @@ def data(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A fraction as a percentage with one decimal."""
+    """Return a fraction as a percentage with one decimal: 32.7%."""
     return ABSENT if value is None else f"{100 * value:.1f}%"
 
 
 def rate(value: float | None) -> str:
-    """Tokens per second."""
+    """Return a rate in tokens per second: 33.0 tok/s."""
     return ABSENT if value is None else f"{significant(value)} tok/s"
 
 
 def times(value: float | None) -> str:
-    """A factor: 1.62x."""
+    """Return a factor: 1.62x."""
     return ABSENT if value is None else f"{significant(value)}x"
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Both ends of an interval: 1.55–1.70, with as many digits as tell them apart."""
+    """Return both ends of an interval with as many digits as tell them apart: 1.55–1.70."""
     if bounds is None:
         return ABSENT
     shown = [[significant(bound, digits) for bound in bounds] for digits in range(3, 12)]
@@ -63,10 +63,10 @@ def interval(bounds: Sequence[float] | None) -> str:
 
 
 def shorten_head(text: str, limit: int) -> str:
-    """The last `limit` characters, with a mark where something was cut."""
+    """Return the last `limit` characters, after an ellipsis if some were cut."""
     return text if len(text) <= limit else f"…{text[-limit:]}"
 
 
 def shorten_tail(text: str, limit: int) -> str:
-    """The first `limit` characters, with a mark where something was cut."""
+    """Return the first `limit` characters, before an ellipsis if some were cut."""
     return text if len(text) <= limit else f"{text[:limit]}…"

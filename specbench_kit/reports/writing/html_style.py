@@ -2,12 +2,12 @@
 
 from specbench_kit.reports.writing.palette import OF_METHODS, ON_DARK
 
-LIGHT = " ".join(f"--c{place}: {colour};" for place, colour in enumerate(OF_METHODS))
-DARK = " ".join(f"--c{place}: {ON_DARK[colour]};" for place, colour in enumerate(OF_METHODS))
+LIGHT = " ".join(f"--c{index}: {colour};" for index, colour in enumerate(OF_METHODS))
+DARK = " ".join(f"--c{index}: {ON_DARK[colour]};" for index, colour in enumerate(OF_METHODS))
 
 
 def theme(light: str, dark: str) -> str:
-    """The colours that every page has in light and dark, and its own."""
+    """Return the style sheet of the colours that all pages share, with a page's own in light and dark."""
     return f"""\
 :root {{
   color-scheme: light dark;

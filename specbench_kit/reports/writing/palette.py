@@ -25,7 +25,7 @@ ON_DARK = {
     INDIGO: "#9D8CFF",
     WINE: "#C2527F",
 }
-"""The colours of methods, and the same hues for a dark page."""
+"""The colours of methods, each with the same hue for a dark page."""
 OF_METHODS = tuple(ON_DARK)
 USUAL = ("fixed-k", "threshold", "wisp", "adaspec", "specinfer", "specedge", "specpipe")
 """Methods that have the same colour in every report; all others take what is free."""
@@ -33,7 +33,7 @@ USUAL = ("fixed-k", "threshold", "wisp", "adaspec", "specinfer", "specedge", "sp
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one row of a comparison looks in every figure, told apart without colour too."""
+    """The look of one row of a comparison in every figure, which differs from other rows without colour too."""
 
     colour: str
     line: Any
@@ -45,19 +45,20 @@ BOUND_STYLE = Style(GREY, "--", "*")
 
 
 def method_styles(specs: Mapping[str, str]) -> dict[str, Style]:
-    """The style of each label, from its method's spec; a second row of one method looks like another method."""
+    """Return the style of each label, from its method's spec; a second row of one method looks like another method."""
     free = list(range(len(OF_METHODS)))
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for label, spec in specs.items():
         name = spec.partition(":")[0]
         if name in USUAL and USUAL.index(name) in free:
-            free.remove(places.setdefault(label, USUAL.index(name)))
-    free.sort(key=lambda place: place < len(USUAL))
-    for count, label in enumerate(label for label in specs if label not in places):
-        places[label] = free.pop(0) if free else count + len(OF_METHODS)
-    return {label: _style(place) for label, place in ((label, places[label]) for label in specs)}
-
-
-def _style(place: int) -> Style:
-    turn, colour = divmod(place, len(OF_METHODS))
-    return Style(OF_METHODS[colour], LINES[(place + turn) % len(LINES)], MARKERS[(place + turn) % len(MARKERS)])
+            free.remove(indices.setdefault(label, USUAL.index(name)))
+    # Colours that belong to no usual method go first, so that usual methods keep theirs from report to report.
+    free.sort(key=lambda index: index < len(USUAL))
+    for count, label in enumerate(label for label in specs if label not in indices):
+        indices[label] = free.pop(0) if free else count + len(OF_METHODS)
+    styles = {}
+    for label in specs:
+        turn, colour = divmod(indices[label], len(OF_METHODS))
+        shifted = indices[label] + turn
+        styles[label] = Style(OF_METHODS[colour], LINES[shifted % len(LINES)], MARKERS[shifted % len(MARKERS)])
+    return styles

@@ -1,4 +1,4 @@
-"""Drawings from folders of others: what is left of an SVG that can neither run nor load anything."""
+"""Drawings from folders of others, reduced to what can neither run nor load anything."""
 
 import re
 from xml.etree import ElementTree
@@ -7,40 +7,36 @@ NAMESPACE = "http://www.w3.org/2000/svg"
 ELEMENTS = frozenset(
     ("svg", "g", "defs", "path", "use", "clipPath", "pattern", "rect", "line", "circle", "polygon", "text", "tspan")
 )
-PLACES = ("x", "y", "width", "height", "d", "points", "r", "cx", "cy", "viewBox", "transform", "patternUnits")
+SHAPES = ("x", "y", "width", "height", "d", "points", "r", "cx", "cy", "viewBox", "transform", "patternUnits")
 LOOKS = ("style", "class", "fill", "fill-opacity", "stroke", "stroke-width", "opacity", "clip-path")
-ATTRIBUTES = frozenset(("id", "href", *PLACES, *LOOKS))
-ELSEWHERE = re.compile(r"url\(\s*['\"]?(?!#)|image-set|\\|@", re.IGNORECASE)
-"""Of a style: what could load something from outside of the drawing, plainly or by escapes."""
+ATTRIBUTES = frozenset(("id", "href", *SHAPES, *LOOKS))
+EXTERNAL = re.compile(r"url\(\s*['\"]?(?!#)|image-set|\\|@", re.IGNORECASE)
+"""Parts of a style that could load something from outside the drawing, openly or by escapes."""
 
 
 def safe_svg(content: bytes) -> bytes:
-    """The drawing's shapes and texts; a ValueError where it is none."""
+    """Return the drawing's shapes and texts; raise ValueError if it is no drawing."""
     try:
         # What precedes the drawing could define entities that grow without bounds.
         root = ElementTree.fromstring("<svg" + content.decode().partition("<svg")[2])
         for element in list(root.iter()):
-            _keep_safe(element)
+            for child in list(element):
+                if _local(child.tag) not in ELEMENTS:
+                    element.remove(child)
+            element.tag = _local(element.tag)
+            attributes = {_local(name): value for name, value in element.attrib.items()}
+            element.attrib = {name: value for name, value in attributes.items() if _is_safe(name, value)}
         root.set("xmlns", NAMESPACE)
         return ElementTree.tostring(root)
     except (ElementTree.ParseError, RecursionError, UnicodeError) as error:
         raise ValueError(f"not a drawing ({error})") from error
 
 
-def _keep_safe(element: ElementTree.Element) -> None:
-    for child in list(element):
-        if _local(child.tag) not in ELEMENTS:
-            element.remove(child)
-    element.tag = _local(element.tag)
-    attributes = {_local(name): value for name, value in element.attrib.items()}
-    element.attrib = {name: value for name, value in attributes.items() if _is_safe(name, value)}
-
-
 def _is_safe(name: str, value: str) -> bool:
-    inside = name != "href" or value.startswith("#")
-    return name in ATTRIBUTES and inside and not ELSEWHERE.search(value)
+    internal = name != "href" or value.startswith("#")
+    return name in ATTRIBUTES and internal and not EXTERNAL.search(value)
 
 
 def _local(name: str) -> str:
-    """A name without its namespace."""
+    """Return a name without its namespace."""
     return name.rpartition("}")[2]

@@ -1,6 +1,6 @@
-"""The few lines of script in HTML pages: tables that sort and filter, methods that can be hidden.
+"""The script of HTML pages: tables that can be sorted and filtered, methods that can be hidden.
 
-A page says by its hash that this script and no other may run; with scripts off it is whole.
+A page allows this script, by its hash, and no other; without scripts it lacks nothing but these controls.
 """
 
 from base64 import b64encode
@@ -10,32 +10,32 @@ SCRIPT = """\
 "use strict";
 const slug = text => text.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "");
 const number = text => {
-  const found = text.replace(/,/g, "").match(/-?[0-9.]+(?:e-?[0-9]+)?/);
+  const match = text.replace(/,/g, "").match(/-?[0-9.]+(?:e-?[0-9]+)?/);
   const unit = {"µs": 1e-6, "ms": 1e-3, "ns": 1e-9}[(text.match(/[0-9] (ns|µs|ms)\\b/) || [])[1]] || 1;
-  return found ? parseFloat(found[0]) * unit : NaN;
+  return match ? parseFloat(match[0]) * unit : NaN;
 };
 const make = (name, parent, content) => {
-  const made = document.createElement(name);
-  made.textContent = content;
-  parent.append(made);
-  return made;
+  const element = document.createElement(name);
+  element.textContent = content;
+  parent.append(element);
+  return element;
 };
 const sortable = table => {
   const heads = [...table.querySelectorAll("thead th")], body = table.tBodies[0];
-  heads.forEach((head, place) => {
+  heads.forEach((head, index) => {
     const button = document.createElement("button");
     if (!head.textContent) return;
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
       const up = head.getAttribute("aria-sort") !== "descending" ? -1 : 1;
-      heads.forEach(one => one.removeAttribute("aria-sort"));
+      heads.forEach(other => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", up < 0 ? "descending" : "ascending");
-      const key = row => row.cells[place] ? row.cells[place].textContent.trim() : "";
+      const key = row => row.cells[index] ? row.cells[index].textContent.trim() : "";
       const order = (a, b) => {
         const x = number(key(a)), y = number(key(b));
-        if (place && isNaN(x) !== isNaN(y)) return isNaN(x) - isNaN(y);
-        return up * (place && !isNaN(x) ? x - y : key(a).localeCompare(key(b)));
+        if (index && isNaN(x) !== isNaN(y)) return isNaN(x) - isNaN(y);
+        return up * (index && !isNaN(x) ? x - y : key(a).localeCompare(key(b)));
       };
       body.append(...[...body.rows].sort(order));
     });
@@ -83,4 +83,4 @@ addEventListener("DOMContentLoaded", () => {
 });
 """
 HASH = f"sha256-{b64encode(sha256(SCRIPT.encode()).digest()).decode()}"
-"""By which a page's policy lets this script run, and no other."""
+"""The hash by which a page's policy allows this script."""

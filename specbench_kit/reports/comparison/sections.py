@@ -1,0 +1,188 @@
+"""The sections of the report on several runs."""
+
+from collections.abc import Mapping, Sequence
+
+from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
+from specbench_kit.reports.columns import COLUMNS, EVEN_NOTE, SPEEDUP, MetricColumn, is_marked_even, method_table
+from specbench_kit.reports.comparison.look import Look
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Cell,
+    Column,
+    Estimate,
+    Folded,
+    Heading,
+    Paragraph,
+    Table,
+    code,
+    facts,
+    paragraphs,
+)
+from specbench_kit.reports.run.report import setting as run_setting
+from specbench_kit.reports.stored import Row
+from specbench_kit.reports.writing import wording
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
+
+AVERAGES = (
+    MetricColumn("acceptance length: pooled", "number", "acceptance_length"),
+    MetricColumn("acceptance length: mean of requests", "number", "acceptance_length_request_mean"),
+    MetricColumn("acceptance length: standard deviation", "number", "acceptance_length_sd"),
+    MetricColumn("acceptance: pooled", "share", "acceptance_rate"),
+    MetricColumn("acceptance: mean of requests", "share", "acceptance_rate_request_mean"),
+    MetricColumn("speedup: ratio of sums", "times", "speedup"),
+    MetricColumn("speedup: mean of ratios", "times", "speedup_request_mean"),
+    MetricColumn("speedup: ratio of mean tok/s", "times", "speedup_of_mean_rates"),
+)
+
+
+def setting(comparison: Comparison) -> Blocks:
+    """Return every value of the runs' settings: one, unless a comparison was forced or the machines differ."""
+    datasets = {
+        name: run
+        for series in reversed(comparison.series)
+        if not series.is_derived
+        for name, run in series.runs.items()
+    }
+    fields = [run.fields for run in comparison.runs]
+    values: dict[str, dict[str, None]] = {}
+    for run in fields:
+        for name, value in run_setting(run):
+            if name not in ("dataset", "warm-up"):
+                values.setdefault(name, {})[value] = None
+    rows = [
+        ("dataset", wording.dataset_sentence(datasets[name].dataset))
+        for name in comparison.datasets
+        if name in datasets
+    ]
+    rows += [(name, " / ".join(texts)) for name, texts in values.items()]
+    return [Heading("What was run"), facts([*rows, *wording.warm_up(fields)])]
+
+
+def results(part: ComparisonTable, groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+    """Return the tables of all requests, or of one dataset."""
+    finished = max(row["finished"] for row in part.rows.values())
+    title = "Results" if part.kind == "overall" else f"Results on {part.name}"
+    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, groups, look)]
+
+
+def _method_tables(rows: Mapping[str, Row], groups: Mapping[str, Sequence[str]], look: Look) -> Blocks:
+    """Return the table of methods, or one for each group of them."""
+    columns = look.table_columns()
+    blocks: list[Block] = []
+    for group, labels in groups.items():
+        if members := {label: rows[label] for label in labels if label in rows}:
+            blocks += [Paragraph(f"**{group}**"), method_table(members, columns)]
+    blocks = blocks or [method_table(rows, columns)]
+    return [*blocks, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
+
+
+def categories(comparison: Comparison, look: Look) -> Blocks:
+    """Return speedup and acceptance length by category, and all other columns to open on a click."""
+    parts = [part for part in comparison.parts if part.kind == "category"]
+    if not parts:
+        return []
+    labels = [series.label for series in comparison.series if not series.is_baseline]
+    blocks: list[Block] = [Heading("By category")]
+    for title, column in (("Speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
+        rows: list[list[Cell]] = [
+            [
+                part.name,
+                max(row["finished"] for row in part.rows.values()),
+                *(column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels),
+            ]
+            for part in parts
+        ]
+        header: list[Column | str] = ["category", Column("requests", "count")]
+        header += [Column(code(label), column.unit) for label in labels]
+        blocks += [Paragraph(f"{title}:"), Table(header, rows)]
+    groups = comparison.by_group
+    return blocks + [Folded(f"All columns: {part.name}", _method_tables(part.rows, groups, look)) for part in parts]
+
+
+def differences(comparison: Comparison) -> Blocks:
+    """Return the comparison of every method with the reference, and what its interval shows."""
+    against = {label: row for label, row in comparison.overall.items() if row.get("verdict")}
+    if not against:
+        return []
+    reference = code(comparison.reference)
+    columns = [
+        Column(f"speed, {reference} = 1 (95%)", "times"),
+        Column("verdict"),
+        Column("baseline / baseline: machine or engine changed", "times"),
+        Column(f"prompts won against {reference}", "share"),
+        Column("prompts won against autoregressive", "share"),
+        Column("prompts on which it is the fastest", "share"),
+    ]
+    rows: list[list[Cell]] = [
+        [
+            _ratio(row, "relative_speed"),
+            row["verdict"],
+            _ratio(row, "baseline_ratio"),
+            row["win_share_against"],
+            row.get("win_share"),
+            row.get("fastest_share"),
+        ]
+        for row in against.values()
+    ]
+    if all(row.get("baseline_ratio", 1) == 1 for row in against.values()):
+        columns, rows = columns[:2] + columns[3:], [cells[:2] + cells[3:] for cells in rows]
+    if any(row.get("raw_times") for row in against.values()):
+        basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
+    else:
+        basis = "Ratios of the speedups over each run's own baseline, on the same prompts."
+    note = (
+        f"{basis} The intervals of this table are simultaneous 95% intervals, whichever method is the reference; "
+        "the independent units are prompts with all their repeats, or batches of requests. "
+        f"{NO_DIFFERENCE.capitalize()}: the interval contains 1. {TOO_FEW.capitalize()}: fewer than {FEWEST_UNITS}."
+    )
+    fastest_share = comparison.overall[comparison.reference].get("fastest_share")
+    if fastest_share is not None:
+        note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
+    labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
+    return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
+
+
+def _ratio(row: Row, metric: str) -> Estimate:
+    return Estimate(row.get(metric), row["intervals"].get(metric))
+
+
+def averages(comparison: Comparison) -> Blocks:
+    """Return pooled and per-request averages, since papers differ in which they report."""
+    rows = {
+        label: row
+        for label, row in comparison.overall.items()
+        if row["submitted"] or row["accepted"] or row.get("speedup")
+    }
+    note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
+    return [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)] if rows else []
+
+
+def repeats(comparison: Comparison) -> Blocks:
+    """Return how far the repeats of the same requests are apart."""
+    rows = [
+        (code(label), ", ".join(map(times, row["speedup_by_repeat"])), row["repeat_spread"])
+        for label, row in comparison.overall.items()
+        if row.get("repeats")
+    ]
+    spread = Column("(slowest - fastest repeat) / mean", "share")
+    return [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)] if rows else []
+
+
+def runs(comparison: Comparison) -> Blocks:
+    """Return the run directory of every row."""
+    rows = [
+        (
+            code(series.label),
+            name,
+            code(str(run.dataset.get("digest"))[:12]),
+            code(run.name),
+            run.fields.get("started_at") or ABSENT,
+        )
+        for series in comparison.series
+        if not series.is_derived
+        for name, run in series.runs.items()
+    ]
+    return [Folded("Runs", [Table(("method", "dataset", "digest", "folder", "started"), rows)])]
