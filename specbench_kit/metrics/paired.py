@@ -1,44 +1,45 @@
-"""Times of the same requests held against each other: with a run's own baseline, and between runs."""
+"""Times of the same requests compared with each other: with a run's own baseline, and between runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import LEVEL, NO_WIDTH, Array, Interval, Ratio
 from specbench_kit.metrics.units import Units
 
 Key = tuple[str, int]
 Seconds = Mapping[Key, float]
-"""End to end, by the request's id and its repeat."""
+"""End-to-end seconds by the request's id and its repeat."""
 Records = Sequence[RequestRecord]
 
 
 def request_seconds(records: Records) -> dict[Key, float]:
-    """End-to-end seconds of the requests that finished."""
+    """Return the end-to-end seconds of the requests that finished."""
     return {r.key: r.e2e_s for r in records if r.finish_reason != "error" and r.e2e_s}
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run's requests, and the same ones decoded plainly in between, which met the same state of the machine."""
+    """One run's requests, and the same requests decoded plainly in between, under the same state of the machine."""
 
     own: Seconds
     baseline: Seconds
 
     @classmethod
     def of(cls, records: Records, baseline: Records) -> "Side":
-        """The seconds of both."""
+        """Return the seconds of both."""
         return cls(request_seconds(records), request_seconds(baseline))
 
 
 @dataclass(frozen=True, slots=True)
 class PairedSpeed:
-    """How fast one side is, the other being 1. `raw`: by times alone, for want of a baseline on both sides.
+    """The speed of one side relative to another, over the requests that both finished.
 
-    `win_share` is of prompts; one on which both sides are equally fast counts half.
+    `raw` if it is a ratio of times alone, because a side has no baseline. `win_share` is the share of prompts on which
+    the side is faster; a prompt with equal times counts half.
     """
 
     ratio: Ratio
@@ -47,65 +48,66 @@ class PairedSpeed:
     raw: bool = False
 
     def interval(self, level: float = LEVEL) -> Interval | None:
-        """Of the ratio."""
+        """Return the confidence interval of the ratio."""
         return self.ratio.interval(level)
 
 
 def speedup(side: Side, units: Units) -> PairedSpeed | None:
-    """Baseline seconds / own seconds; None without a request that finished in both."""
+    """Return baseline seconds / own seconds; None without a request that finished in both."""
     return _compare([side.baseline], [side.own], units)
 
 
 def relative_speed(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
-    """The speedup of one run over that of another, so that what slowed a run and its baseline alike cancels.
+    """Return the speedup of one run over that of another, so that what slowed a run and its baseline alike cancels.
 
-    Without a baseline on both sides it is the reference's seconds / own seconds.
+    If a side has no baseline, it is the reference's seconds / own seconds.
     """
     if side.baseline and reference.baseline:
         return _compare([side.baseline, reference.own], [side.own, reference.baseline], units)
-    found = _compare([reference.own], [side.own], units)
-    return PairedSpeed(found.ratio, found.pairs, found.win_share, raw=True) if found else None
+    speed = _compare([reference.own], [side.own], units)
+    return PairedSpeed(speed.ratio, speed.pairs, speed.win_share, raw=True) if speed else None
 
 
 def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
-    """The reference's baseline seconds / this run's: not 1 where machine or engine changed between the runs."""
+    """Return the reference's baseline seconds / this run's: not 1 if machine or software changed between the runs."""
     return _compare([reference.baseline], [side.baseline], units)
 
 
-def _compare(tops: Sequence[Seconds], bases: Sequence[Seconds], units: Units) -> PairedSpeed | None:
-    sides = [*tops, *bases]
+def _compare(numerators: Sequence[Seconds], denominators: Sequence[Seconds], units: Units) -> PairedSpeed | None:
+    sides = [*numerators, *denominators]
     shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
-    ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (tops, bases)))
-    return PairedSpeed(ratio, len(keys), _win_share(tops, bases, keys)) if ratio else None
+    ratio = Ratio.of(*([_sums(side, keys, units) for side in part] for part in (numerators, denominators)))
+    if ratio is None:
+        return None
+    prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
+    top, bottom = (
+        np.prod([_sums(side, keys, prompts) for side in part], axis=0) for part in (numerators, denominators)
+    )
+    advantage = top / bottom - 1
+    win_share = float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
+    return PairedSpeed(ratio, len(keys), win_share)
 
 
 def _sums(seconds: Seconds, keys: Sequence[Key], units: Units) -> Array:
-    """Of each unit, shape [units of all]."""
+    """Return the sum of each unit, shape (units,)."""
     numbers = np.fromiter((units[name] for name, _ in keys), np.int64, len(keys))
-    found = np.bincount(numbers, weights=[seconds[key] for key in keys])
-    return found.astype(np.float64)
-
-
-def _win_share(tops: Sequence[Seconds], bases: Sequence[Seconds], keys: Sequence[Key]) -> float:
-    places: dict[str, int] = {}
-    prompts = {name: places.setdefault(name, len(places)) for name, _ in keys}
-    sums = [[_sums(side, keys, prompts) for side in part] for part in (tops, bases)]
-    advantage = np.prod(sums[0], axis=0) / np.prod(sums[1], axis=0) - 1
-    return float(((advantage > NO_WIDTH) + 0.5 * (np.abs(advantage) <= NO_WIDTH)).mean())
+    sums = np.bincount(numbers, weights=[seconds[key] for key in keys])
+    return sums.astype(np.float64)
 
 
 def speed_residuals(columns: Iterable[tuple[Seconds, Seconds | None]], units: Units) -> Array:
-    """Residuals of logarithmic speeds, [units, methods]: each method's seconds against its baseline's.
+    """Return residuals of logarithmic speeds, [units, methods]: each method's seconds against its baseline's.
 
-    Where a method has none, or has the seconds of all in common with others, they are taken against their mean.
+    A method whose baseline is None, since it has none or shares it with all others, is taken against the mean of all
+    methods.
     """
     sides = list(columns)
     size = 1 + max(units.values())
     tables = [_shares(own, units, size) for own, _ in sides]
     mean = np.mean(tables, axis=0)
-    found = [mean if other is None else _shares(other, units, size) for _, other in sides]
-    ratios = [Ratio.of([top], [base]) for top, base in zip(found, tables, strict=True)]
+    baselines = [mean if baseline is None else _shares(baseline, units, size) for _, baseline in sides]
+    ratios = [Ratio.of([baseline], [own]) for baseline, own in zip(baselines, tables, strict=True)]
     return np.column_stack([ratio.residuals if ratio else np.zeros(size) for ratio in ratios])
 
 
@@ -115,21 +117,21 @@ def _shares(seconds: Seconds, units: Units, size: int) -> Array:
 
 
 def degrees_of_freedom(sides: Sequence[Seconds], units: Units) -> float:
-    """Degrees of freedom of their ratios: how many units of one size would share the seconds as evenly, less one."""
+    """Return the effective number of units less one: the units of equal size that would share the time as evenly."""
     size = 1 + max(units.values())
-    weight: Array = np.mean([_shares(one, units, size) for one in sides], axis=0)
+    weight: Array = np.mean([_shares(side, units, size) for side in sides], axis=0)
     concentration = float((weight**2).sum())
     return max(1.0, 1 / concentration - 1) if concentration else 1.0
 
 
 def request_mean(side: Side) -> float | None:
-    """Mean over requests of their own speedups."""
-    own = [side.baseline[key] / seconds for key, seconds in side.own.items() if key in side.baseline]
-    return float(np.mean(own)) if own else None
+    """Return the mean over requests of their own speedups."""
+    speedups = [side.baseline[key] / seconds for key, seconds in side.own.items() if key in side.baseline]
+    return float(np.mean(speedups)) if speedups else None
 
 
 def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
-    """By label, the share of prompts on which no other is faster; a tie is shared. Of those that all have."""
+    """Return by label the share of the common prompts on which no other side is faster; ties are shared."""
     if len(sides) < 2:
         return {}
     raw = not all(side.baseline for side in sides.values())
@@ -139,7 +141,7 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     names = sorted({name for name, _ in shared})
     if not names:
         return {}
-    units, keys = {name: place for place, name in enumerate(names)}, sorted(shared)
+    units, keys = {name: number for number, name in enumerate(names)}, sorted(shared)
     times = [
         _sums(side.own, keys, units) / (1 if raw else _sums(side.baseline, keys, units)) for side in sides.values()
     ]
@@ -149,13 +151,13 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
     return dict(zip(sides, map(float, shares), strict=True))
 
 
-def speedup_metrics(found: PairedSpeed | None) -> dict[str, Any]:
-    """The speedup's metrics in a summary, less its interval."""
-    if found is None:
+def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
+    """Return the speedup's metrics in a summary, without its interval."""
+    if speed is None:
         return {"speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}
     return {
-        "speedup": found.ratio.value,
-        "speedup_pairs": found.pairs,
-        "speedup_units": found.ratio.units,
-        "win_share": found.win_share,
+        "speedup": speed.ratio.value,
+        "speedup_pairs": speed.pairs,
+        "speedup_units": speed.ratio.units,
+        "win_share": speed.win_share,
     }
