@@ -1,11 +1,11 @@
-"""The rows of one table: every method's metrics, and how they compare over the same prompts."""
+"""The rows of one table: every method's metrics, and their comparison over the same prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.acceptance import ratio_intervals
@@ -19,14 +19,16 @@ from specbench_kit.metrics.units import Units, units_of
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 
 Records = Sequence[RequestRecord]
+Rows = Mapping[str, Metrics]
 
 
 @dataclass(frozen=True, eq=False)
 class TableEntry:
     """One method's side of a table; `ties` are requests, by id and repeat, that differ by rounding alone.
 
-    Makespans and costs are None where the requests share a run's time with others; `deployment` is run.json's.
-    `may_win`: its outputs were found to be lossless, or not to be; None where they were not checked.
+    Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
+    `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
+    `is_bound` marks a method that cannot be deployed.
     """
 
     label: str
@@ -35,47 +37,50 @@ class TableEntry:
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
-    deployment: Mapping[str, Any] | None = None
+    deployment: JsonObject | None = None
     ties: frozenset[tuple[str, int]] = frozenset()
     is_sampled: bool = False
     is_bound: bool = False
     is_baseline: bool = False
     may_win: bool | None = True
 
+    @property
+    def side(self) -> Side:
+        """The times of the requests and of their baseline; a baseline is its own."""
+        return Side.of(self.records, self.records if self.is_baseline else self.baseline)
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The row that differences are against; it was chosen from the `candidates` by the data, or is the only one."""
+    """The row that others are compared with; the data chose it from the `candidates`, or it is the only candidate."""
 
     label: str
     candidates: tuple[str, ...]
 
 
 def choose_reference(entries: Sequence[TableEntry]) -> Reference:
-    """The fastest that can be deployed and may win; of one method's runs, the first.
+    """Return the fastest method that can be deployed and may win; the first of several runs of one method.
 
-    Where nothing was checked, of all that can be deployed.
+    If no outputs were checked, all that can be deployed are candidates.
     """
-    methods = [one for one in entries if not one.is_baseline and one.may_win is not False]
-    fair = [one for one in methods if not one.is_bound] or methods
-    fair = [one for one in fair if one.may_win] or fair
-    if not fair:
-        first = next((one for one in entries if one.is_baseline), entries[0])
+    methods = [entry for entry in entries if not entry.is_baseline and entry.may_win is not False]
+    candidates = [entry for entry in methods if not entry.is_bound] or methods
+    candidates = [entry for entry in candidates if entry.may_win] or candidates
+    if not candidates:
+        first = next((entry for entry in entries if entry.is_baseline), entries[0])
         return Reference(first.label, (first.label,))
-    labels = tuple(one.label for one in fair)
+    labels = tuple(entry.label for entry in candidates)
     if len({label.partition(" #")[0] for label in labels}) == 1:
         return Reference(labels[0], labels[:1])
-    return Reference(max(fair, key=_speeds(fair).__getitem__).label, labels)
+    return Reference(max(candidates, key=_speeds(candidates).__getitem__).label, labels)
 
 
 def _speeds(entries: Sequence[TableEntry]) -> dict[TableEntry, float]:
-    """Against the own baseline, or where one has none, by the throughput."""
-    sides = {one: _side(one) for one in entries}
-    prompts = {one: units_of(one.records) for one in entries}
-    found = {one: paired.speedup(sides[one], prompts[one]) for one in entries}
-    if all(found.values()):
-        return {one: speed.ratio.value for one, speed in found.items() if speed}
-    return {one: ratio_of_sums(_tokens(one.records), one.makespan_s or 0.0) or 0.0 for one in entries}
+    """Return speedups or, if an entry has no baseline, throughputs."""
+    speedups = {entry: paired.speedup(entry.side, units_of(entry.records)) for entry in entries}
+    if all(speedups.values()):
+        return {entry: speed.ratio.value for entry, speed in speedups.items() if speed}
+    return {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in entries}
 
 
 def _tokens(records: Records) -> int:
@@ -85,17 +90,19 @@ def _tokens(records: Records) -> int:
 def rows_of(
     entries: Sequence[TableEntry], reference: Reference, units: Units
 ) -> tuple[dict[str, Metrics], dict[str, RequestGroup]]:
-    """Every entry's metrics by label, and the requests that they are of."""
-    groups = {one.label: RequestGroup(one.records) for one in entries}
-    rows = {one.label: _alone(one, groups[one.label], units) for one in entries}
-    _add_ratios(rows, groups, units)
+    """Return every entry's metrics by label, and the requests that they are computed from."""
+    groups = {entry.label: RequestGroup(entry.records) for entry in entries}
+    rows = {entry.label: _own_metrics(entry, groups[entry.label], units) for entry in entries}
     _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
-    _add_fastest(rows, entries)
+    deployable = {entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound}
+    for label, share in paired.fastest_shares(deployable).items():
+        rows[label]["fastest_share"] = share
     return rows, groups
 
 
-def _alone(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
+def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
+    """Return the metrics that need no other entry of the table."""
     row = request_metrics(group) | {"intervals": {}, "lossless": lossless_counts(entry)}
     if entry.is_sampled and not entry.is_baseline:
         row["sampling_consistent"] = entry.may_win
@@ -105,9 +112,10 @@ def _alone(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
     if entry.cost is not None:
         row["cost_efficiency"] = ratio_of_sums(row["tokens"] or 0, entry.cost)
     if entry.baseline:
-        row |= repeats(entry) | _request_means(entry)
+        row |= repeats(entry) | _speedup_means(entry)
     if entry.deployment:
         row |= {"intervals": {}} | colocation(entry.records, entry.baseline, units, entry.deployment)
+    row["intervals"] |= ratio_intervals(group.rounds, units)
     return row
 
 
@@ -116,26 +124,31 @@ def _mean_rate(finished: Records) -> float | None:
     return float(np.mean(rates)) if rates else None
 
 
-def _request_means(entry: TableEntry) -> Metrics:
+def _speedup_means(entry: TableEntry) -> Metrics:
     side = Side.of(entry.records, entry.baseline)
     shared = side.own.keys() & side.baseline.keys()
-    own, plain = (_mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline))
+    rate, baseline_rate = (
+        _mean_rate([record for record in records if record.key in shared])
+        for records in (entry.records, entry.baseline)
+    )
     return {
         "speedup_request_mean": paired.request_mean(side),
-        "speedup_of_mean_rates": ratio_of_sums(own or 0.0, plain) if plain else None,
+        "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
     }
 
 
 def lossless_counts(entry: TableEntry) -> Metrics | None:
-    """How many outputs equal the baseline's; None for sampled outputs and without a baseline."""
+    """Return how many outputs equal the baseline's; None for sampled outputs and without a baseline."""
     if not entry.baseline or entry.is_sampled:
         return None
-    plain = {(r.request_id, r.repeat): r for r in RequestGroup(entry.baseline).finished}
+    baseline = {record.key: record for record in RequestGroup(entry.baseline).finished}
     pairs = [
-        (r, plain[key]) for r in RequestGroup(entry.records).finished if (key := (r.request_id, r.repeat)) in plain
+        (record, baseline[record.key]) for record in RequestGroup(entry.records).finished if record.key in baseline
     ]
-    pairs = [(own, other) for own, other in pairs if own.prompt_ids == other.prompt_ids and own.has_token_ids]
-    different = [own.key for own, other in pairs if own.output_ids != other.output_ids]
+    pairs = [
+        (record, plain) for record, plain in pairs if record.prompt_ids == plain.prompt_ids and record.has_token_ids
+    ]
+    different = [record.key for record, plain in pairs if record.output_ids != plain.output_ids]
     ties = sum(key in entry.ties for key in different)
     return {
         "compared": len(pairs),
@@ -146,108 +159,89 @@ def lossless_counts(entry: TableEntry) -> Metrics | None:
 
 
 def repeats(entry: TableEntry) -> Metrics:
-    """The speedup of each repeat, and how far the repeats' times are apart; nothing where each request ran once."""
+    """Return the speedup of each repeat, and how far the repeats' times are apart; empty without repeats."""
     count = 1 + max((record.repeat for record in entry.records), default=0)
     if count < 2:
         return {}
-    sides = [[[r for r in side if r.repeat == n] for side in (entry.records, entry.baseline)] for n in range(count)]
     prompts = units_of(entry.records)
-    found = [paired.speedup(Side.of(*both), prompts) for both in sides]
+    speedups = [
+        paired.speedup(
+            Side.of(*([r for r in side if r.repeat == number] for side in (entry.records, entry.baseline))), prompts
+        )
+        for number in range(count)
+    ]
+    # The spread is over the requests that finished in all repeats.
+    seconds = paired.request_seconds(entry.records)
+    ids = [name for name in dict.fromkeys(key[0] for key in seconds) if all((name, n) in seconds for n in range(count))]
+    totals = np.array([sum(seconds[name, number] for name in ids) for number in range(count)])
     return {
         "repeats": count,
-        "speedup_by_repeat": [one.ratio.value if one else None for one in found],
-        "repeat_spread": _spread(entry.records, count),
+        "speedup_by_repeat": [speed.ratio.value if speed else None for speed in speedups],
+        "repeat_spread": float(np.ptp(totals) / totals.mean()) if ids else None,
     }
 
 
-def _spread(records: Records, count: int) -> float | None:
-    """(slowest - fastest repeat) / their mean, over the requests that finished in all repeats."""
-    seconds = paired.request_seconds(records)
-    ids = [one for one in dict.fromkeys(key[0] for key in seconds) if all((one, n) in seconds for n in range(count))]
-    totals = np.array([sum(seconds[one, n] for one in ids) for n in range(count)])
-    return float(np.ptp(totals) / totals.mean()) if ids else None
-
-
-def _add_ratios(rows: Mapping[str, Metrics], groups: Mapping[str, RequestGroup], units: Units) -> None:
-    for label, row in rows.items():
-        row["intervals"] |= ratio_intervals(groups[label].rounds, units)
-
-
-def _add_comparisons(
-    rows: Mapping[str, Metrics], entries: Sequence[TableEntry], reference: Reference, units: Units
-) -> None:
-    """Speed against the own baseline and against the reference, at one level for all of the table."""
-    sides = {one.label: _side(one) for one in entries}
-    held = next((one for one in entries if one.label == reference.label), None)
-    own = {one.label: paired.speedup(sides[one.label], units) for one in entries if one.baseline}
+def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units) -> None:
+    """Add the speeds relative to the baselines and to the reference, at one confidence level for the whole table."""
+    sides = {entry.label: entry.side for entry in entries}
     level = _family(entries, sides, reference, units).level()
-    for one in entries:
-        row = rows[one.label]
-        if found := own.get(one.label):
-            row |= paired.speedup_metrics(found)
-            row["intervals"]["speedup"] = found.interval(level)
-            row["speedup_verdict"] = as_allowed(_verdict(found, level), one.may_win)
-        if held is not None and held is not one:
-            _hold_against(row, one, held, sides, units, level)
+    reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
+    for entry in entries:
+        row = rows[entry.label]
+        if entry.baseline and (speed := paired.speedup(sides[entry.label], units)):
+            row |= paired.speedup_metrics(speed)
+            row["intervals"]["speedup"] = speed.interval(level)
+            row["speedup_verdict"] = as_allowed(_verdict(speed, level), entry.may_win)
+        if reference_entry is not None and reference_entry is not entry:
+            _add_relative_speed(row, entry, reference_entry, sides, units, level)
 
 
-def _side(entry: TableEntry) -> Side:
-    """A baseline is its own: it met the state of the machine that it met."""
-    return Side.of(entry.records, entry.records if entry.is_baseline else entry.baseline)
-
-
-def _hold_against(
-    row: Metrics, entry: TableEntry, held: TableEntry, sides: Mapping[str, Side], units: Units, level: float
+def _add_relative_speed(
+    row: Metrics, entry: TableEntry, reference: TableEntry, sides: Mapping[str, Side], units: Units, level: float
 ) -> None:
-    own, other = sides[entry.label], sides[held.label]
-    if found := paired.relative_speed(own, other, units):
-        row |= {"relative_speed": found.ratio.value, "win_share_against": found.win_share, "raw_times": found.raw}
-        row["relative_speed_units"] = found.ratio.units
-        row["intervals"]["relative_speed"] = found.interval(level)
-        allowed, rival = (one.is_baseline or one.may_win for one in (entry, held))
-        row["verdict"] = as_allowed(_verdict(found, level), allowed, rival)
-    if not entry.is_baseline and (machines := paired.baseline_ratio(own, other, units)):
+    side, reference_side = sides[entry.label], sides[reference.label]
+    if speed := paired.relative_speed(side, reference_side, units):
+        row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
+        row["relative_speed_units"] = speed.ratio.units
+        row["intervals"]["relative_speed"] = speed.interval(level)
+        allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
+        row["verdict"] = as_allowed(_verdict(speed, level), allowed, rival)
+    if not entry.is_baseline and (machines := paired.baseline_ratio(side, reference_side, units)):
         row["baseline_ratio"] = machines.ratio.value
         row["intervals"]["baseline_ratio"] = machines.interval(level)
         row["baseline_verdict"] = _verdict(machines, level)
 
 
-def _verdict(found: PairedSpeed, level: float) -> str:
-    return verdict(found.ratio.value, found.interval(level), found.ratio.units)
+def _verdict(speed: PairedSpeed, level: float) -> str:
+    return verdict(speed.ratio.value, speed.interval(level), speed.ratio.units)
 
 
 def _family(
     entries: Sequence[TableEntry], sides: Mapping[str, Side], reference: Reference, units: Units
 ) -> ComparisonFamily:
-    baselines = [sides[one.label].baseline or None for one in entries]
-    distinct = [one for one in baselines if one]
-    speeds = paired.speed_residuals(
-        [(sides[one.label].own, plain) for one, plain in zip(entries, baselines, strict=True)],
-        units,
-    )
-    several = any(one != distinct[0] for one in distinct)
+    baselines = [sides[entry.label].baseline or None for entry in entries]
+    distinct = [baseline for baseline in baselines if baseline]
+    own = [sides[entry.label].own for entry in entries]
+    speeds = paired.speed_residuals(zip(own, baselines, strict=True), units)
+    # Runs with baselines of their own are compared through these, whose differences are a further source of noise.
+    several = any(baseline != distinct[0] for baseline in distinct)
     return ComparisonFamily(
         speeds,
-        [place for place, one in enumerate(entries) if one.label in reference.candidates],
-        [bool(one.baseline) for one in entries],
-        paired.degrees_of_freedom([sides[one.label].own for one in entries], units),
-        paired.speed_residuals([(one or {}, None) for one in baselines], units) if several else None,
+        [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
+        [bool(entry.baseline) for entry in entries],
+        paired.degrees_of_freedom(own, units),
+        paired.speed_residuals([(baseline or {}, None) for baseline in baselines], units) if several else None,
     )
 
 
-def _add_headroom(rows: Mapping[str, Metrics], entries: Sequence[TableEntry]) -> None:
-    """Shares of the gap below the bound, where the bound is shown to be faster: a gap made of noise has no shares."""
-    bounds = [rows[one.label] for one in entries if one.is_bound]
-    shown = [row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER]
-    best = max(shown, default=0.0)
-    for one in entries:
-        plain = ratio_of_sums(_tokens(one.baseline), one.baseline_makespan_s or 0.0)
+def _add_headroom(rows: Rows, entries: Sequence[TableEntry]) -> None:
+    """Add shares of the gap below the oracle if the oracle is shown to be faster: noise has no meaningful shares."""
+    bounds = [rows[entry.label] for entry in entries if entry.is_bound]
+    best = max(
+        (row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER),
+        default=0.0,
+    )
+    for entry in entries:
+        plain = ratio_of_sums(_tokens(entry.baseline), entry.baseline_makespan_s or 0.0)
         if best and plain:
-            rows[one.label]["headroom"] = headroom(rows[one.label].get("throughput"), plain, best)
-
-
-def _add_fastest(rows: Mapping[str, Metrics], entries: Sequence[TableEntry]) -> None:
-    """Of those that can be deployed."""
-    sides = {one.label: _side(one) for one in entries if not one.is_baseline and not one.is_bound}
-    for label, share in paired.fastest_shares(sides).items():
-        rows[label]["fastest_share"] = share
+            rows[entry.label]["headroom"] = headroom(rows[entry.label].get("throughput"), plain, best)

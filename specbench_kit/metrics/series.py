@@ -1,4 +1,4 @@
-"""From runs to the rows of a comparison: a method's runs on every dataset make one series."""
+"""From runs to the rows of a comparison: a method's runs on every dataset form one series."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from specbench_kit.metrics.vocabulary import BASELINE
 class MethodSeries:
     """A row of every table: one method's runs by dataset.
 
-    `is_bound`: it cannot be deployed, so it is no candidate for the best. `is_derived`: a baseline that was decoded
-    with other methods and has no run directory of its own.
+    `is_bound` marks a method that cannot be deployed, so that it is no candidate for the fastest; `is_derived` a
+    baseline that was decoded with other methods and has no run directory of its own.
     """
 
     label: str
@@ -34,9 +34,9 @@ class MethodSeries:
 
     @property
     def group(self) -> Group:
-        """What the method decides by; of one that is not known here, other."""
-        known = methods.all().get(self.name)
-        return known.group if known else "other"
+        """The method's group; `other` for a method that this kit does not know."""
+        method = methods.all().get(self.name)
+        return method.group if method else "other"
 
     @property
     def name(self) -> str:
@@ -45,56 +45,56 @@ class MethodSeries:
 
 
 def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
-    """Series in the order of the runs, behind the baselines; a method's second run on a dataset begins another."""
-    found: list[tuple[BenchmarkRun, dict[str, BenchmarkRun]]] = []
+    """Return series in the order of the runs, after the baselines; a second run on a dataset begins another series."""
+    groups: list[tuple[BenchmarkRun, dict[str, BenchmarkRun]]] = []
     for run in runs:
         dataset = dataset_name(run)
-        place = next((runs for first, runs in found if _same_method(first, run) and dataset not in runs), None)
-        if place is None:
-            found.append((run, place := {}))
-        place[dataset] = run
-    labels = _numbered([method_label(first.fields) for first, _ in found])
-    own = [_series(label, runs) for label, (_, runs) in zip(labels, found, strict=True)]
-    baselines = [one for one in own if one.is_baseline]
-    return [*baselines, *_derived(own, baselines), *(one for one in own if not one.is_baseline)]
+        fitting = (by_dataset for first, by_dataset in groups if _same_method(first, run) and dataset not in by_dataset)
+        by_dataset = next(fitting, None)
+        if by_dataset is None:
+            groups.append((run, by_dataset := {}))
+        by_dataset[dataset] = run
+    labels = _numbered([method_label(first.fields) for first, _ in groups])
+    own = [
+        MethodSeries(label, by_dataset, is_baseline=first.method == BASELINE, is_bound=_reads_reference(first.method))
+        for label, (first, by_dataset) in zip(labels, groups, strict=True)
+    ]
+    baselines = [series for series in own if series.is_baseline]
+    return [*baselines, *_derived_baselines(own, baselines), *(series for series in own if not series.is_baseline)]
 
 
-def _same_method(one: BenchmarkRun, other: BenchmarkRun) -> bool:
-    """By name and resolved options, or by the spec where a run does not know its options."""
-    names = [run.method.partition(":")[0] if "options" in run.fields else run.method for run in (one, other)]
-    return names[0] == names[1] and one.fields.get("options") == other.fields.get("options")
-
-
-def _series(label: str, runs: Mapping[str, BenchmarkRun]) -> MethodSeries:
-    spec = next(iter(runs.values())).method
-    return MethodSeries(label, runs, is_baseline=spec == BASELINE, is_bound=_reads_reference(spec))
+def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
+    """Compare by name and resolved options, or by the spec if a run does not hold its options."""
+    names = [run.method.partition(":")[0] if "options" in run.fields else run.method for run in (first, second)]
+    return names[0] == names[1] and first.fields.get("options") == second.fields.get("options")
 
 
 def _reads_reference(spec: str) -> bool:
     try:
         return parse_method(spec).needs_reference
-    except SkitError:  # of another tool, or of a kit that knows more methods
+    except SkitError:  # a method of another tool, or of a newer kit
         return False
 
 
-def _derived(own: Sequence[MethodSeries], baselines: Sequence[MethodSeries]) -> list[MethodSeries]:
-    """The baselines inside of runs, less those that are there already."""
-    known = [_timing(one) for one in baselines]
-    found: list[tuple[str, dict[str, BenchmarkRun]]] = []
-    for one in own:
-        runs = {name: _baseline_of(run) for name, run in one.runs.items() if run.baseline}
-        if runs and not one.is_baseline and (timing := _timing(MethodSeries("", runs))) not in known:
-            known.append(timing)
-            found.append((one.label, runs))
-    alone = len(found) + len(baselines) == 1
+def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSeries]) -> list[MethodSeries]:
+    """Return the baselines that were decoded within other methods' runs, each once."""
+    timings = [_timing(series.runs) for series in baselines]
+    derived: list[tuple[str, dict[str, BenchmarkRun]]] = []
+    for series in own:
+        runs = {name: _baseline_of(run) for name, run in series.runs.items() if run.baseline}
+        if runs and not series.is_baseline and (timing := _timing(runs)) not in timings:
+            timings.append(timing)
+            derived.append((series.label, runs))
+    unique = len(derived) + len(baselines) == 1
     return [
-        MethodSeries(BASELINE if alone else f"{BASELINE} of {label}", runs, is_baseline=True, is_derived=True)
-        for label, runs in found
+        MethodSeries(BASELINE if unique else f"{BASELINE} of {label}", runs, is_baseline=True, is_derived=True)
+        for label, runs in derived
     ]
 
 
-def _timing(series: MethodSeries) -> dict[str, dict[tuple[str, int], float]]:
-    return {name: request_seconds(run.records) for name, run in series.runs.items()}
+def _timing(runs: Mapping[str, BenchmarkRun]) -> dict[str, dict[tuple[str, int], float]]:
+    """Return the seconds of all requests: baselines with the same times are one baseline that methods shared."""
+    return {name: request_seconds(run.records) for name, run in runs.items()}
 
 
 def _baseline_of(run: BenchmarkRun) -> BenchmarkRun:
@@ -103,10 +103,10 @@ def _baseline_of(run: BenchmarkRun) -> BenchmarkRun:
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """The names, with a number where one occurs again."""
-    seen: dict[str, int] = {}
+    """Return the names, with a number if one occurs several times."""
+    counts: dict[str, int] = {}
     labels = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        labels.append(f"{name} #{seen[name]}" if names.count(name) > 1 else name)
+        counts[name] = counts.get(name, 0) + 1
+        labels.append(f"{name} #{counts[name]}" if names.count(name) > 1 else name)
     return labels
