@@ -22,7 +22,7 @@ def _profile(settings: Settings, as_json: bool) -> None:
     from rich.progress import TimeRemainingColumn
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.profile.terminal import print_profiles
+    from specbench_kit.reports.profile.report import print_profiles
     from specbench_kit.reports.writing.profiles import analytic_line
     from specbench_kit.studies.profiling.run import run_profiling
 

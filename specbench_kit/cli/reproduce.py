@@ -32,7 +32,7 @@ def reproduce(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.fields import parse_field
-    from specbench_kit.reports.experiments.terminal import print_experiment
+    from specbench_kit.reports.experiments.pages import print_experiment
     from specbench_kit.studies.reproduction.run import run
 
     console = Console(stderr=as_json)

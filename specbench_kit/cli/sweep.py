@@ -17,7 +17,7 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports.sweep.terminal import print_sweep
+    from specbench_kit.reports.sweep.report import print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
     settings = SweepSettings(**options.values, argv=command_line())

@@ -18,7 +18,7 @@ def train_predictor(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.reports.predictor.terminal import print_training
+    from specbench_kit.reports.predictor.report import print_training
     from specbench_kit.studies.training.run import run_training
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
 

@@ -10,7 +10,7 @@ from tiny_models import plain_greedy, random_prompts
 from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.live.report import apart, mean_of, values_of
+from specbench_kit.reports.live.report import deviations, mean_of, values_of
 from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.settings import Settings
 from specbench_kit.traces.trace import RequestTrace
@@ -101,7 +101,7 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     ]
     simulated = mean_of(drawn)
     assert simulated["round p50"] == pytest.approx(0.109)
-    off = apart(values_of(measured), simulated)
+    off = deviations(values_of(measured), simulated)
     found = {name: one["within"] for name, one in off.items() if one["within"] is not None}
     assert found == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
 

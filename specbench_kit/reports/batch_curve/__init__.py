@@ -1,1 +1,1 @@
-"""Throughput against the time per token over batch sizes."""
+"""The report of throughput against time per token over batch sizes."""

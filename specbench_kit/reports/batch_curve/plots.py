@@ -1,12 +1,13 @@
 """One line per method through its batch sizes: tokens per second of the batch against time per token of a request."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
+from specbench_kit.reports.stored import Row, RunFile
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.reports.writing.wording import time_kind
@@ -14,51 +15,48 @@ from specbench_kit.reports.writing.wording import time_kind
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Rows = Sequence[Mapping[str, Any]]
 
-
-def draw_curves(rows: Rows, about: Mapping[str, Any]) -> dict[str, bytes]:
-    """Files by name: one figure of all methods, or one of each group where they are many."""
+def draw_curves(rows: Sequence[Row], run: RunFile) -> dict[str, bytes]:
+    """Return figures by file name: one of all methods, or one per group if there are many."""
     labels = list(dict.fromkeys(row["method"] for row in rows))
-    found: dict[str, bytes] = {}
-    for group, shown in _groups(labels).items():
-        picture = _picture([row for row in rows if row["method"] in shown], shown, group)
-        where = (
-            f"{(about.get('dataset') or {}).get('name')}, {about.get('requests')} requests, {time_kind(dict(about))}"
-        )
+    where = f"{(run.get('dataset') or {}).get('name')}, {run.get('requests')} requests, {time_kind(dict(run))}"
+    files: dict[str, bytes] = {}
+    for group, members in group_labels(labels).items():
+        picture = _picture([row for row in rows if row["method"] in members], members, group)
         drawn = draw(picture, where, ("png", "svg"))
-        found |= {f"{picture.name}.{suffix}": content for suffix, content in drawn.items()}
-    return found
+        files |= {f"{picture.name}.{suffix}": content for suffix, content in drawn.items()}
+    return files
 
 
-def _groups(labels: Sequence[str]) -> dict[str, list[str]]:
+def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
+    """Return the methods of each figure by its group; the baseline is part of every figure."""
     if len(labels) <= MANY:
         return {"": list(labels)}
-    known = methods.all()
-    groups = {label: known[name].group for label in labels if (name := label.partition(":")[0]) in known}
-    found = {
-        group: [one for one in labels if groups.get(one, "other") == group and one != BASELINE] for group in GROUPS
+    types = methods.all()
+    groups = {label: types[name].group for label in labels if (name := label.partition(":")[0]) in types}
+    members = {
+        group: [label for label in labels if groups.get(label, "other") == group and label != BASELINE]
+        for group in GROUPS
     }
-    return {group: [*(one for one in labels if one == BASELINE), *own] for group, own in found.items() if own}
+    baseline = [label for label in labels if label == BASELINE]
+    return {group: [*baseline, *own] for group, own in members.items() if own}
 
 
-def _picture(rows: Rows, labels: Sequence[str], group: str) -> Picture:
-    styles = {BASELINE: BASELINE_STYLE} | method_styles({one: one for one in labels if one != BASELINE})
+def _picture(rows: Sequence[Row], labels: Sequence[str], group: str) -> Picture:
+    styles = {BASELINE: BASELINE_STYLE} | method_styles({label: label for label in labels if label != BASELINE})
 
-    def draw_lines(axes: "Axes") -> None:
+    def paint(axes: "Axes") -> None:
         for label in labels:
-            own = [row for row in rows if row["method"] == label]
-            x, y = [1e3 * row["tpot_s"] for row in own], [row["throughput"] for row in own]
+            points = [row for row in rows if row["method"] == label]
+            x, y = [1e3 * row["tpot_s"] for row in points], [row["throughput"] for row in points]
             style = styles[label]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
-            for row, place in zip(own, zip(x, y, strict=True), strict=True):
-                axes.annotate(str(row["batch_size"]), place, fontsize=6, xytext=(2, 2), textcoords="offset points")
+            for row, point in zip(points, zip(x, y, strict=True), strict=True):
+                axes.annotate(str(row["batch_size"]), point, fontsize=6, xytext=(2, 2), textcoords="offset points")
         axes.set(xlabel="mean time per output token of a request (ms)", ylabel="tokens per second of the batch")
         legend(axes)
 
     title = f"Throughput against TPOT{f': {group}' if group else ''}"
-    note = (
-        "Numbers are batch sizes. Up and to the left is better; a method pays while its line runs above plain decoding."
-    )
+    note = "Numbers are batch sizes. Up and to the left is better; a method pays off where it is above plain decoding."
     name = f"throughput_tpot{f'-{group}' if group else ''}"
-    return Picture(name, title, note, 3.2 + legend_in(labels), draw_lines)
+    return Picture(name, title, note, 3.2 + legend_in(labels), paint)

@@ -1,1 +1,1 @@
-"""Published experiments and what came out here."""
+"""The reports of reproduced experiments."""

@@ -1,95 +1,129 @@
-"""One page per paper, and one table over all of them."""
+"""One page per paper and a table over all papers; on the terminal, one experiment."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Figure,
+    Heading,
+    Paragraph,
+    Table,
+    code,
+    link,
+    paragraphs,
+)
 from specbench_kit.reports.experiments.plots import sensitivity
-from specbench_kit.reports.experiments.wording import outcome, percent, place_of, published
-from specbench_kit.reports.writing.formatting import significant, times
-from specbench_kit.reports.writing.markup import document, table
+from specbench_kit.reports.experiments.wording import outcome, percent, published, series_and_point, short_metric
+from specbench_kit.reports.stored import Summary
+from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.runs.folder import replace_file, write_text
 
-Fields = Mapping[str, Any]
+if TYPE_CHECKING:
+    from rich.console import Console
+
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
+COLUMNS = (
+    *map(Column, ("series", "figure", "published")),
+    *(Column("simulated", "number"), Column("simulated / published", "times")),
+)
+INTRODUCTION = (
+    "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
+    "measured on the paper's machines. Each paper's page names the inputs that the paper leaves open, with the effect "
+    "of other values."
+)
 
 
-def write(folder: Path, found: Sequence[Fields]) -> None:
-    """`README.md` over all experiments, a page for each paper, a figure for each experiment whose inputs were moved."""
-    by_paper: dict[str, list[Fields]] = {}
-    for one in found:
-        by_paper.setdefault(one["name"].partition("/")[0], []).append(one)
-        if one["sensitivity"]:
-            replace_file(folder / _figure(one), sensitivity(one))
-    write_text(folder / "README.md", document(_overview(by_paper)))
-    for paper, experiments in by_paper.items():
-        write_text(folder / f"{paper}.md", document([f"# {_called(paper)}", *map(_section, experiments)]))
-
-
-def _overview(by_paper: Mapping[str, Sequence[Fields]]) -> Iterator[str]:
-    yield "# Published experiments, reproduced"
-    yield (
-        "Published numbers beside what the kit makes of the same setting; ours are modelled or simulated, never "
-        "measured on the paper's machines. Inputs that a paper leaves open are named on its page, each with what "
-        "another value would do."
-    )
+def write(folder: Path, results: Sequence[Summary]) -> None:
+    """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs."""
+    by_paper: dict[str, list[Summary]] = {}
+    for result in results:
+        by_paper.setdefault(result["name"].partition("/")[0], []).append(result)
+        if result["sensitivity"]:
+            replace_file(folder / _figure_path(result), sensitivity(result))
     rows = [
-        (f"[{one['name']}]({paper}.md)", one["summary"], f"{one['within']} / {one['compared']}", one["verdict"])
-        for paper, experiments in by_paper.items()
-        for one in experiments
+        (
+            link(result["name"], f"{paper}.md"),
+            *(result["summary"], f"{result['within']} / {result['compared']}", result["verdict"]),
+        )
+        for paper, members in by_paper.items()
+        for result in members
     ]
-    yield table(("experiment", "what", "within the goal", "verdict"), rows)
-    yield "## Every number"
-    yield table(
-        ("experiment", *COLUMNS),
-        [(one["name"], *line) for found in by_paper.values() for one in found for line in _lines(one)],
-    )
+    numbers = [(result["name"], *row) for members in by_paper.values() for result in members for row in _rows(result)]
+    overview: Blocks = [
+        Paragraph(INTRODUCTION),
+        Table(("experiment", "subject", "within the goal", "verdict"), rows),
+        Heading("Every number"),
+        Table(("experiment", *COLUMNS), numbers),
+    ]
+    document = Document("Published experiments, reproduced", overview)
+    write_text(folder / "README.md", render_markdown.render(document))
+    for paper, members in by_paper.items():
+        document = Document.of(PAPERS.get(paper, paper), *map(_section, members))
+        write_text(folder / f"{paper}.md", render_markdown.render(document))
 
 
-COLUMNS = ("whose", "figure", "published", "ours", "ours / published")
+def print_experiment(console: "Console", result: Summary) -> None:
+    """Print the numbers, the assumed inputs and the verdict of an experiment."""
+    rows = [
+        (series, short_metric(pair), *numbers)
+        for pair, (series, _, *numbers) in zip(result["published"], _rows(result), strict=True)
+    ]
+    blocks: Blocks = [
+        Paragraph(f"**{result['name']}: {result['summary']} ({result['source']})**"),
+        Table(COLUMNS, rows),
+        *(Paragraph(f"assumed: {assumed['name']}: {assumed['value']}") for assumed in result["assumed"]),
+        Paragraph(f"**{result['verdict']}**"),
+    ]
+    render_terminal.show(console, blocks)
 
 
-def _lines(one: Fields) -> Iterator[tuple[str, ...]]:
-    for pair in one["published"]:
-        ours = (pair["simulated"] or {}).get("mean")
-        stands = published(pair) or "not in the text"
-        yield (place_of(pair), pair["metric"], stands, significant(ours, 4), outcome(pair))
+def _rows(result: Summary) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
+    for pair in result["published"]:
+        simulated = significant((pair["simulated"] or {}).get("mean"), 4)
+        stated = published(pair) or "not in the text"
+        rows.append((series_and_point(pair), pair["metric"], stated, simulated, outcome(pair)))
+    return rows
 
 
-def _section(one: Fields) -> str:
-    head = f"## {one['name']}: {one['summary']}"
-    parts = [head, f"{one['source']}. {one['reading']}".strip(), f"**{one['verdict']}**", _numbers(one)]
-    if one["assumed"]:
-        assumed = [(a["name"], a["value"], a["effect"]) for a in one["assumed"]]
-        parts.append(table(("assumed", "value", "where another would lead"), assumed))
-    if one["sensitivity"]:
-        moves = [
-            (move["name"], move["value"], times(move["effect"]), percent(_range(move))) for move in one["sensitivity"]
-        ]
-        parts.append(table(("input", "moved to", "mean change of ours", "largest change"), moves))
-        parts.append(f"![What each assumed input does to every number]({_figure(one)})")
-    parts.append(f"`skit reproduce {one['name']}`")
-    return "\n\n".join(parts)
+def _section(result: Summary) -> Blocks:
+    blocks: list[Block] = [
+        Heading(f"{result['name']}: {result['summary']}"),
+        *paragraphs(f"{result['source']}. {result['reading']}".strip(), f"**{result['verdict']}**"),
+        _numbers(result),
+    ]
+    if result["assumed"]:
+        assumed = [(entry["name"], entry["value"], entry["effect"]) for entry in result["assumed"]]
+        blocks.append(Table(("assumed", "value", "effect of another value"), assumed))
+    if result["sensitivity"]:
+        moves = []
+        for move in result["sensitivity"]:
+            largest = max((abs(after / before - 1) for before, after in move["ratios"].values()), default=0.0)
+            moves.append((move["name"], move["value"], move["effect"], percent(largest)))
+        columns = ("input", "moved to", Column("mean change of the results", "times"), "largest change")
+        figure = Figure("Effect of each assumed input on every number", _figure_path(result))
+        blocks += [Table(columns, moves), figure]
+    return [*blocks, Paragraph(code(f"skit reproduce {result['name']}"))]
 
 
-def _numbers(one: Fields) -> str:
-    """With ratios of ratios where there is a series that all others are held against."""
-    lines = list(_lines(one))
-    if not one["against"]:
-        return table(COLUMNS, lines)
-    ratios = [pair["ratio_of_ratios"] for pair in one["published"]]
-    more = [(times(r["published"]), times(r["simulated"]), times(r["ratio"])) if r else ("–", "–", "–") for r in ratios]
-    head = (*COLUMNS, f"{one['against']} over it, published", "ours", "ratio of ratios")
-    return table(head, [(*line, *tail) for line, tail in zip(lines, more, strict=True)])
+def _numbers(result: Summary) -> Table:
+    """Return all numbers, with ratios of ratios if all series are compared with one of them."""
+    rows, against = _rows(result), result["against"]
+    if not against:
+        return Table(COLUMNS, rows)
+    titles = (f"{against} / series, published", "simulated", "ratio of ratios")
+    ratios = [pair["ratio_of_ratios"] or {} for pair in result["published"]]
+    cells = [[ratio.get(key) for key in ("published", "simulated", "ratio")] for ratio in ratios]
+    columns = (*COLUMNS, *(Column(title, "times") for title in titles))
+    return Table(columns, [(*row, *more) for row, more in zip(rows, cells, strict=True)])
 
 
-def _range(move: Fields) -> float:
-    return max((abs(after / before - 1) for before, after in move["ratios"].values()), default=0.0)
-
-
-def _figure(one: Fields) -> str:
-    return f"plots/{one['name'].replace('/', '-')}.svg"
-
-
-def _called(paper: str) -> str:
-    return PAPERS.get(paper, paper)
+def _figure_path(result: Summary) -> str:
+    return f"plots/{result['name'].replace('/', '-')}.svg"

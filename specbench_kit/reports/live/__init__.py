@@ -1,1 +1,1 @@
-"""A server under load, and the simulator beside it."""
+"""The reports of loads on a real server and of the simulator's validation by them."""

@@ -1,138 +1,139 @@
-"""What was measured at a server, and how far the simulator is from it, as Markdown."""
+"""What was measured at a server, and how far the simulator is off, as Markdown."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
 
 from specbench_kit.metrics.serving_rows import look_up
-from specbench_kit.reports.render_markdown import blocks as markdown_of
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.document import (
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Heading,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+)
+from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.cautions import setting_cautions
-from specbench_kit.reports.writing.formatting import count, seconds, share, significant
-from specbench_kit.reports.writing.markup import code, document, table, warning
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
 from specbench_kit.reports.writing.provenance import provenance
 
-Fields = Mapping[str, Any]
 Values = Mapping[str, float | None]
+"""The figures of a row by the titles of their columns."""
 
 
-class Compared(NamedTuple):
-    """A figure of a row, how it is shown, and how far a simulation may be from it; a share is taken in points."""
+@dataclass(frozen=True, slots=True)
+class ComparedColumn(Column):
+    """A figure by its path in a row; `tolerance` is how far a simulation may be off, as a share or in points."""
 
-    path: str
-    shown: Any
-    reach: float | None = None
-    points: bool = False
-
-
-COLUMNS = {
-    "throughput (tokens/s)": Compared("figures.overall.throughput", significant, 0.10),
-    "round p50": Compared("round_s.p50", seconds, 0.10),
-    "round p95": Compared("round_s.p95", seconds, 0.15),
-    "round p99": Compared("round_s.p99", seconds),
-    "violations": Compared("figures.overall.violation_rate", share, 0.03, points=True),
-    "batch size": Compared("figures.server.batch_size.mean", significant),
-    "queue": Compared("figures.overall.queue_s.mean", seconds),
-    "verify": Compared("figures.overall.verify_s.mean", seconds),
-    "estimated / true": Compared("figures.server.estimate_over_true", significant),
-    "busy": Compared("figures.server.utilisation", share),
-}
+    path: str = ""
+    tolerance: float | None = None
+    in_points: bool = False
 
 
-SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, as fast as its batches were"}
-REACH = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
+COLUMNS = (
+    ComparedColumn("throughput (tokens/s)", "number", "figures.overall.throughput", 0.10),
+    ComparedColumn("round p50", "seconds", "round_s.p50", 0.10),
+    ComparedColumn("round p95", "seconds", "round_s.p95", 0.15),
+    ComparedColumn("round p99", "seconds", "round_s.p99"),
+    ComparedColumn("violations", "share", "figures.overall.violation_rate", 0.03, in_points=True),
+    ComparedColumn("batch size", "number", "figures.server.batch_size.mean"),
+    ComparedColumn("queue", "seconds", "figures.overall.queue_s.mean"),
+    ComparedColumn("verify", "seconds", "figures.overall.verify_s.mean"),
+    ComparedColumn("estimated / true", "number", "figures.server.estimate_over_true"),
+    ComparedColumn("busy", "share", "figures.server.utilisation"),
+)
+SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
+TOLERANCES = "throughput and median within 10 %, P95 within 15 %, violations within 3 points"
 
 
-def values_of(row: Fields) -> Values:
-    """The figures of a row by their columns."""
-    return {name: look_up(row, one.path) for name, one in COLUMNS.items()}
+def values_of(row: Row) -> Values:
+    """Return the figures of a row."""
+    return {column.title: look_up(row, column.path) for column in COLUMNS}
 
 
-def mean_of(rows: Sequence[Fields]) -> Values:
-    """The same of several rows, averaged; None where it is missing in one."""
-    columns = [[look_up(row, one.path) for row in rows] for one in COLUMNS.values()]
-    means = [None if None in values else fmean(values) for values in columns]
-    return dict(zip(COLUMNS, means, strict=True))
+def mean_of(rows: Sequence[Row]) -> Values:
+    """Return the means of the figures of several rows; None if a row lacks the figure."""
+    values_by_title = {column.title: [look_up(row, column.path) for row in rows] for column in COLUMNS}
+    return {title: None if None in values else fmean(values) for title, values in values_by_title.items()}
 
 
-def apart(measured: Values, simulated: Values) -> dict[str, Any]:
-    """By figure how far the simulation is off, as a share of what was measured or in points, and if within reach."""
-    found: dict[str, Any] = {}
-    for name, one in COLUMNS.items():
-        real, modelled = measured[name], simulated[name]
-        if real is None or modelled is None or not (real or one.points):
-            found[name] = {"off": None, "within": None}
-            continue
-        off = modelled - real if one.points else modelled / real - 1
-        found[name] = {"off": off, "within": None if one.reach is None else abs(off) <= one.reach}
-    return found
+def deviations(measured: Values, simulated: Values) -> dict[str, dict[str, float | bool | None]]:
+    """Return by figure how far the simulation is off, as a share of the measured value or in points.
+
+    `within` says whether that is within the tolerance.
+    """
+    result: dict[str, dict[str, float | bool | None]] = {}
+    for column in COLUMNS:
+        real, modelled, off = measured[column.title], simulated[column.title], None
+        if real is not None and modelled is not None and (real or column.in_points):
+            off = modelled - real if column.in_points else modelled / real - 1
+        within = None if off is None or column.tolerance is None else abs(off) <= column.tolerance
+        result[column.title] = {"off": off, "within": within}
+    return result
 
 
-def of_load(run: Fields, summary: Fields) -> str:
-    """The report of `skit load`."""
+def load_report(run: RunFile, summary: Summary) -> str:
+    """Return the report of `skit load`."""
     late = [
-        f"LATE DRAFTS at {count(devices)} devices: the load's own machine was too slow." for devices in summary["late"]
+        f"LATE DRAFTS at {count(devices)} devices: the machine that generates the load was too slow."
+        for devices in summary["late"]
     ]
-    header = ["devices", *COLUMNS, "drafts left late by (p50, p99)"]
     rows = [
-        [count(row["devices"]), *_cells(values_of(row)), " and ".join(map(seconds, row["late_s"]))]
-        for row in summary["rows"]
+        [row["devices"], *values_of(row).values(), " and ".join(map(seconds, row["late_s"]))] for row in summary["rows"]
     ]
-    return document(
-        [
-            _title("Load on", run),
-            warning([*machine.warnings(run), *setting_cautions(dict(run)), *late]),
-            table(header, rows),
-            _about(run),
-        ]
-    )
+    columns = (Column("devices", "count"), *COLUMNS, "drafts sent late by (p50, p99)")
+    cautions = caution([*machine.warnings(run), *setting_cautions(run), *late])
+    return _render("Load on", run, cautions, [Table(columns, rows)])
 
 
-def of_validation(run: Fields, found: Fields) -> str:
-    """The simulation beside it."""
-    rows = []
-    for row in found["rows"]:
-        rows.append([count(row["devices"]), "measured", *_cells(values_of(row["measured"]))])
+def validation_report(run: RunFile, result: Summary) -> str:
+    """Return the report on the simulation of the same load."""
+    rows: list[list[Cell]] = []
+    for row in result["rows"]:
+        rows.append([count(row["devices"]), "measured", *values_of(row["measured"]).values()])
         for name, words in SIMULATED.items():
-            rows.append(["", words, *_cells(row[name])])
-            rows.append(["", "apart", *(_apart(row[f"{name}_apart"][figure], one) for figure, one in COLUMNS.items())])
-    told = "; ".join(f"{words}: {_reached(found['rows'], name)}" for name, words in SIMULATED.items())
-    header = ["devices", "", *COLUMNS]
-    said = f"Within reach ({REACH}): {told}. Simulated figures are means over {found['seeds']} seeds."
-    return document(
-        [_title("Validation of", run), warning(machine.warnings(run)), said, table(header, rows), _about(run)]
+            errors = row[f"{name}_apart"]
+            rows.append(["", words, *(row[name][column.title] for column in COLUMNS)])
+            rows.append(["", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
+    counts = []
+    for name, words in SIMULATED.items():
+        errors = [error for row in result["rows"] for error in row[f"{name}_apart"].values()]
+        judged = [error["within"] for error in errors if error["within"] is not None]
+        counts.append(f"{words}: {sum(judged)} of {len(judged)} figures")
+    text = (
+        f"Within the tolerances ({TOLERANCES}): {'; '.join(counts)}. Simulated figures are means over "
+        f"{result['seeds']} seeds."
     )
+    cautions = caution(machine.warnings(run), severe=True)
+    return _render("Validation of", run, cautions, [Paragraph(text), Table(("devices", "", *COLUMNS), rows)])
 
 
-def _reached(rows: Sequence[Fields], name: str) -> str:
-    reached = [one["within"] for row in rows for one in row[f"{name}_apart"].values() if one["within"] is not None]
-    return f"{sum(reached)} of {len(reached)} figures"
+def _error(error: Summary, column: ComparedColumn) -> str:
+    """Return an error, in bold if it exceeds the tolerance."""
+    if error["off"] is None:
+        return ABSENT
+    text = f"{100 * error['off']:+.1f} {'points' if column.in_points else '%'}"
+    return f"**{text}**" if error["within"] is False else text
 
 
-def _title(what: str, run: Fields) -> str:
-    return f"# {what} {code(run['config']['scheduler'])}"
-
-
-def _about(run: Fields) -> str:
+def _render(subject: str, run: RunFile, *sections: Blocks) -> str:
     config = run["config"]
-    lines = [
+    rows = [
         ("drafting", code(config["method"])),
         ("SLO", ", ".join(config["slo"])),
         ("largest batch", count(config["max_batch"])),
-        ("measured", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s do not count"),
+        ("measured", f"{config['duration_s']:g} s, of which {config['warmup_s']:g} s of warm-up do not count"),
         ("server", f"{run['server']['kind']} on {run['server']['device']}"),
-        ("expected of its time", run["deployment"]["verifier"]["origin"]),
-        ("time of the devices", run["deployment"]["drafter"]["origin"]),
+        ("expected verification times", run["deployment"]["verifier"]["origin"]),
+        ("times of the devices", run["deployment"]["drafter"]["origin"]),
     ]
-    return "## What was run\n\n" + table(["", ""], lines) + "\n\n" + markdown_of(provenance(run))
-
-
-def _cells(values: Values) -> list[str]:
-    return [one.shown(values[name]) for name, one in COLUMNS.items()]
-
-
-def _apart(found: Fields, one: Compared) -> str:
-    if found["off"] is None:
-        return "–"
-    text = f"{100 * found['off']:+.1f} {'points' if one.points else '%'}"
-    return text if found["within"] in (None, True) else f"**{text}**"
+    setting: Blocks = [Heading("What was run"), facts(rows)]
+    title = f"{subject} {code(config['scheduler'])}"
+    return render_markdown.render(Document.of(title, *sections, setting, provenance(run)))

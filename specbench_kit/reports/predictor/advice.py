@@ -1,115 +1,122 @@
-"""What a user should run, and how certain that is."""
+"""The sections on which method to use, how certain that is, and what it depends on."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from specbench_kit.reports.predictor.data import section
-from specbench_kit.reports.writing.formatting import ABSENT, interval, seconds, times
-from specbench_kit.reports.writing.markup import code, table
-
-Fields = Mapping[str, Any]
+from specbench_kit.reports.document import (
+    Blocks,
+    Column,
+    Estimate,
+    Heading,
+    Paragraph,
+    Table,
+    code,
+    paragraphs,
+)
+from specbench_kit.reports.stored import Summary
+from specbench_kit.reports.writing.formatting import interval, times
 
 RATIOS = {
-    "wisp_over_fixed": "the best rule of the best family, over the best fixed length",
-    "confidence_over_fixed": "the best threshold on confidence, over the best fixed length",
-    "wisp_over_confidence": "the former over the latter",
-    "oracle_over_fixed": "the oracle, over the best fixed length",
+    "wisp_over_fixed": "best rule of the best family / best fixed length",
+    "confidence_over_fixed": "best confidence threshold / best fixed length",
+    "wisp_over_confidence": "best rule of the best family / best confidence threshold",
+    "oracle_over_fixed": "oracle / best fixed length",
 }
+"""The compared ratios of speeds, by their keys in the summary."""
+ENOUGH_SPLITS = 3
+"""Splits of the prompts from which on their ratios replace those of the single test set."""
 
 
-def advice(summary: Fields) -> str:
-    """The first sentence of the report: of those that are not shown to be slower, the simplest."""
+def advice(summary: Summary) -> str:
+    """Return the first sentence of the report: use the simplest method that is not shown to be slower."""
     leaders = summary["leaders"]
     fixed, confidence, wisp = leaders["fixed"], leaders["threshold"], f"wisp:predictor={leaders['rule']}"
-    if _ratio(summary, "wisp_over_fixed")["interval"] is None and summary["repeats"]["count"] < 3:
+    enough_splits = summary["repeats"]["count"] >= ENOUGH_SPLITS
+    ratios = summary["repeats"] if enough_splits else summary["choices"]
+    wisp_over_fixed, wisp_over_confidence = ratios["wisp_over_fixed"], ratios["wisp_over_confidence"]
+    confidence_over_fixed, plain_over_fixed = ratios["confidence_over_fixed"], summary["choices"]["plain_over_fixed"]
+    if wisp_over_fixed["interval"] is None and not enough_splits:
         return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
-    plain = summary["choices"]["plain_over_fixed"]
-    if _better(plain) and plain["value"] > _ratio(summary, "wisp_over_fixed")["value"]:
-        return f"Do not draft here: plain decoding is {_said(plain)} as fast as the best fixed length (`{fixed}`)."
-    gains, adds = _ratio(summary, "wisp_over_fixed"), _ratio(summary, "wisp_over_confidence")
-    if _better(gains) and _better(adds):
-        return f"Use the predictor, `{wisp}`: {_said(gains)} of `{fixed}` and {_said(adds)} of `{confidence}`."
-    if _better(by_confidence := _ratio(summary, "confidence_over_fixed")):
+    if _is_faster(plain_over_fixed) and plain_over_fixed["value"] > wisp_over_fixed["value"]:
+        factor = _factor(plain_over_fixed)
+        return f"Do not draft here: plain decoding has {factor} the speed of the best fixed length (`{fixed}`)."
+    if _is_faster(wisp_over_fixed) and _is_faster(wisp_over_confidence):
         return (
-            f"Confidence is enough here: use `{confidence}`, {_said(by_confidence)} of `{fixed}`. A predictor "
-            f"(`{wisp}`) {_is_not_faster(adds)}."
+            f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}` and "
+            f"{_factor(wisp_over_confidence)} that of `{confidence}`."
         )
-    if _better(gains):
+    bounds = wisp_over_confidence["interval"]
+    slower = "is slower than that" if bounds is not None and bounds[1] < 1 else "is not shown to be faster than that"
+    if _is_faster(confidence_over_fixed):
         return (
-            f"Use the predictor, `{wisp}`: {_said(gains)} of `{fixed}`. It {_is_not_faster(adds)}, "
-            f"`{confidence}`, which may do as well."
+            f"Confidence is enough here: use `{confidence}`, which has {_factor(confidence_over_fixed)} the speed of "
+            f"`{fixed}`. A predictor (`{wisp}`) {slower} ({_factor(wisp_over_confidence)})."
+        )
+    if _is_faster(wisp_over_fixed):
+        return (
+            f"Use the predictor, `{wisp}`: it has {_factor(wisp_over_fixed)} the speed of `{fixed}`. But "
+            f"`{confidence}` may do as well: the predictor {slower} ({_factor(wisp_over_confidence)})."
         )
     return (
-        f"A fixed length is enough here: use `{fixed}`. Neither confidence (`{confidence}`, {_said(by_confidence)}) "
-        f"nor a predictor (`{wisp}`, {_said(gains)}) is shown to be faster."
+        f"A fixed length is enough here: use `{fixed}`. Neither confidence (`{confidence}`, "
+        f"{_factor(confidence_over_fixed)}) nor a predictor (`{wisp}`, {_factor(wisp_over_fixed)}) is shown to be "
+        "faster."
     )
 
 
-def repeats_section(summary: Fields) -> str:
-    """How the outcome varies with what was left to chance."""
-    found = summary["repeats"]
-    if found["count"] < 2:
-        text = "One split and one training seed: how much they matter was not looked at (`--repeats`)."
-        return section("How certain is that?", text)
-    rows = [
-        (words, times(one["value"]), interval(one["interval"]) if one["interval"] else ABSENT, *_ends(one["values"]))
-        for key, words in RATIOS.items()
-        for one in [found[key]]
-    ]
+def repeats_section(summary: Summary) -> Blocks:
+    """Return how the result varies over random splits of the prompts and training seeds."""
+    heading, repeats = Heading("How certain is that?"), summary["repeats"]
+    if repeats["count"] < 2:
+        text = "One split and one training seed: `--repeats` shows how much the result depends on them."
+        return [heading, Paragraph(text)]
+    columns = ("ratio", Column("mean", "times"), "95%", Column("least", "times"), Column("most", "times"))
+    rows = []
+    for key, words in RATIOS.items():
+        ratio = repeats[key]
+        rows.append((words, ratio["value"], interval(ratio["interval"]), min(ratio["values"]), max(ratio["values"])))
     text = (
-        f"Speeds over {found['count']} splits of the prompts, each with a training seed of its own and with family, "
-        "rule, thresholds and lengths chosen anew on its validation prompts. Geometric means; the intervals allow for "
-        "the splits' sharing prompts (corrected resampled t, Nadeau and Bengio 2003)."
+        f"Speeds over {repeats['count']} splits of the prompts, each with its own training seed; family, rule, "
+        "thresholds and lengths are chosen again on the validation prompts of each. Geometric means; the intervals "
+        "account for prompts that splits share (corrected resampled t, Nadeau and Bengio 2003)."
     )
-    return section("How certain is that?", text, table(["ratio", "mean", "95%", "least", "most"], rows))
+    return [heading, Paragraph(text), Table(columns, rows)]
 
 
-def sites_section(summary: Fields) -> str:
-    """What the recommended family is worth at every place that thresholds were chosen for."""
-    header = ["time of", "best fixed", "best rule", "threshold", "longest draft", "of best fixed (95%)"]
-    header += ["as published", "confidence", "oracle", "a decision", "a draft step", "a round without draft"]
-    rows = [
-        (
-            site["deployment"],
-            code(site["fixed"]),
-            code(site["best"]["name"]),
-            f"{min(site['best']['threshold'], 1):.3f}",
-            site["best"]["longest"],
-            _said(site["best"]),
-            *(times(site[name]["value"]) for name in ("published", "confidence", "oracle")),
-            *(seconds(site[name]) for name in ("decision_s", "draft_s", "round_s")),
+def deployments_section(summary: Summary) -> Blocks:
+    """Return the tuned thresholds of the recommended family, and what it gains, for every deployment."""
+    columns = (
+        *map(Column, ("deployment", "best fixed length", "best rule", "threshold", "longest draft")),
+        *(Column(name, "times") for name in ("speed of best rule (95%)", "as published", "confidence", "oracle")),
+        *(Column(name, "seconds") for name in ("decision", "draft step", "round without draft")),
+    )
+    rows = []
+    for site in summary["sites"]:
+        best = site["best"]
+        rows.append(
+            (
+                site["deployment"],
+                code(site["fixed"]),
+                code(best["name"]),
+                f"{min(best['threshold'], 1):.3f}",
+                str(best["longest"]),
+                Estimate(best["value"], best["interval"]),
+                *(site[name]["value"] for name in ("published", "confidence", "oracle")),
+                *(site[name] for name in ("decision_s", "draft_s", "round_s")),
+            )
         )
-        for site in summary["sites"]
-    ]
     origins = dict.fromkeys(site["decision_origin"] for site in summary["sites"] if site["decision_origin"])
     text = (
-        "The predictor keeps a threshold and a longest draft for each rule and place, and `wisp` takes those of the "
-        "deployment that it runs on. All were chosen on the validation prompts, and speeds are those on the test "
-        f"prompts, as multiples of the best fixed length there. A decision: {' or '.join(origins) or 'not known'}."
+        "The predictor stores a threshold and a longest draft for each rule and deployment; `wisp` uses those of the "
+        "deployment that it runs on. All were chosen on the validation prompts. Speeds are those on the test prompts, "
+        f"as multiples of the best fixed length of that deployment. Duration of a decision: "
+        f"{' or '.join(origins) or 'unknown'}."
     )
-    return section("Thresholds by deployment", text, table(header, rows))
+    return [Heading("Thresholds by deployment"), *paragraphs(text), Table(columns, rows)]
 
 
-def _ratio(summary: Fields, name: str) -> Fields:
-    """Over all splits where there are enough of them, else over the test prompts of one."""
-    found: Fields = summary["repeats"] if summary["repeats"]["count"] >= 3 else summary["choices"]
-    ratio: Fields = found[name]
-    return ratio
-
-
-def _better(ratio: Fields) -> bool:
+def _is_faster(ratio: Summary) -> bool:
+    """Return whether the whole interval of a ratio of speeds lies above 1."""
     return ratio["interval"] is not None and ratio["interval"][0] > 1
 
 
-def _is_not_faster(ratio: Fields) -> str:
-    slower = ratio["interval"] is not None and ratio["interval"][1] < 1
-    return f"{'is slower than that' if slower else 'is not shown to be faster than that'} ({_said(ratio)})"
-
-
-def _said(ratio: Fields) -> str:
-    within = f" ({interval(ratio['interval'])})" if ratio["interval"] else ""
-    return f"{times(ratio['value'])}{within}"
-
-
-def _ends(values: list[float]) -> tuple[str, str]:
-    return times(min(values)), times(max(values))
+def _factor(ratio: Summary) -> str:
+    bounds = f" ({interval(ratio['interval'])})" if ratio["interval"] else ""
+    return f"{times(ratio['value'])}{bounds}"

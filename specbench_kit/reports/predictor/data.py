@@ -1,41 +1,44 @@
-"""What a predictor was trained on, in words and tables."""
+"""The sections on what a predictor was trained on: prompts, features and hyper-parameters."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from specbench_kit.reports.writing.formatting import count, share, significant
-from specbench_kit.reports.writing.markup import code, table
-
-Fields = Mapping[str, Any]
+from specbench_kit.reports.document import Blocks, Column, Figure, FigureRow, Heading, Paragraph, Table, code
+from specbench_kit.reports.stored import Summary
+from specbench_kit.reports.writing.formatting import count, significant
 
 FEATURE_MEANINGS = {
     "confidence": "largest draft probability",
-    "entropy": "of the draft distribution, in nats",
-    "margin": "lead of the largest probability over the second",
+    "entropy": "entropy of the draft distribution, in nats",
+    "margin": "largest draft probability minus the second largest",
     "logit_std": "standard deviation of the draft logits",
-    "draft_position": "place in the draft, 1 for the first",
+    "draft_position": "position in the draft; 1 is the first",
 }
 
 
-def data_section(summary: Fields) -> str:
+def data_section(summary: Summary) -> Blocks:
+    """Return the sizes of the training, validation and test parts."""
+    counts = ("prompts", "requests", "offsets", "examples", "accepted")
+    columns = (
+        Column("part"),
+        *(Column(name, "count") for name in (*counts, "rejected")),
+        Column("share accepted", "share"),
+    )
     rows = [
         (
             name,
-            *(count(part[key]) for key in ("prompts", "requests", "offsets", "examples", "accepted")),
-            count(part["examples"] - part["accepted"]),
-            share(part["accepted"] / part["examples"]),
+            *(part[key] for key in counts),
+            part["examples"] - part["accepted"],
+            part["accepted"] / part["examples"],
         )
         for name, part in summary["split"].items()
     ]
-    header = ["part", "prompts", "requests", "offsets", "examples", "accepted", "rejected", "share accepted"]
     text = (
-        "Split by prompt; turns of one dialogue stay together. At every output offset the drafted tokens that the "
-        "target says too are accepted, the first other one is rejected, and tokens after it are dropped."
+        "Split by prompt; turns of one dialogue stay together. At every output offset, drafted tokens that equal the "
+        "target's are accepted, the first one that differs is rejected, and tokens after it are dropped."
     )
-    return section("Data", text, table(header, rows))
+    return [Heading("Data"), Paragraph(text), Table(columns, rows)]
 
 
-def feature_section(summary: Fields) -> str:
+def feature_section(summary: Summary) -> Blocks:
+    """Return the features, and how each is correlated with acceptance."""
     names, matrix = summary["correlations"]["names"], summary["correlations"]["matrix"]
     used = next(iter(summary["families"].values()))["features"]
     accepted = matrix[names.index("accepted")]
@@ -44,41 +47,36 @@ def feature_section(summary: Fields) -> str:
         for name, meaning in FEATURE_MEANINGS.items()
     ]
     text = (
-        "Form of WISP's Table 8, Figs. 2 and 3, on the training prompts. The paper's text names the first four and its "
-        "table says five; the fifth is this kit's."
+        "In the form of WISP's Table 8 and Figures 2 and 3, on the training prompts. The paper's text names the first "
+        "four features and its table counts five; the fifth is this kit's."
     )
-    plots = "![Acceptance by feature](plots/acceptance_by_feature.png) ![Correlations](plots/correlations.png)"
-    header = ["feature", "meaning", "used", "correlation with acceptance"]
-    return section("Features", text, table(header, rows), plots)
+    plots = [
+        Figure("Acceptance by feature", "plots/acceptance_by_feature.png"),
+        Figure("Correlations", "plots/correlations.png"),
+    ]
+    columns = ("feature", "meaning", "used", Column("correlation with acceptance", "number"))
+    return [Heading("Features"), Paragraph(text), Table(columns, rows), FigureRow(plots)]
 
 
-def search_section(summary: Fields) -> str:
+def search_section(summary: Summary) -> Blocks:
+    """Return the result of each family's search for hyper-parameters."""
     rows = [
         (
             name,
             f"{count(family['trials'])} of {count(family['grid'])}",
             f"{family['default_loss']:.4f}",
             f"{family['validation_loss']:.4f}",
-            ", ".join(f"{key}={_shown(value)}" for key, value in family["params"].items()),
+            ", ".join(
+                f"{key}={value:g}" if isinstance(value, float) else f"{key}={str(value).lower()}"
+                for key, value in family["params"].items()
+            ),
         )
         for name, family in summary["families"].items()
     ]
     text = (
-        "Budget: the defaults and random draws from a grid over the dimensions of WISP's Table 9, with a fixed seed. "
-        "The least log-loss on the validation examples wins, in nats per token. On the same loss, boosting and the "
-        "network stop early, and a forest keeps its first trees."
+        "Tried were the defaults and random draws, with a fixed seed, from a grid over the dimensions of WISP's Table "
+        "9. The lowest log-loss on the validation examples wins, in nats per token. By the same loss, boosting and "
+        "networks stop early, and forests keep their first trees."
     )
-    header = ["family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters"]
-    return section("Hyper-parameters", text, table(header, rows))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-def section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *parts])
-
-
-def shares(bounds: Iterable[float]) -> str:
-    return " to ".join(share(bound) for bound in bounds)
+    columns = ("family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters")
+    return [Heading("Hyper-parameters"), Paragraph(text), Table(columns, rows)]

@@ -1,128 +1,127 @@
-"""What a training run found, in sentences computed from its numbers."""
+"""Sentences on the result of a training run, computed from its numbers."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
-
-Fields = Mapping[str, Any]
 
 FEW_PROMPTS = 20
 """Test prompts below which a reader is warned."""
 
 
-def headline(summary: Fields) -> str:
-    """The recommended family and what it does to decoding."""
+def headline(summary: Summary) -> str:
+    """Return the recommended predictor, its speed and its acceptance rate."""
     leaders = summary["leaders"]
     name = leaders["rule"]
     decoding = summary["decoding"][name]
+    ratio, gap, gain = decoding["against_best_fixed"], decoding["gap_closed"], decoding["acceptance_gain"]["value"]
     same = f", which is `fixed-k:k={contender(summary, name)['longest']}`," if name in let_all_pass(summary) else ""
-    spec = f"`wisp:predictor={name}`{same}"
+    doubt = (
+        ""
+        if ratio["interval"] and not ratio["interval"][0] <= 1 <= ratio["interval"][1]
+        else ": no difference is shown"
+    )
+    if gain is None:
+        relative = "with nothing to compare it to in"
+    else:
+        relative = f"{share(abs(gain))} {'above' if gain >= 0 else 'below'} that of"
+    if gap["value"] is None:
+        closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
+    else:
+        part = share(gap["value"]) if gap["value"] >= 0 else "nothing"
+        closed = (
+            f"it closes {part} of the gap between the best fixed length and the oracle{_interval(gap, share_range)}"
+        )
     return (
-        f"On {_prompts(summary)} that nothing was chosen on, {spec} decodes "
-        f"{rate(decoding['throughput'])}, {_factor(decoding['against_best_fixed'])} of the best fixed length "
-        f"(`{leaders['fixed']}`){_doubt(decoding['against_best_fixed'])}. "
-        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, "
-        f"{_relative(decoding['acceptance_gain'])} `{leaders['longest']}`; {_gap(decoding['gap_closed'])}."
+        f"On {_test_prompts(summary)} that nothing was chosen on, `wisp:predictor={name}`{same} decodes "
+        f"{rate(decoding['throughput'])}, {_factor(ratio)} the speed of the best fixed length "
+        f"(`{leaders['fixed']}`){doubt}. "
+        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, {relative} `{leaders['longest']}`; {closed}."
     )
 
 
-def classifier_adds(summary: Fields) -> str:
-    """What the classifier is worth beside one tuned feature."""
+def classifier_adds(summary: Summary) -> str:
+    """Return what the classifier adds to a tuned threshold on a single feature."""
     name, feature = summary["recommended"], summary["leaders"]["feature"]
-    found, scores = summary["classifier_over_feature"], summary["classification"]
-    areas = f"AUC {significant(scores[name]['auc'])} against {significant(scores[feature]['auc'])}"
+    ratio, scores = summary["classifier_over_feature"], summary["classification"]
+    if ratio["interval"] is None:
+        verdict = "too few prompts to tell."
+    elif ratio["interval"][0] > 1:
+        verdict = "speed."
+    else:
+        verdict = "nothing; it costs speed." if ratio["interval"][1] < 1 else "no speed that these prompts can show."
     return (
-        f"What the classifier adds: {_verdict(found)} `{name}` is {_factor(found)} as fast as the best threshold on "
-        f"a single feature ({feature}), tuned on the same validation prompts by the same rule; {areas}."
+        f"What the classifier adds: {verdict} `{name}` has {_factor(ratio)} the speed of the best threshold on a "
+        f"single feature ({feature}), tuned on the same validation prompts by the same rule; AUC "
+        f"{significant(scores[name]['auc'])} against {significant(scores[feature]['auc'])}."
     )
 
 
-def where_the_gap_is(summary: Fields) -> str:
-    """What there is to gain, and what keeps the recommended classifier from it."""
-    leaders, decoding, without = summary["leaders"], summary["decoding"], summary["attribution"]
-    fixed = decoding[leaders["fixed"]]["throughput"]
-    oracle = times(decoding["oracle"]["throughput"] / fixed)
-    right, free, sent = (times(without[key] / fixed) for key in ("never_wrong", "deciding_for_free", "last_token_sent"))
-    return (
-        "What there is to gain, as a multiple of the best fixed length: the oracle, never wrong and deciding for free, "
-        f"reaches {oracle}. `{leaders['classifier']}` would reach {right} if it were never wrong at its price, {free} "
-        f"if it decided for free, and {sent} if it sent the token that it stops at instead of keeping it back. "
-        f"{_stops_nothing(summary)}{_prices(summary)}"
+def potential_gain(summary: Summary) -> str:
+    """Return what there is to gain, and which costs keep the recommended classifier from it."""
+    leaders, timing, longest = summary["leaders"], summary["timing"], summary["max_draft"]
+    fixed = summary["decoding"][leaders["fixed"]]["throughput"]
+    oracle = times(summary["decoding"]["oracle"]["throughput"] / fixed)
+    right, free, sent = (
+        times(summary["attribution"][key] / fixed) for key in ("never_wrong", "deciding_for_free", "last_token_sent")
     )
-
-
-def _stops_nothing(summary: Fields) -> str:
-    name = summary["leaders"]["rule"]
-    if name not in let_all_pass(summary):
-        return ""
-    longest = contender(summary, name)["longest"]
-    return (
-        f"At these prices it lets every token pass and drafts {longest} in each round: any stop on its scores would "
-        "cost more than it saves. "
-    )
-
-
-def _prices(summary: Fields) -> str:
-    timing, longest = summary["timing"], summary["max_draft"]
-    policy_s = contender(summary, summary["recommended"])["policy_s"]
+    stops_nothing = ""
+    if leaders["rule"] in let_all_pass(summary):
+        stops_nothing = (
+            f"At these prices it lets every token pass and drafts {contender(summary, leaders['rule'])['longest']} in "
+            "each round: any stop on its scores would cost more than it saves. "
+        )
+    decision_s = contender(summary, summary["recommended"])["policy_s"]
     origin = f", {timing['origin']}" if timing["origin"] else ""
     return (
-        f"Prices: a draft step {seconds(timing['draft_s'])}, deciding {seconds(policy_s)} per drafted token (of which "
-        f"{seconds(timing['statistics_s'])} before the score{origin}), a plain target step "
+        "What there is to gain, as a multiple of the best fixed length: an oracle that is never wrong and decides in "
+        f"no time reaches {oracle}. `{leaders['classifier']}` would reach {right} if it were never wrong, {free} if it "
+        f"decided in no time, and {sent} if it sent the token at which it stops instead of dropping it. "
+        f"{stops_nothing}Prices: a draft step {seconds(timing['draft_s'])}, a decision {seconds(decision_s)} per "
+        f"drafted token (of which {seconds(timing['statistics_s'])} before the score{origin}), a plain target step "
         f"{seconds(timing['verify_s'][0])}, verifying {longest} drafted tokens {seconds(timing['verify_s'][longest])}."
     )
 
 
-def time_sentence(run: Fields) -> str:
-    """How the seconds came about."""
-    name = deployment_name(dict(run))
+def time_sentence(run: RunFile) -> str:
+    """Return where the durations come from."""
+    name = deployment_name(run)
     if name in (None, "recorded"):
-        return (
-            "modelled: as measured when the trace was recorded; a family's score takes what it took when it was trained"
-        )
-    return f"modelled: what the deployment '{name}' would take at the trace's mean context; prompts take no time"
+        return "modelled: as measured while the trace was recorded; scores take what they took in training"
+    return f"modelled: by the deployment '{name}', at the trace's mean context; prompts take no time"
 
 
-def to_measure(run: Fields, summary: Fields) -> str:
-    """The command that puts the recommended predictor to the test of a clock."""
+def to_measure(run: RunFile, summary: Summary) -> str:
+    """Return the command that measures the recommended predictor by a clock."""
     leaders = summary["leaders"]
     methods = (f"wisp:predictor={leaders['rule']}", leaders["threshold"], leaders["fixed"])
     command = " ".join(["skit bench", *(f"--method {spec}" for spec in methods)])
-    models = "" if _is_bundled(run) else ", with the same `--target` and `--draft`,"
-    return f"All of these speeds are modelled; `{command}`{models} measures them."
+    bundled = all(str(model.get("name")).startswith("bundled/") for model in run["models"].values())
+    models = "" if bundled else ", with the same `--target` and `--draft`,"
+    return f"All these speeds are modelled; `{command}`{models} measures them."
 
 
-def _is_bundled(run: Fields) -> bool:
-    return all(str(model.get("name")).startswith("bundled/") for model in run["models"].values())
+def let_all_pass(summary: Summary) -> list[str]:
+    """Return the contenders whose threshold of 0 stops no token."""
+    return [contender["name"] for contender in summary["contenders"] if contender["threshold"] == 0]
 
 
-def let_all_pass(summary: Fields) -> list[str]:
-    """The judges that stop nothing."""
-    return [one["name"] for one in summary["contenders"] if one["threshold"] == 0]
+def contender(summary: Summary, name: str) -> Summary:
+    """Return what was chosen for a contender: its threshold, longest draft and price."""
+    return next(contender for contender in summary["contenders"] if contender["name"] == name)
 
 
-def _undecided(summary: Fields) -> list[tuple[str, int]]:
-    """Families that decide nothing, with the length that they always draft."""
-    named = [name for name in let_all_pass(summary) if name in summary["families"]]
-    return [(name, contender(summary, name)["longest"]) for name in named]
-
-
-def contender(summary: Fields, name: str) -> Fields:
-    """What was chosen for a contender."""
-    found: Fields = next(one for one in summary["contenders"] if one["name"] == name)
-    return found
-
-
-def cautions(run: Fields, summary: Fields) -> list[str]:
-    """What a reader must know before quoting a number."""
+def cautions(run: RunFile, summary: Summary) -> list[str]:
+    """Return what a reader must know before quoting a number."""
     lines, failed = [], run["requests"]["failed"]
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
-        lines.append(f"FEW PROMPTS: everything was judged on {_prompts(summary)}; record more before concluding.")
+        lines.append(f"FEW PROMPTS: all results come from {_test_prompts(summary)}; record more before you conclude.")
     lines += [
-        f"FIXED LENGTH: {name} lets every token pass (threshold 0), so that it is fixed-k:k={longest}."
-        for name, longest in _undecided(summary)
+        f"FIXED LENGTH: {name} lets every token pass (threshold 0), so that it equals "
+        f"fixed-k:k={contender(summary, name)['longest']}."
+        for name in let_all_pass(summary)
+        if name in summary["families"]
     ]
     if failed:
         lines.append(f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them.")
@@ -130,50 +129,25 @@ def cautions(run: Fields, summary: Fields) -> list[str]:
 
 
 def label(name: str, kind: str) -> str:
-    """A contender in a table."""
+    """Return a contender's name in a table."""
     family, _, rule = name.partition(",")
-    wisp = {"classifier": f"`wisp`, {family}", "variant": f"`wisp:{rule}`, {family}", "feature": name}
-    return wisp.get(kind, f"`{name}`")
+    labels = {"classifier": f"`wisp`, {family}", "variant": f"`wisp:{rule}`, {family}", "feature": name}
+    return labels.get(kind, f"`{name}`")
 
 
-def _prompts(summary: Fields) -> str:
-    count = summary["split"]["test"]["prompts"]
-    return f"{count} prompt{'s' if count != 1 else ''}"
+def share_range(bounds: Sequence[float]) -> str:
+    """Return both ends of an interval of shares."""
+    return " to ".join(share(bound) for bound in bounds)
 
 
-def _verdict(ratio: Fields) -> str:
-    if ratio["interval"] is None:
-        return "too few prompts to tell."
-    low, high = ratio["interval"]
-    if low > 1:
-        return "speed."
-    return "nothing; it costs speed." if high < 1 else "no speed that these prompts can show."
+def _test_prompts(summary: Summary) -> str:
+    prompts = summary["split"]["test"]["prompts"]
+    return f"{prompts} prompt{'s' if prompts != 1 else ''}"
 
 
-def _doubt(ratio: Fields) -> str:
-    """Of a ratio of speeds whose interval holds 1, or that has none."""
-    bounds = ratio["interval"]
-    return "" if bounds and not bounds[0] <= 1 <= bounds[1] else ": no difference is shown"
+def _factor(estimate: Summary) -> str:
+    return times(estimate["value"]) + _interval(estimate, interval)
 
 
-def _factor(estimate: Fields) -> str:
-    return times(estimate["value"]) + _within(estimate, interval)
-
-
-def _relative(estimate: Fields) -> str:
-    value = estimate["value"]
-    if value is None:
-        return "with nothing to compare it to in"
-    return f"{share(abs(value))} {'above' if value >= 0 else 'below'} that of"
-
-
-def _gap(estimate: Fields) -> str:
-    if estimate["value"] is None:
-        return "the oracle is no faster than the best fixed length here, so there is no gap to close"
-    closed = f"it closes {share(estimate['value'])}" if estimate["value"] >= 0 else "it closes nothing"
-    shown = _within(estimate, lambda bounds: " to ".join(share(bound) for bound in bounds))
-    return f"{closed} of the gap between the best fixed length and the oracle{shown}"
-
-
-def _within(estimate: Fields, show: Any) -> str:
+def _interval(estimate: Summary, show: Callable[[Sequence[float]], str]) -> str:
     return f" (95% interval {show(estimate['interval'])})" if estimate["interval"] else ""

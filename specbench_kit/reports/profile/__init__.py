@@ -1,1 +1,1 @@
-"""The report of latency profiles."""
+"""The report of a profiling run."""

@@ -1,6 +1,4 @@
-"""What `skit list profiles` says of each profile."""
-
-from typing import Any
+"""The entries of `skit list profiles`."""
 
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import everything
@@ -8,32 +6,27 @@ from specbench_kit.profilers.roofline import judge
 from specbench_kit.reports.writing.profiles import SYMBOLS, score, verdict_sentence
 
 
-def entries() -> list[dict[str, Any]]:
-    """One object per profile; of a file that cannot be used only its name and why."""
+def entries() -> list[dict[str, object]]:
+    """Return one entry per profile; for a file that cannot be used, only its name and the reason."""
     return [
-        _entry(found) if isinstance(found, Profile) else {"name": name, "summary": f"cannot be used: {found}"}
-        for name, found in everything().items()
+        _entry(profile) if isinstance(profile, Profile) else {"name": name, "summary": f"cannot be used: {profile}"}
+        for name, profile in everything().items()
     ]
 
 
-def _entry(profile: Profile) -> dict[str, Any]:
+def _entry(profile: Profile) -> dict[str, object]:
     verdict = judge(profile)
-    sentence = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
-    shown = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
+    reason = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
+    source = f"{profile.source} ({profile.reference})" if profile.reference else profile.source
+    subject = f"{profile.model} on {profile.device} in {profile.dtype}" if profile.model else "model and device unknown"
+    missing = ", ".join(SYMBOLS[name] for name in profile.not_given)
+    parts = [f"{source}: {profile.role}, {subject}", f"R² {score(profile.test_r2)}"]
+    fields = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
     return {
         "name": profile.name,
-        "summary": _summary(profile, sentence),
-        **{key: getattr(profile, key) for key in shown},
+        "summary": "; ".join([*parts, *([f"not given: {missing}"] if missing else []), reason]),
+        **{field: getattr(profile, field) for field in fields},
         "not_given": list(profile.not_given),
         "verdict": verdict.kind,
-        "verdict_reason": sentence,
+        "verdict_reason": reason,
     }
-
-
-def _summary(profile: Profile, verdict: str) -> str:
-    source = f"{profile.source} ({profile.reference})" if profile.reference else profile.source
-    place = f"{profile.model} on {profile.device} in {profile.dtype}" if profile.model else "model and device not named"
-    parts = [f"{source}: {profile.role}, {place}", f"R² {score(profile.test_r2)}"]
-    if profile.not_given:
-        parts.append(f"not given: {', '.join(SYMBOLS[name] for name in profile.not_given)}")
-    return "; ".join([*parts, verdict])

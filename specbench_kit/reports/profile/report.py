@@ -1,207 +1,239 @@
-"""A profiling run as a Markdown report: what a forward costs, and how far to trust the model of it."""
+"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from specbench_kit.reports.render_markdown import blocks as markdown_of
+from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports.document import (
+    FORMATS,
+    Block,
+    Blocks,
+    BulletList,
+    Column,
+    Document,
+    Figure,
+    FigureRow,
+    Folded,
+    Heading,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+    paragraphs,
+)
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing import profiles as wording
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
-from specbench_kit.reports.writing.markup import code, document, folded, table, warning
+from specbench_kit.reports.writing.formatting import ABSENT, seconds, share, significant
 from specbench_kit.reports.writing.provenance import provenance
 from specbench_kit.reports.writing.wording import hardware_sentence, model_sentence
 
-Fields = Mapping[str, Any]
+if TYPE_CHECKING:
+    from rich.console import Console
 
 METRICS = {
-    "count": ("configurations", count),
-    "r2": ("R²", wording.score),
-    "adjusted_r2": ("adjusted R²", wording.score),
-    "rmse_s": ("RMSE", seconds),
-    "mae_s": ("MAE", seconds),
-    "mape": ("MAPE", share),
-    "max_error_s": ("largest error", seconds),
+    "count": ("configurations", "count"),
+    "r2": ("R²", "score"),
+    "adjusted_r2": ("adjusted R²", "score"),
+    "rmse_s": ("RMSE", "seconds"),
+    "mae_s": ("MAE", "seconds"),
+    "mape": ("MAPE", "share"),
+    "max_error_s": ("largest error", "seconds"),
 }
-RULE = (
-    "Lengths are multiplied by one factor, the largest of a fixed list that context, memory and the time budget allow."
-)
-
+"""Title and unit of each metric of a fit."""
+RULE = "Lengths are multiplied by one factor: the largest of a fixed list that context, memory and time budget allow."
 ESTIMATE = (
-    "Each forward takes its operations and then its bytes, one after the other, at the shares of peak and bandwidth "
-    "that the software reaches, and what the software adds to a step and to a layer; where its host takes longer to "
-    "launch all that, the host's time. Real kernels overlap operations and bytes in part. Nothing was fitted: the "
-    "coefficients are the roofline's own."
+    "A forward takes the time of its operations plus the time of its bytes, at the shares of peak and bandwidth that "
+    "the software reaches, plus the software's overhead per step and per layer; or the time that the host takes to "
+    "launch all that, if it is longer. Real kernels partly overlap operations and bytes. Nothing was fitted: the "
+    "coefficients are those of the roofline."
+)
+DEFINITIONS = (
+    "new: tokens that a forward computes, summed over its requests",
+    "cached: tokens whose KV is already cached",
+    "interactions: new x (cached + new) of each request",
+    "context: tokens before each new token, summed over the new tokens",
+    "MAPE: mean of |predicted - actual| / actual",
+    "mean error: mean of predicted - actual",
+    "compute-bound: prompts, nothing cached; memory-bound: a few new tokens after many cached; mixed: both",
 )
 
 
-def render(run: Fields, summary: Fields) -> str:
-    """The report of what `run.json` and `summary.json` hold; its plots lie beside it in `plots/`."""
+def render(run: RunFile, summary: Summary) -> str:
+    """Return the report as Markdown; its plots are expected in `plots/` beside it."""
     profiles = list(summary["profiles"].values())
-    sections = [_title(run, profiles), _setting(run, profiles)]
+    sections: list[Blocks] = [_summary(run, profiles), _setting(run, profiles)]
     for profile in profiles:
-        sections += [
-            _section(f"{profile['role'].capitalize()}: coefficients", *_coefficients(profile)),
-            *([_section(f"{profile['role'].capitalize()}: accuracy", *_accuracy(profile))] if _fitted(profile) else []),
-            _section(f"{profile['role'].capitalize()}: physical limit", *_limit(profile)),
-        ]
-    sections += [_policy(summary["policy"]), _definitions(), markdown_of(provenance(run))]
-    return document(sections)
+        sections.append(_coefficients(profile))
+        if profile["source"] == "measured":
+            sections.append(_accuracy(profile))
+        sections.append(_limit(profile))
+    sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
+    title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
+    return render_markdown.render(Document.of(title, *sections))
 
 
-def _fitted(profile: Fields) -> bool:
-    return bool(profile["source"] == "measured")
+def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
+    """Print coefficients, accuracy and cautions of every profile."""
+    blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
+    for profile in summary["profiles"].values():
+        blocks += [Paragraph(f"**{wording.headline(profile)}**"), _coefficient_table(profile)]
+        if profile["source"] == "measured":
+            blocks.append(_regime_table(profile))
+        blocks.append(Paragraph(f"physical limit: {wording.verdict_of(profile)}"))
+        # The headline of a derived profile already says that it is analytic.
+        blocks += caution([line for line in wording.cautions(run, profile) if not line.startswith("ANALYTIC")])
+    if summary["policy"]:
+        blocks += paragraphs(f"a stop rule costs {seconds(summary['policy']['per_token_s'])} per drafted token")
+    render_terminal.show(console, blocks)
 
 
-def _title(run: Fields, profiles: list[Fields]) -> str:
-    names = " and ".join(profile["role"] for profile in profiles)
-    first = warning(machine.warnings(run))
-    parts = [f"# Latency profile: {names}", *filter(None, [first])]
-    parts += [f"**{wording.headline(profile)}**" for profile in profiles]
-    warnings = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
-    return "\n\n".join([*parts, *filter(None, [warning(warnings)])])
-
-
-def _setting(run: Fields, profiles: list[Fields]) -> str:
-    measured = run["time_kind"] == "measured"
-    time = "measured by this machine's clock" if measured else "derived from a data sheet, nothing was run"
-    rows = [
-        *((f"{role} model", _model(model)) for role, model in run["models"].items()),
-        ("device", run["config"]["device"]),
-        ("dtype", run["config"]["dtype"]),
-        ("time", time),
+def _summary(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
+    return [
+        *caution(machine.warnings(run), severe=True),
+        *paragraphs(*(f"**{wording.headline(profile)}**" for profile in profiles)),
+        *caution([f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]),
     ]
+
+
+def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
+    measured, config = run["time_kind"] == "measured", run["config"]
+    rows = [
+        (f"{role} model", model_sentence(model) + (", random weights" if model.get("weights") == "random" else ""))
+        for role, model in run["models"].items()
+    ]
+    time = "measured by this machine's clock" if measured else "derived from a data sheet; nothing was run"
+    rows += [("device", config["device"]), ("dtype", config["dtype"]), ("time", time)]
     for profile in profiles:
-        done = run["workload"][profile["role"]]
-        counts = f"{profile['train']['count']} to fit on and {profile['test']['count']} to test on"
-        rows.append((f"workload of the {profile['role']}", f"{counts}, lengths x {significant(done['factor'])}"))
-    if measured:
-        rows.append(("hardware", hardware_sentence(run.get("hardware") or {})))
-    return _section("What was run", table(["", ""], rows), _protocol(run, profiles) if measured else ESTIMATE)
-
-
-def _model(model: Fields) -> str:
-    return model_sentence(dict(model)) + (", random weights" if model.get("weights") == "random" else "")
-
-
-def _protocol(run: Fields, profiles: list[Fields]) -> str:
-    lines = [
-        f"Ten untimed forwards, then {run['config']['runs']} runs through the workload, each in an order and with "
-        "prompts of its own; what counts as cached was computed before. A timing is the forward of the new tokens and "
-        f"their argmax; short ones are repeated, after one that is not counted. {RULE}"
+        factor = significant(run["workload"][profile["role"]]["factor"])
+        counts = f"{profile['train']['count']} configurations to fit and {profile['test']['count']} to test"
+        rows.append((f"workload of the {profile['role']}", f"{counts}, lengths x {factor}"))
+    if not measured:
+        return [Heading("What was run"), facts(rows), Paragraph(ESTIMATE)]
+    rows.append(("hardware", hardware_sentence(run.get("hardware") or {})))
+    protocol = [
+        f"Ten untimed forwards, then {config['runs']} passes through the workload, each in its own order and with its "
+        "own prompts; cached tokens are computed in advance. One timing covers the forward of the new tokens and their "
+        f"argmax; short forwards are repeated, after a first one that is not counted. {RULE}"
     ]
     for profile in profiles:
         variation = profile["variation"]
         if variation["count"]:
-            lines.append(
-                f"Coefficient of variation over the runs of the {profile['role']}: median {share(variation['median'])}"
-                f", worst {share(variation['worst'])}; {variation['above_limit']} of {variation['count']} "
-                "configurations lie above 5%."
+            protocol.append(
+                f"Coefficient of variation over the passes of the {profile['role']}: median "
+                f"{share(variation['median'])}, worst {share(variation['worst'])}; {variation['above_limit']} of "
+                f"{variation['count']} configurations exceed 5%."
             )
-    return "\n\n".join(lines)
+    return [Heading("What was run"), facts(rows), *paragraphs(*protocol)]
 
 
-def _coefficients(profile: Fields) -> list[str]:
+def _coefficients(profile: Summary) -> Blocks:
+    terms = [(regime, *profile["shares"][regime].values()) for regime in profile["shares"]]
+    symbols = [Column(wording.SYMBOLS[name], "share") for name in profile["coefficients"]]
+    blocks: list[Block] = [
+        Heading(f"{profile['role'].capitalize()}: coefficients"),
+        Paragraph(f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch."),
+        _coefficient_table(profile),
+        Paragraph("Share of the predicted time:"),
+        Table(("", *symbols), terms),
+        _figure(profile, "shares"),
+    ]
+    if profile["steps"]:
+        times = {(step["new"], step["context"], step["batch"]): step["seconds"] for step in profile["steps"]}
+        batches = sorted({batch for _, _, batch in times})
+        points = sorted({(new, context) for new, context, _ in times})
+        rows = [(new, context, *(times.get((new, context, batch)) for batch in batches)) for new, context in points]
+        columns = [Column("new tokens"), Column("context"), *(Column(f"batch {batch}", "seconds") for batch in batches)]
+        blocks += [Paragraph("Seconds per forward:"), Table(columns, rows), _figure(profile, "steps")]
+    return blocks
+
+
+def _coefficient_table(profile: Summary) -> Table:
     rows = [
         (
             code(wording.SYMBOLS[name]),
             wording.UNITS[name],
-            seconds(value),
-            seconds(profile["estimates"][name]),
-            " to ".join(seconds(bound) for bound in profile["intervals"][name]),
-            seconds(profile["limits"].get(name)),
+            value,
+            profile["estimates"][name],
+            " to ".join(map(seconds, profile["intervals"][name])),
+            profile["limits"].get(name),
         )
         for name, value in profile["coefficients"].items()
     ]
-    header = ["", "seconds per", "profile", "least squares", "95% interval (1,000 resamples)", "physical bound"]
-    terms = [(name, *(share(value) for value in profile["shares"][name].values())) for name in profile["shares"]]
-    symbols = [wording.SYMBOLS[name] for name in profile["coefficients"]]
-    parts = [f"`{wording.EQUATIONS[profile['form']]}`, summed over the batch.", table(header, rows)]
-    parts += ["Share of the predicted time:", table(["", *symbols], terms), _image(profile, "shares")]
-    if profile["steps"]:
-        parts += ["Seconds per forward:", _steps(profile), _image(profile, "steps")]
-    return parts
+    estimates = (Column("profile", "seconds"), Column("least squares", "seconds"))
+    bounds = ("95% interval (1,000 resamples)", Column("physical bound", "seconds"))
+    return Table(("", "seconds per", *estimates, *bounds), rows)
 
 
-def _steps(profile: Fields) -> str:
-    cells = {(step["new"], step["context"], step["batch"]): step["seconds"] for step in profile["steps"]}
-    batches = sorted({batch for _, _, batch in cells})
-    rows = [
-        (new, context, *(seconds(cells.get((new, context, batch))) for batch in batches))
-        for new, context in sorted({(new, context) for new, context, _ in cells})
-    ]
-    return table(["new tokens", "context", *(f"batch {batch}" for batch in batches)], rows)
-
-
-def _accuracy(profile: Fields) -> list[str]:
+def _accuracy(profile: Summary) -> Blocks:
     parts = {"train": profile["train"], "test": profile["test"]}
-    rows = [(label, *(show(found.get(name)) for found in parts.values())) for name, (label, show) in METRICS.items()]
-    folds = profile["cross_validation"]
-    regimes = [
-        (
-            name,
-            part,
-            *(show(found[key]) for key, (_, show) in METRICS.items() if key in ("count", "mae_s", "mape")),
-            seconds(found["mean_s"]),
-            seconds(found["bias_s"]),
-            seconds(found["max_error_s"]),
-        )
-        for name, split in profile["regimes"].items()
-        for part, found in split.items()
+    formats = {**FORMATS, "score": wording.score}
+    rows = [
+        (title, *(formats[unit](metrics.get(name)) for metrics in parts.values()))
+        for name, (title, unit) in METRICS.items()
     ]
-    header = ["regime", "", "configurations", "MAE", "MAPE", "mean time", "mean error", "largest error"]
-    told = (
+    folds = profile["cross_validation"]
+    text = (
         f"Generalisation gap (train R² - test R²): {significant(profile['generalisation_gap'])}. {folds['folds']}-fold "
-        f"cross-validation on the training configurations: R² {wording.score(folds['mean_r2'])} on average, standard "
+        f"cross-validation on the training configurations: mean R² {wording.score(folds['mean_r2'])}, standard "
         f"deviation {folds['std_r2']:.4f}, lowest {wording.score(folds['min_r2'])}."
     )
-    fits = f"{_image(profile, 'predicted')} {_image(profile, 'residuals')}"
-    errors = _image(profile, "regimes") if len(profile["regimes"]) > 1 else ""
-    return [table(["", *parts], rows), told, fits, table(header, regimes), errors]
+    return [
+        Heading(f"{profile['role'].capitalize()}: accuracy"),
+        Table(("", *parts), rows),
+        Paragraph(text),
+        FigureRow([_figure(profile, "predicted"), _figure(profile, "residuals")]),
+        _regime_table(profile),
+        *([_figure(profile, "regimes")] if len(profile["regimes"]) > 1 else []),
+    ]
 
 
-def _limit(profile: Fields) -> list[str]:
-    verdict = profile["verdict"]
-    sentence = wording.verdict_of(profile)
-    text = f"{sentence[0].upper()}{sentence[1:]}."
-    if verdict["kind"] == "unchecked":
-        return [text]
-    rows = [(name, share(ratio)) for name, ratio in verdict["regimes"].items()]
-    note = (
-        "The limit of a forward is the larger of its operations at the device's peak and its bytes at full bandwidth, "
-        "by the data sheet. Impossible: predictions fall short of it by over 5% on average in some regime. Doubtful: "
-        "single ones do."
+def _regime_table(profile: Summary) -> Table:
+    keys = ("count", "mae_s", "mape", "mean_s", "bias_s", "max_error_s")
+    rows = [
+        (regime, part, *(metrics[key] for key in keys))
+        for regime, split in profile["regimes"].items()
+        for part, metrics in split.items()
+    ]
+    columns = (
+        *(
+            Column("regime"),
+            Column(),
+            Column("configurations", "count"),
+            Column("MAE", "seconds"),
+            Column("MAPE", "share"),
+        ),
+        *(Column(title, "seconds") for title in ("mean time", "mean error", "largest error")),
     )
-    return [text, table(["regime", "mean prediction / mean limit"], rows), note]
+    return Table(columns, rows)
 
 
-def _policy(policy: Fields) -> str:
+def _limit(profile: Summary) -> Blocks:
+    heading, sentence = Heading(f"{profile['role'].capitalize()}: physical limit"), wording.verdict_of(profile)
+    blocks: list[Block] = [heading, Paragraph(f"{sentence[0].upper()}{sentence[1:]}.")]
+    if profile["verdict"]["kind"] == "unchecked":
+        return blocks
+    note = (
+        "The physical limit of a forward is the larger of two times: its operations at the device's peak, or its bytes "
+        "at full bandwidth, by the data sheet. Impossible: in some regime, mean predictions are more than 5% below the "
+        "limit. Doubtful: single predictions are."
+    )
+    columns = ("regime", Column("mean prediction / mean limit", "share"))
+    return [*blocks, Table(columns, list(profile["verdict"]["regimes"].items())), Paragraph(note)]
+
+
+def _policy(policy: Summary) -> Blocks:
     if not policy:
-        return ""
+        return []
     rows = [("draft statistics", seconds(policy["statistics_s"]))]
     if "predictor_s" in policy:
         rows.append((f"one score of the predictor ({policy['predictor']})", seconds(policy["predictor_s"])))
     else:
         rows.append(("predictor", f"{ABSENT} (none was trained for this pair)"))
     rows.append(("together", seconds(policy["per_token_s"])))
-    return _section("What a stop rule costs per drafted token", table(["", "median"], rows))
+    return [Heading("What a stop rule costs per drafted token"), Table(("", "median"), rows)]
 
 
-def _definitions() -> str:
-    meanings = {
-        "new": "tokens that a forward computes, summed over its requests",
-        "cached": "tokens whose KV is there already",
-        "interactions": "new x (cached + new) of each request",
-        "context": "tokens before each new token, summed over the new tokens",
-        "MAPE": "mean of |predicted - actual| / actual",
-        "mean error": "mean of predicted - actual",
-        "compute-bound": "prompts, nothing cached; memory-bound: a few new tokens after many cached; mixed: both",
-    }
-    return folded("Definitions", "\n".join(f"- {name}: {meaning}" for name, meaning in meanings.items()))
-
-
-def _image(profile: Fields, name: str) -> str:
-    return f"![{name}](plots/{profile['role']}_{name}.png)"
-
-
-def _section(title: str, *parts: str) -> str:
-    return "\n\n".join([f"## {title}", *filter(None, parts)])
+def _figure(profile: Summary, name: str) -> Figure:
+    return Figure(name, f"plots/{profile['role']}_{name}.png")

@@ -1,1 +1,1 @@
-"""The report of simulated serving."""
+"""The report of simulated serving and of searches for capacity."""

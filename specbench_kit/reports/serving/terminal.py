@@ -1,100 +1,80 @@
-"""A simulation, or a search for capacity, as a compact table on the terminal."""
+"""A simulation, or a search for capacity, on the terminal."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.reports import render_terminal
+from specbench_kit.reports.document import Block, Column, Estimate, Note, Table, caution, paragraphs
 from specbench_kit.reports.serving import wording
-from specbench_kit.reports.serving.wording import cell
+from specbench_kit.reports.serving.report import ServingColumn, point_cells
+from specbench_kit.reports.serving.wording import estimate
+from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.cautions import setting_cautions
-from specbench_kit.reports.writing.formatting import count, share, significant
 from specbench_kit.reports.writing.wording import time_kind
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-Fields = Mapping[str, Any]
-
-SIMULATED = {
-    "violations (95%)": ("figures.overall.violation_rate", share),
-    "tokens/s": ("figures.overall.throughput", significant),
-    "goodput": ("figures.overall.goodput", significant),
-    "acceptance\nlength": ("figures.overall.acceptance_length", significant),
-    "busy": ("figures.server.utilisation", share),
-}
-AXIS_NAMES = {
+SIMULATED = (
+    ServingColumn("violations (95%)", "share", "figures.overall.violation_rate"),
+    ServingColumn("tokens/s", "number", "figures.overall.throughput"),
+    ServingColumn("goodput", "number", "figures.overall.goodput"),
+    ServingColumn("acceptance\nlength", "number", "figures.overall.acceptance_length"),
+    ServingColumn("busy", "share", "figures.server.utilisation"),
+)
+AXIS_TITLES = {
     "slo_scale": "SLO\nscale",
     "estimator_factor": "estimate\nfactor",
     "estimator_noise": "estimate\nnoise",
     "guard_s": "guard\n(s)",
 }
 MOST_COLUMNS = 6
-"""Beside the series, which 80 characters have room for; the report has all."""
-NARROWEST = 8
-"""Of a column of words."""
+"""Columns that fit into 80 characters next to the series; the report shows all."""
 
 
-def print_serving(console: "Console", run: Fields, summary: Fields) -> None:
-    """A row per point, then what a paper found beside it."""
-    from rich.text import Text
-
+def print_serving(console: "Console", run: RunFile, summary: Summary) -> None:
+    """Print a row per point, the published numbers if there are any, and the cautions."""
     config = run["config"]
-    seeds = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds"
-    console.print(Text(f"{seeds} · {time_kind(dict(run))}", style="dim"))
-    console.print(_table(summary, _searched(summary) if run["command"] == "capacity" else SIMULATED))
+    setting = f"{config['seeds']} seeds of {config['duration_s']:g} simulated seconds · {time_kind(run)}"
+    blocks: list[Block] = [Note(setting), _results(run, summary)]
     if summary.get("published"):
-        console.print(_published(summary["published"], run["preset"]["against"]))
-    for found in summary["guards"]:
-        console.print(Text(wording.guard_sentence(found)), soft_wrap=True)
-    for line in [*setting_cautions(dict(run)), *wording.cautions(summary)]:
-        console.print(Text(line, style="bold yellow"))
+        blocks.append(_published(run, summary))
+    blocks += paragraphs(*map(wording.guard_sentence, summary["guards"]))
+    blocks += caution([*setting_cautions(run), *wording.cautions(summary)])
+    render_terminal.show(console, blocks)
 
 
-def _searched(summary: Fields) -> Mapping[str, Any]:
-    unit = wording.unit_of(summary)
-    if unit == "devices":
-        return {"capacity (95%)": ("capacity", count)}
-    return {f"capacity\n({unit})": ("capacity", significant)}
-
-
-def _table(summary: Fields, columns: Mapping[str, Any]) -> "Table":
-    from rich.text import Text
-
+def _results(run: RunFile, summary: Summary) -> Table:
+    """Return a row per point; only the first figure has its interval."""
     rows = summary["rows"]
-    first = "slo" if "devices" not in rows[0] else "devices"
-    axes = [axis for axis in AXES if axis == first or axis in varied(rows)]
-    columns = dict(list(columns.items())[: MOST_COLUMNS - len(axes)])
-    table = _empty(["series", *(AXIS_NAMES.get(axis, axis) for axis in axes), *columns], 1)
+    always = "slo" if "devices" not in rows[0] else "devices"
+    axes = [axis for axis in AXES if axis == always or axis in varied(rows)]
+    columns: Sequence[ServingColumn] = SIMULATED
+    unit = wording.capacity_unit(summary)
+    if run["command"] == "capacity":
+        in_devices = unit == "devices"
+        title = "capacity (95%)" if in_devices else f"capacity\n({unit})"
+        columns = (ServingColumn(title, "count" if in_devices else "number", "capacity"),)
+    columns = columns[: MOST_COLUMNS - len(axes)]
+    cells = []
     for row in rows:
-        places = ["" if row[axis] is None else str(row[axis]) for axis in axes]
-        leading, *others = ((look_up(row, path), form) for path, form in columns.values())
-        cells = [cell(*leading), *(form(None if found is None else found["mean"]) for found, form in others)]
-        table.add_row(*map(Text, (row["series"], *places, *cells)))
-    return table
+        first, *others = (estimate(look_up(row, column.path)) for column in columns)
+        cells.append([*point_cells(row, axes), first, *(other and other.value for other in others)])
+    return Table(("series", *(Column(AXIS_TITLES.get(axis, axis), "count") for axis in axes), *columns), cells)
 
 
-def _published(pairs: Sequence[Fields], against: str) -> "Table":
-    from rich.text import Text
-
-    ratios = [f"{against} /\nseries", "ratio of\nratios"] if against else []
-    table = _empty(["series", "figure", "published", "simulated", "simulated /\npublished", *ratios], 2)
-    for pair in pairs:
-        series, at, figure, published, _, ratio, _, simulated_ratio, ratios_ratio = wording.published_cells(pair)
-        where = [at] if pair["where"] else []
-        simulated = wording.cell(pair["simulated"] and {**pair["simulated"], "low": None}, wording.form_of(pair))
-        cells = [", ".join([series, *where]), figure, published, simulated, ratio, simulated_ratio, ratios_ratio]
-        table.add_row(*map(Text, cells[: 5 + len(ratios)]))
-    return table
-
-
-def _empty(columns: Sequence[str], words: int) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, name in enumerate(columns):
-        if place < words:
-            table.add_column(name, overflow="fold", min_width=NARROWEST)
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _published(run: RunFile, summary: Summary) -> Table:
+    against = run["preset"]["against"]
+    ratio_titles = [f"{against} /\nseries", "ratio of\nratios"] if against else []
+    numbers = ["published", "simulated", "simulated /\npublished", *ratio_titles]
+    cells = []
+    for pair in summary["published"]:
+        series, point, figure, published, _, ratio, _, simulated_ratio, ratio_of_ratios = wording.published_cells(pair)
+        subject = f"{series}, {point}" if pair["where"] else series
+        mean = (estimate(pair["simulated"]) or Estimate(None)).value
+        simulated = Column(unit=wording.unit_of(pair)).text(mean)
+        cells.append(
+            [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][: 2 + len(numbers)]
+        )
+    return Table(("series", "figure", *(Column(title, "number") for title in numbers)), cells)

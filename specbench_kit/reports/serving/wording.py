@@ -1,168 +1,165 @@
-"""Sentences and cells that a simulation's report and terminal say in the same words."""
+"""Sentences and cells that a simulation's report shares with the terminal."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.reports.document import Cell, Column, Estimate
 from specbench_kit.reports.experiments.wording import outcome
-from specbench_kit.reports.serving.lines import place
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.reports.serving.charts import axis_values
+from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
 
-Fields = Mapping[str, Any]
-Format = Callable[[float | None], str]
 NOT_AT_HAND = "not at hand"
 MOST_EVICTIONS = 2.0
-"""Of KV for each response that ends; a real server with preemption has less than one."""
+"""Evictions of KV per finished response from which on a server thrashes; real servers with preemption have under 1."""
 
 
-def cell(found: Fields | None, form: Format = significant) -> str:
-    """The mean over seeds with its interval, where there is one that is not a point."""
-    if found is None or found["mean"] is None:
-        return ABSENT
-    mean, low, high = (form(found[name]) for name in ("mean", "low", "high"))
-    return mean if found["low"] is None or low == high else f"{mean} ({low}–{high})"
+def estimate(figure: Row | None) -> Estimate | None:
+    """Return a figure's mean over seeds with its interval."""
+    if figure is None or figure["mean"] is None:
+        return None
+    return Estimate(figure["mean"], None if figure["low"] is None else (figure["low"], figure["high"]))
 
 
-def headlines(run: Fields, summary: Fields) -> list[str]:
-    """What came out, one sentence a series."""
-    return _capacities(summary) if run["command"] == "capacity" else _rates(summary)
+def estimate_text(figure: Row | None, unit: Unit = "number") -> str:
+    """Return a figure's mean with its interval as text."""
+    return Column(unit=unit).text(estimate(figure))
 
 
-def _capacities(summary: Fields) -> list[str]:
-    series = dict.fromkeys(row["series"] for row in summary["rows"])
-    return [f"{name}: {_devices([r for r in summary['rows'] if r['series'] == name])}." for name in series]
+def headlines(run: RunFile, summary: Summary) -> list[str]:
+    """Return the result of every series in one sentence."""
+    rows, lines = summary["rows"], []
+    by_series: dict[str, list[Row]] = {}
+    for row in rows:
+        by_series.setdefault(row["series"], []).append(row)
+    for name, members in by_series.items():
+        if run["command"] == "capacity":
+            axes = [axis for axis in AXES[1:] if len({row[axis] for row in members}) > 1] or ["slo"]
+            capacities = [f"{capacity(row)} at {axis_values(row, axes)}" for row in members[:6]]
+            lines.append(f"{name}: {'; '.join(capacities)}.")
+        else:
+            last = members[-1]
+            violations = estimate_text(look_up(last, "figures.overall.violation_rate"), "share")
+            throughput = estimate_text(look_up(last, "figures.overall.throughput"))
+            where = axis_values(last, varied(rows) or ["devices"])
+            lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
+    return lines
 
 
-def _devices(rows: Sequence[Fields]) -> str:
-    axes = [axis for axis in AXES[1:] if len({row[axis] for row in rows}) > 1] or ["slo"]
-    return "; ".join(f"{capacity(row)} at {place(row, axes)}" for row in rows[:6])
-
-
-def unit_of(summary: Fields) -> str:
-    """In what capacities are told: devices, or arrivals where these come by themselves."""
+def capacity_unit(summary: Summary) -> str:
+    """Return the unit of capacities: devices, or a rate of arrivals."""
     return next((str(row["unit"]) for row in summary["rows"] if "unit" in row), "devices")
 
 
-def capacity(row: Fields) -> str:
-    """The capacity in its unit."""
-    return f"{cell(row['capacity'], count if row['unit'] == 'devices' else significant)} {row['unit']}"
+def capacity(row: Row) -> str:
+    """Return the capacity of a row with its unit."""
+    return f"{estimate_text(row['capacity'], 'count' if row['unit'] == 'devices' else 'number')} {row['unit']}"
 
 
-def _rates(summary: Fields) -> list[str]:
-    rows = summary["rows"]
-    axes = varied(rows) or ["devices"]
-    last = {row["series"]: row for row in rows}
-    return [
-        f"{name}: {cell(look_up(row, 'figures.overall.violation_rate'), share)} of responses break their SLO and "
-        f"{cell(look_up(row, 'figures.overall.throughput'))} tokens/s are committed at {place(row, axes)}."
-        for name, row in last.items()
-    ]
-
-
-def cautions(summary: Fields) -> list[str]:
-    """What a reader must know before quoting a number, besides what every modelled run says."""
-    lines = [f"REFUSED: {row['series']}, SLO {row['slo']}: {row['refused']}." for row in _with(summary, "refused")]
-    bounded = [row for row in _with(summary, "bounded") if row["bounded"]]
-    lines += [f"AT LEAST: {row['series']}, SLO {row['slo']}: even the highest load was served." for row in bounded]
-    lines += [_bent(row) for row in _with(summary, "monotone") if not row["monotone"]]
-    lines += [_drifted(row) for row in _with(summary, "capacity") if row.get("steady", 1) < 1]
+def cautions(summary: Summary) -> list[str]:
+    """Return what a reader must know before quoting a number, beyond what holds for every modelled run."""
+    lines = []
+    for row in summary["rows"]:
+        where = f"{row['series']}, SLO {row['slo']}"
+        if "refused" in row:
+            lines.append(f"REFUSED: {where}: {row['refused']}.")
+        if row.get("bounded"):
+            lines.append(f"AT LEAST: {where}: even the highest load was served.")
+        if not row.get("monotone", True):
+            lines.append(
+                f"NOT MONOTONE: {where}: a load was served although a lower one was not; the capacity is the highest "
+                "load that was served."
+            )
+        if "capacity" in row and row.get("steady", 1) < 1:
+            lines.append(
+                f"NOT STEADY: {where}: {share(1 - row['steady'])} of the runs still drifted after twice their time and "
+                "count as not served; simulate for longer."
+            )
     return lines + unsteady(summary) + livelocks(summary) + thrashing(summary)
 
 
-def _bent(row: Fields) -> str:
-    return (
-        f"NOT MONOTONE: {row['series']}, SLO {row['slo']}: a load was served although a lower one was not; the "
-        "capacity is the highest that was found to be served."
-    )
-
-
-def _drifted(row: Fields) -> str:
-    return (
-        f"NOT STEADY: {row['series']}, SLO {row['slo']}: {share(1 - row['steady'])} of the runs still drifted at twice "
-        "their time and count as not served; simulate for longer."
-    )
-
-
-def unsteady(summary: Fields) -> list[str]:
-    """Points whose throughput drifted."""
-    drifting = [row for row in _with(summary, "figures") if not row["figures"]["steady"]["steady"]]
+def unsteady(summary: Summary) -> list[str]:
+    """Return a line on the points whose throughput drifted."""
+    drifting = [row for row in _simulated(summary) if not row["figures"]["steady"]["steady"]]
     if not drifting:
         return []
     names = ", ".join(dict.fromkeys(f"{row['series']} at {row['devices']} devices" for row in drifting[:4]))
     more = f" and {len(drifting) - 4} more" if len(drifting) > 4 else ""
     return [
-        f"NOT STEADY: throughput of the two halves differs by more than 5% for {names}{more}; simulate for longer, or "
-        "take it as an overloaded or unevenly loaded server."
+        f"NOT STEADY: the throughput of the two halves differs by more than 5% for {names}{more}; simulate for longer, "
+        "or take the server as overloaded or unevenly loaded."
     ]
 
 
-def livelocks(summary: Fields) -> list[str]:
-    """Points at which an idle server kept requests waiting for longer than it worked."""
+def livelocks(summary: Summary) -> list[str]:
+    """Return a line for each point at which requests waited at an idle server for longer than it worked."""
     lines = []
-    for row in _with(summary, "figures"):
+    for row in _simulated(summary):
         server = row["figures"]["server"]
         idle_s, busy = server["idle_while_waiting_s"]["mean"], server["utilisation"]["mean"]
         if idle_s > 60 and busy < 0.5:
             lines.append(
-                f"LIVELOCK: {row['series']} at {row['devices']} devices left requests waiting at an idle server for "
-                f"{seconds(idle_s)} and declined {count(server['refusals']['mean'])} times to start a batch."
+                f"LIVELOCK: {row['series']} at {row['devices']} devices: requests waited at an idle server for "
+                f"{seconds(idle_s)}, and the scheduler returned no batch {count(server['refusals']['mean'])} times."
             )
     return lines
 
 
-def thrashing(summary: Fields) -> list[str]:
-    """Points at which sessions were evicted more often than responses ended."""
+def thrashing(summary: Summary) -> list[str]:
+    """Return a line for each point at which KV was evicted more often than responses finished."""
     return [
-        f"THRASHING: {row['series']} at {row['devices']} devices evicted KV {count(evicted)} times for each response "
-        "that ended, and computed it again each time; give it more memory, or fewer devices."
-        for row in _with(summary, "figures")
-        if (evicted := look_up(row, "figures.server.evictions_per_response.mean") or 0.0) > MOST_EVICTIONS
+        f"THRASHING: {row['series']} at {row['devices']} devices evicted KV {count(evictions)} times per finished "
+        "response, and computed it again each time; give it more memory or fewer devices."
+        for row in _simulated(summary)
+        if (evictions := look_up(row, "figures.server.evictions_per_response.mean") or 0.0) > MOST_EVICTIONS
     ]
 
 
-def guard_sentence(found: Fields) -> str:
-    """How much guard time makes up for one wrong estimator."""
-    error = f"times {found['estimator_factor']:g}, noise {found['estimator_noise']:g}"
-    which = f"{found['series']}, SLO {found['slo']}"
-    if found["guard_s"] is None:
-        return f"{which}, estimator {error}: no guard time that was tried makes up for it."
-    return f"{which}, estimator {error}: a guard time of {found['guard_s']:g} s makes up for it."
-
-
-def published_cells(pair: Fields) -> list[str]:
-    """Published, simulated, their ratio, then both ratios to the reference series and theirs."""
-    form = form_of(pair)
-    ratios = pair["ratio_of_ratios"]
-    return [
-        pair["series"],
-        place(pair["where"], list(pair["where"])) or ABSENT,
-        metric_name(pair["metric"]),
-        NOT_AT_HAND if pair["value"] is None else f"{pair['bound']} {form(pair['value'])}".strip(),
-        cell(pair["simulated"], form),
-        outcome(pair),
-        *([times(ratios[key]) for key in ("published", "simulated", "ratio")] if ratios else [ABSENT] * 3),
-    ]
-
-
-def form_of(pair: Fields) -> Format:
-    """How its figure is written."""
-    name = pair["metric"].removesuffix(".mean")
-    return share if name.endswith("_rate") else seconds if name.endswith("_s") else significant
+def guard_sentence(guard: Row) -> str:
+    """Return which guard time compensates for a wrong estimator."""
+    error = f"times {guard['estimator_factor']:g}, noise {guard['estimator_noise']:g}"
+    subject = f"{guard['series']}, SLO {guard['slo']}, estimator {error}"
+    if guard["guard_s"] is None:
+        return f"{subject}: no guard time that was tried compensates for it."
+    return f"{subject}: a guard time of {guard['guard_s']:g} s compensates for it."
 
 
 PUBLISHED_COLUMNS = ("series", "at", "figure", "published", "simulated (95%)", "simulated / published")
 
 
 def ratio_columns(against: str) -> list[str]:
-    """Headers of the ratios between series."""
+    """Return the titles of the columns that compare the ratios between series."""
     return [f"published {against} / series", f"simulated {against} / series", "ratio of ratios"]
 
 
+def published_cells(pair: Row) -> list[Cell]:
+    """Return published and simulated number, their ratio, then the ratios to the reference series and theirs."""
+    unit, ratios = unit_of(pair), pair["ratio_of_ratios"] or {}
+    published = f"{pair['bound']} {Column(unit=unit).text(pair['value'])}".strip()
+    return [
+        pair["series"],
+        axis_values(pair["where"], list(pair["where"])) or ABSENT,
+        metric_name(pair["metric"]),
+        NOT_AT_HAND if pair["value"] is None else published,
+        estimate_text(pair["simulated"], unit),
+        outcome(pair),
+        *(Column(unit="times").text(ratios.get(key)) for key in ("published", "simulated", "ratio")),
+    ]
+
+
+def unit_of(pair: Row) -> Unit:
+    """Return the unit of a published figure, by its name."""
+    name = pair["metric"].removesuffix(".mean")
+    return "share" if name.endswith("_rate") else "seconds" if name.endswith("_s") else "number"
+
+
 def metric_name(path: str) -> str:
-    """A path such as figures.overall.violation_rate in words."""
+    """Return a path such as figures.overall.violation_rate in words."""
     parts = [part.removesuffix("_s") for part in path.split(".") if part not in ("figures", "overall", "mean")]
     return " ".join(parts).replace("_", " ").replace("classes", "class")
 
 
-def _with(summary: Fields, name: str) -> list[Fields]:
-    return [row for row in summary["rows"] if name in row]
+def _simulated(summary: Summary) -> Sequence[Row]:
+    """Return the rows of simulations; those of a search for capacity have no figures."""
+    return [row for row in summary["rows"] if "figures" in row]

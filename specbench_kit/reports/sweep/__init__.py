@@ -1,1 +1,1 @@
-"""The report of a sweep over a deployment."""
+"""The report of a sweep."""

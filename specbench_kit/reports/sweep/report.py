@@ -1,162 +1,201 @@
-"""A sweep as a Markdown report: how each method's speedup changes, and where it is used up."""
+"""The report of a sweep: how each method's speedup changes, and where it is used up."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from specbench_kit.reports.render_markdown import blocks as markdown_of
+from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    facts,
+    paragraphs,
+)
+from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.sweep import wording
 from specbench_kit.reports.writing import colocation, deployment
 from specbench_kit.reports.writing.cautions import setting_cautions
-from specbench_kit.reports.writing.formatting import ABSENT, count, interval, rate, seconds, share, significant, times
-from specbench_kit.reports.writing.markup import code, document, table, warning
+from specbench_kit.reports.writing.formatting import ABSENT, count, significant
 from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, model_sentence, time_sentence, trace_sentence
+from specbench_kit.reports.writing.wording import (
+    dataset_sentence,
+    model_sentence,
+    time_kind,
+    time_sentence,
+    trace_sentence,
+)
 
-Fields = Mapping[str, Any]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+METRICS = {
+    "throughput": Column("throughput", "rate"),
+    "acceptance_length": Column("acceptance length", "number"),
+    "acceptance_rate": Column("acceptance", "share"),
+    "ttft_mean_s": Column("TTFT mean", "seconds"),
+    "tpot_mean_s": Column("TPOT mean", "seconds"),
+    "cost_efficiency": Column("tokens per $", "count"),
+}
+FASTEST = "*"
 
 
-def render(run: Fields, summary: Fields) -> str:
-    """The report of what `run.json` and `summary.json` hold; its plots lie beside it in `plots/`."""
-    sections = [
-        _title(run, summary),
+def render(run: RunFile, summary: Summary) -> str:
+    """Return the report as Markdown; its plots are expected in `plots/` beside it."""
+    varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
+    document = Document.of(
+        f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
+        paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        caution(setting_cautions(run)),
         _fastest(summary),
         _break_even(summary),
         _edge(summary),
         _plots(summary),
-        _rows(summary),
+        _results(summary),
         _setting(run, summary),
-        markdown_of(deployment.section(run)),
+        deployment.section(run),
         _definitions(),
-        markdown_of(provenance(run)),
+        provenance(run),
+    )
+    return render_markdown.render(document)
+
+
+def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
+    """Print a row per point and method, then where each method breaks even."""
+    setting = [dataset_sentence(run["dataset"]), f"batch size {run['config']['batch_size']}", time_kind(run)]
+    fastest = [{**winner["place"], "method": winner["method"]} for winner in summary["fastest"]]
+    columns = (Column("speedup", "times"), METRICS["throughput"], Column("acceptance\nlength", "number"))
+    rows = []
+    for row in summary["rows"]:
+        mark = f" {FASTEST}" if any(winner.items() <= row.items() for winner in fastest) else ""
+        numbers = (row["speedup"], row["throughput"], row["acceptance_length"])
+        rows.append((*_point(row, summary), f"{row['method']}{mark}", *numbers))
+    blocks: list[Block] = [
+        Note(" · ".join(setting)),
+        Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
+        Note(f"{FASTEST} the highest speedup at this point"),
+        *paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        *caution(setting_cautions(run)),
     ]
-    return document(sections)
+    render_terminal.show(console, blocks)
 
 
-def _title(run: Fields, summary: Fields) -> str:
-    varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
-    parts = [f"# Sweep over {varied} on {run['dataset'].get('name', 'a trace')}"]
-    parts += [f"**{line}**" for line in wording.headlines(summary)]
-    return "\n\n".join([*parts, warning(setting_cautions(dict(run)))])
+def _point(row: Row, summary: Summary) -> list[str]:
+    return [wording.axis_value(row[key]) for key in summary["axes"]]
 
 
-def _fastest(summary: Fields) -> str:
-    keys, found = list(summary["axes"]), summary["fastest"]
+def _axis_columns(summary: Summary) -> list[Column]:
+    return [Column(code(key)) for key in summary["axes"]]
+
+
+def _fastest(summary: Summary) -> Blocks:
+    columns = (*("highest speedup", Column("", "times"), "next"), Column("lead over it", "times"))
     rows = [
         (
-            *(wording.number(one["place"][key]) for key in keys),
-            code(one["method"]),
-            times(one["speedup"]),
-            code(one["next"]),
-            times(one["lead"]),
+            *_point(winner["place"], summary),
+            *(code(winner["method"]), winner["speedup"], code(winner["next"]), winner["lead"]),
         )
-        for one in found
+        for winner in summary["fastest"]
     ]
-    header = [*map(code, keys), "highest speedup", "", "next", "lead over it"]
-    return "## Which method where\n\n" + table(header, rows)
+    return [Heading("Which method is the fastest where"), Table((*_axis_columns(summary), *columns), rows)]
 
 
-def _break_even(summary: Fields) -> str:
-    rows = [row for found in summary["break_even"] for row in _crossings(found)]
-    axis = next(iter(summary["axes"]))
+def _break_even(summary: Summary) -> Blocks:
     note = (
         f"A method's speedup is over {wording.RIVAL} of the same prompts on the same deployment, which crosses the "
-        "link once per request. Between two points of the grid it is taken to go in a straight line."
+        "link once per request. Between two points of the grid, the speedup is interpolated linearly."
     )
-    header = ["method", "faster", f"break-even {code(axis)}", "between"]
-    return "## Break-even\n\n" + table(header, rows) + f"\n\n{note}"
+    table = _crossings_table("faster", summary["break_even"], summary)
+    return [Heading("Break-even"), table, Paragraph(note)]
 
 
-def _crossings(found: Fields) -> list[tuple[str, ...]]:
-    method = code(found["method"])
-    if not found["crossings"]:
-        at = f"at {', '.join(map(str, found['faster_at']))}" if found["verdict"] == "in part" else found["verdict"]
-        return [(method, at, ABSENT, ABSENT)]
-    return [
-        (method, "below" if one["stops"] else "above", significant(one["at"]), wording.bracket(one))
-        for one in found["crossings"]
-    ]
+def _crossings_table(title: str, methods: Sequence[Row], summary: Summary) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for row in methods:
+        method = code(row["method"])
+        if not row["crossings"]:
+            where = f"at {', '.join(map(str, row['faster_at']))}" if row["verdict"] == "in part" else row["verdict"]
+            rows.append((method, where, ABSENT, ABSENT))
+        for crossing in row["crossings"]:
+            side = "below" if crossing["stops"] else "above"
+            rows.append((method, side, significant(crossing["at"]), wording.bracket(crossing)))
+    return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
 
 
-def _edge(summary: Fields) -> str:
-    """Where the edge is worth it, and where the same method beside the target is."""
+def _edge(summary: Summary) -> Blocks:
+    """Return where drafting at the edge beats the same method with its draft model on the server."""
     if not summary["edge"]:
-        return ""
-    axis = next(iter(summary["axes"]))
-    header = ["method", "edge faster than co-located", f"break-even {code(axis)}", "between"]
-    crossings = table(header, [row for found in summary["edge"] for row in _crossings(found)])
-    rows = [row for row in summary["rows"] if colocation.has_edge(row)]
-    keys = list(summary["axes"])
-    windows = table(
-        [*map(code, keys), "method", "edge", "co-located", *(column.title for column in colocation.COLUMNS[3:])],
+        return []
+    rows: list[list[Cell]] = [
         [
-            [
-                *(wording.number(row[key]) for key in keys),
-                code(row["method"]),
-                times(row["speedup"]),
-                times(row["colocated_speedup"]),
-                *(seconds(row[name]) for name in colocation.WINDOWS),
-                significant(row["capacity_factor"]),
-            ]
-            for row in rows
-        ],
-    )
-    return f"## Edge or co-located\n\n{crossings}\n\n{windows}\n\n{colocation.NOTE}"
-
-
-def _plots(summary: Fields) -> str:
-    axis = next(iter(summary["axes"]))
-    shown = [f"![{name} against {axis}](plots/{name}.png)" for name in ("speedup", "throughput")]
-    if sum(len(values) > 1 for values in summary["axes"].values()) == 2:
-        shown.append("![the fastest method](plots/fastest.png)")
-    return "## Plots\n\n" + "\n".join(shown) + "\n\nThe same as SVG, and the table as `sweep.csv`, lie in this folder."
-
-
-def _rows(summary: Fields) -> str:
-    keys = list(summary["axes"])
-    header = [*map(code, keys), "method", "speedup (95%)", "throughput", "acceptance length", "acceptance"]
-    header += ["TTFT mean", "TPOT mean", "tokens per $"]
-    priced = any(row["cost_efficiency"] is not None for row in summary["rows"])
-    rows = [[*(wording.number(row[key]) for key in keys), *_cells(row)] for row in summary["rows"]]
-    width = len(header) if priced else len(header) - 1
-    return "## Results (modelled)\n\n" + table(header[:width], [row[:width] for row in rows])
-
-
-def _cells(row: Fields) -> list[str]:
-    bounds = row["speedup_low"], row["speedup_high"]
-    within = f" ({interval(bounds)})" if None not in bounds else ""
+            *(*_point(row, summary), code(row["method"]), row["speedup"], row["colocated_speedup"]),
+            *colocation.cells(row)[3:],
+        ]
+        for row in summary["rows"]
+        if colocation.has_edge(row)
+    ]
+    numbers = (Column("edge", "times"), Column("co-located", "times"), *colocation.COLUMNS[3:])
     return [
-        code(row["method"]),
-        times(row["speedup"]) + within,
-        rate(row["throughput"]),
-        significant(row["acceptance_length"]),
-        share(row["acceptance_rate"]),
-        seconds(row["ttft_mean_s"]),
-        seconds(row["tpot_mean_s"]),
-        count(row["cost_efficiency"]),
+        Heading("Edge or co-located"),
+        _crossings_table("edge faster than co-located", summary["edge"], summary),
+        Table((*_axis_columns(summary), "method", *numbers), rows),
+        Paragraph(colocation.NOTE),
     ]
 
 
-def _setting(run: Fields, summary: Fields) -> str:
+def _plots(summary: Summary) -> Blocks:
+    axis = next(iter(summary["axes"]))
+    figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
+    if sum(len(values) > 1 for values in summary["axes"].values()) == 2:
+        figures.append(Figure("the fastest method", "plots/fastest.png"))
+    return [
+        Heading("Plots"),
+        *figures,
+        Paragraph("This folder also holds the plots as SVG and the table as `sweep.csv`."),
+    ]
+
+
+def _results(summary: Summary) -> Blocks:
+    priced = any(row["cost_efficiency"] is not None for row in summary["rows"])
+    metrics = {key: column for key, column in METRICS.items() if priced or key != "cost_efficiency"}
+    rows = []
+    for row in summary["rows"]:
+        bounds = row["speedup_low"], row["speedup_high"]
+        speedup = Estimate(row["speedup"], None if None in bounds else bounds)
+        rows.append((*_point(row, summary), code(row["method"]), speedup, *(row[key] for key in metrics)))
+    columns = (*_axis_columns(summary), Column("method"), Column("speedup (95%)", "times"), *metrics.values())
+    return [Heading("Results (modelled)"), Table(columns, rows)]
+
+
+def _setting(run: RunFile, summary: Summary) -> Blocks:
     rows = [
         ("dataset", dataset_sentence(run["dataset"])),
         *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
         *([("trace", f"{trace_sentence(run['trace'])}, {count(run['requests'])} requests")] if "trace" in run else []),
-        *((f"sweep over {code(key)}", ", ".join(map(wording.number, values))) for key, values in _axes(summary)),
+        *(
+            (f"sweep over {code(key)}", ", ".join(map(wording.axis_value, values)))
+            for key, values in summary["axes"].items()
+        ),
         ("batch size", str(run["config"]["batch_size"])),
-        ("time", time_sentence(dict(run))),
+        ("time", time_sentence(run)),
     ]
-    return "## What was run\n\n" + table(["", ""], rows)
+    return [Heading("What was run"), facts(rows)]
 
 
-def _axes(summary: Fields) -> list[tuple[str, list[Any]]]:
-    return list(summary["axes"].items())
-
-
-def _definitions() -> str:
-    return (
-        "## Reading the numbers\n\n"
+def _definitions() -> Blocks:
+    text = (
         "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a "
-        "95% interval over prompts. Every point replays the same trace, so that all differences between "
-        "points come from the deployment or the options, and none from the prompts. The deployment shown above is that "
-        "of the first point."
+        "95% interval over prompts. Every point replays the same trace, so that differences between points come only "
+        "from the deployment or the options, not from the prompts. The deployment shown above is that of the first "
+        "point."
     )
+    return [Heading("Reading the numbers"), Paragraph(text)]

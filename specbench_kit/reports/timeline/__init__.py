@@ -1,1 +1,1 @@
-"""One run moment by moment: who was busy when, and where each token came from."""
+"""Views of one run in detail: who was busy when, and where each token comes from."""

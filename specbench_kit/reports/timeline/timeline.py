@@ -1,8 +1,8 @@
-"""A run's timeline as a Chrome trace, which Perfetto opens too, and as a picture of one request's first rounds."""
+"""A run's timeline as a Chrome trace, which Perfetto also opens, and as a picture of one request's first rounds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
 from specbench_kit.reports.writing.drawing import plot
@@ -11,10 +11,9 @@ from specbench_kit.reports.writing.palette import COLOURS, GREY
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PICTURES = ("timeline.png", "timeline.svg")
 ROUNDS_SHOWN = 8
 ORDER = (REQUESTS, "edge", "drafter", "link", "server queue", "server")
-"""Of the resources; others, such as the stages of a pipeline, follow in the order in which they began to work."""
+"""Kinds of resources from top to bottom; others, such as pipeline stages, follow in the order of their first work."""
 STYLES = {
     "prefill": (COLOURS[4], "xx"),
     "draft": (COLOURS[0], ""),
@@ -27,85 +26,84 @@ STYLES = {
     "commit": (COLOURS[3], ""),
     "stall": ("white", "//"),
 }
-"""Face and hatch of every label, told apart without colour too."""
+"""Face and hatch of every kind of work; each pair is distinct without colour too."""
 OTHER = (GREY, "++")
 
 
-def chrome_trace(timeline: Timeline, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace event format: a process per kind of resource, a thread per resource, times in microseconds."""
+def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str, object]:
+    """Return the trace event format: a process per kind of resource, a thread per resource, times in microseconds."""
     resources = _ordered(span.resource for span in timeline.spans)
     kinds = list(dict.fromkeys(map(_kind, resources)))
-    places = {name: (kinds.index(_kind(name)) + 1, thread) for thread, name in enumerate(resources, 1)}
-    names = [_name("process_name", place, 0, kind) for place, kind in enumerate(kinds, 1)]
-    names += [_sort_index(place) for place in range(1, len(kinds) + 1)]
-    names += [_name("thread_name", *place, name) for name, place in places.items()]
-    events = [_event(span, *places[span.resource]) for span in timeline.spans]
+    threads = {name: (kinds.index(_kind(name)) + 1, thread) for thread, name in enumerate(resources, 1)}
+    processes = list(enumerate(kinds, 1))
+    events = [_metadata_event("process_name", process, 0, {"name": kind}) for process, kind in processes]
+    events += [_metadata_event("process_sort_index", process, 0, {"sort_index": process}) for process, _ in processes]
+    events += [_metadata_event("thread_name", *thread, {"name": name}) for name, thread in threads.items()]
+    for span in timeline.spans:
+        process, thread = threads[span.resource]
+        # Both ends in whole nanoseconds, so that rounding lets no neighbours overlap.
+        start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
+        events.append(
+            {
+                "ph": "X",
+                "name": span.label,
+                "cat": "round" if _kind(span.resource) == REQUESTS else span.label,
+                "pid": process,
+                "tid": thread,
+                "ts": start_ns / 1e3,
+                "dur": (end_ns - start_ns) / 1e3,
+                "args": {"requests": list(span.request_ids)} if span.request_ids else {},
+            }
+        )
     left_out = {"spans_left_out": timeline.left_out} if timeline.left_out else {}
-    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": {**about, **left_out}}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**metadata, **left_out}}
 
 
-def _ordered(resources: Iterable[str]) -> list[str]:
-    kinds = [*ORDER]
-    found = list(dict.fromkeys(resources))
-    kinds += [kind for kind in dict.fromkeys(map(_kind, found)) if kind not in ORDER]
-    return sorted(found, key=lambda name: kinds.index(_kind(name)))
+def _metadata_event(name: str, process: int, thread: int, args: Mapping[str, object]) -> dict[str, object]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
 
 
 def _kind(resource: str) -> str:
     return resource.partition("/")[0]
 
 
-def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
-
-
-def _sort_index(process: int) -> dict[str, Any]:
-    return {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0, "args": {"sort_index": process}}
-
-
-def _event(span: Span, process: int, thread: int) -> dict[str, Any]:
-    # Both ends in whole nanoseconds, so that rounding lets no neighbours overlap.
-    start_ns, end_ns = round(span.start_s * 1e9), round(span.end_s * 1e9)
-    times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
-    args = {"requests": list(span.request_ids)} if span.request_ids else {}
-    kind = "round" if _kind(span.resource) == REQUESTS else span.label
-    return {"ph": "X", "name": span.label, "cat": kind, "pid": process, "tid": thread, **times, "args": args}
+def _ordered(resources: Iterable[str]) -> list[str]:
+    names = list(dict.fromkeys(resources))
+    kinds = [*ORDER, *(kind for kind in dict.fromkeys(map(_kind, names)) if kind not in ORDER)]
+    return sorted(names, key=lambda name: kinds.index(_kind(name)))
 
 
 def write_pictures(folder: Path, timeline: Timeline, where: str) -> bool:
-    """The first rounds of the first request as `timeline.png` and `.svg`; whether there were any."""
+    """Write the first rounds of the first request as `timeline.png` and `.svg`; return whether there were any."""
     rounds = _first_rounds(timeline.spans)
     if not rounds:
         return False
     folder.mkdir(parents=True, exist_ok=True)
     request_id = rounds[0].request_ids[0]
     rows = _rows(timeline.spans, rounds, request_id)
-    numbers = " to ".join(dict.fromkeys(_number(one) for one in (rounds[0], rounds[-1])))
-    with plot(folder / PICTURES[0], (11, 0.5 * len(rows) + 2.1), formats=("png", "svg")) as axes:
+    texts = [span.label.removeprefix("round ") for span in rounds]
+    numbers = " to ".join(dict.fromkeys(text.partition(" ")[0] for text in (texts[0], texts[-1])))
+    with plot(folder / "timeline.png", (11, 0.5 * len(rows) + 2.1), formats=("png", "svg")) as axes:
         _draw(axes, rows, rounds)
         axes.set_title(f"Request {request_id}, rounds {numbers}\n{where}".replace("$", r"\$"))
     return True
 
 
 def _first_rounds(spans: Sequence[Span]) -> list[Span]:
-    """Less the very first where reading the prompt makes it so long that the others could not be seen."""
+    """Return the first rounds of a request, less a first one so long, for its prefill, that the others would vanish."""
     rounds = [span for span in spans if _kind(span.resource) == REQUESTS]
     rounds = [span for span in rounds if span.resource == rounds[0].resource]
-    if len(rounds) > 1 and _length(rounds[0]) > 3 * _length(rounds[1]):
+    if len(rounds) > 1 and _duration_s(rounds[0]) > 3 * _duration_s(rounds[1]):
         del rounds[0]
     return rounds[:ROUNDS_SHOWN]
 
 
-def _length(span: Span) -> float:
+def _duration_s(span: Span) -> float:
     return span.end_s - span.start_s
 
 
-def _number(span: Span) -> str:
-    return span.label.removeprefix("round ").partition(" ")[0]
-
-
 def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dict[str, list[Span]]:
-    """What every resource does for the request in these rounds, by the resource's name less the request's."""
+    """Return the spans of the request in these rounds, by the resource's name without the request's."""
     start_s, end_s = rounds[0].start_s, rounds[-1].end_s
     shown = [
         span
@@ -115,9 +113,10 @@ def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dic
         and _kind(span.resource) != REQUESTS
         and (not span.request_ids or request_id in span.request_ids)
     ]
-    names = _ordered(span.resource for span in shown)
-    by_name = {name: [span for span in shown if span.resource == name] for name in names}
-    return {name.removesuffix(f"/{request_id}").replace("/", " "): found for name, found in by_name.items()}
+    return {
+        name.removesuffix(f"/{request_id}").replace("/", " "): [span for span in shown if span.resource == name]
+        for name in _ordered(span.resource for span in shown)
+    }
 
 
 def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Span]) -> None:
@@ -125,21 +124,23 @@ def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Spa
     labels = {span.label for spans in rows.values() for span in spans}
     for label in sorted(labels, key=[*STYLES, *sorted(labels)].index):
         face, hatch = STYLES.get(label, OTHER)
-        style: dict[str, Any] = {"facecolor": face, "hatch": hatch, "edgecolor": "black", "linewidth": 0.4}
-        for place, spans in enumerate(rows.values()):
-            bars = [((s.start_s - start_s) * 1e3, _length(s) * 1e3) for s in spans if s.label == label]
-            axes.broken_barh(bars, (place - 0.38, 0.76), **style)
-        axes.broken_barh([], (0, 0), label=label, **style)
-    _mark_rounds(axes, rounds)
+        for row, spans in enumerate(rows.values()):
+            bars = [((s.start_s - start_s) * 1e3, _duration_s(s) * 1e3) for s in spans if s.label == label]
+            # Only the first row's bars carry the label, so that the legend names each kind of work once.
+            axes.broken_barh(
+                bars,
+                (row - 0.38, 0.76),
+                facecolor=face,
+                hatch=hatch,
+                edgecolor="black",
+                linewidth=0.4,
+                label=None if row else label,
+            )
+    for span in rounds:
+        begin_ms = (span.start_s - start_s) * 1e3
+        axes.axvline(begin_ms, color="black", linewidth=0.8, linestyle=":")
+        middle_ms, text = begin_ms + _duration_s(span) * 500, span.label.removeprefix("round ")
+        axes.text(middle_ms, -0.66, text, ha="center", va="center", fontsize=9)
     axes.set(xlabel="ms", xlim=(0, (end_s - start_s) * 1e3), ylim=(len(rows) - 0.5, -0.9))
     axes.set_yticks(range(len(rows)), list(rows))
     axes.figure.legend(fontsize=9, loc="outside lower center", ncols=len(labels))
-
-
-def _mark_rounds(axes: "Axes", rounds: Sequence[Span]) -> None:
-    """Each round's beginning as a line, its number and what it committed above."""
-    for one in rounds:
-        begun_ms = (one.start_s - rounds[0].start_s) * 1e3
-        axes.axvline(begun_ms, color="black", linewidth=0.8, linestyle=":")
-        text = one.label.removeprefix("round ")
-        axes.text(begun_ms + _length(one) * 500, -0.66, text, ha="center", va="center", fontsize=9)

@@ -5,8 +5,8 @@ from specbench_kit.reports.writing.palette import COLOURS
 
 BLUE, ORANGE, GREEN, VERMILLION = COLOURS[:4]
 
-LIGHT = f"--accepted: {BLUE}38; --extra: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;"
-DARK = f"--accepted: {BLUE}90; --extra: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;"
+LIGHT = f"--accepted: {BLUE}38; --bonus: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;"
+DARK = f"--accepted: {BLUE}90; --bonus: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;"
 
 CSS = f"""\
 {theme(LIGHT, DARK)}\
@@ -30,7 +30,7 @@ i {{ color: var(--faint); font-style: normal; }}
 .round:hover, .round:focus-within {{ outline: 2px solid var(--text); outline-offset: 1px; }}
 .token {{ unicode-bidi: isolate; }}
 .accepted > .token, .token.accepted, li.accepted {{ background: var(--accepted); border-bottom: 2px solid {BLUE}; }}
-.extra > .token, .token.extra, li.extra {{ background: var(--extra); border-bottom: 2px dotted {ORANGE}; }}
+.bonus > .token, .token.bonus, li.bonus {{ background: var(--bonus); border-bottom: 2px dotted {ORANGE}; }}
 .reused > .token, .token.reused, li.reused {{ background: var(--reused); border-bottom: 4px double {GREEN}; }}
 .rejected > .token, li.rejected {{ background: var(--rejected); border-bottom: 2px dashed {VERMILLION}; }}
 .unsent > .token, .proactive > .token, li.unsent, li.proactive {{ color: var(--faint); }}

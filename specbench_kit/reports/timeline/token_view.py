@@ -1,95 +1,99 @@
-"""A page per request: where each committed token came from, and the tree of its round.
+"""A page per request: where each committed token comes from, and the token tree of its round.
 
 The pages need no network and no script; every text from a model or a prompt is escaped.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
-from typing import Any
+from itertools import chain, count
+from typing import TYPE_CHECKING
 from unicodedata import category
 
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.reports.render_html import shell
+from specbench_kit.reports.stored import RunFile
 from specbench_kit.reports.timeline.token_style import CSS
 from specbench_kit.reports.writing.formatting import share, significant
 from specbench_kit.reports.writing.wording import model_sentence, time_kind
 
-Fields = Mapping[str, Any]
-Show = Callable[[int], str]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TokenText = Callable[[int], str]
 
 INDEX = "index.html"
 COLUMNS = ("request", "category", "tokens", "rounds", "tokens / round", "accepted", "output")
-SHOWN = {"unsent": 12, "proactive": 12, "rejected": 96}
-"""Nodes of these kinds; the rest of a large tree is only counted."""
+MOST_SHOWN = {"unsent": 12, "proactive": 12, "rejected": 96}
+"""Nodes of these kinds that a tree shows; the page only counts the others."""
 START_CHARACTERS = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What became of a token: the mark that stands for it where colour does not, and its meaning."""
+class TokenOrigin:
+    """A token's origin: the mark that shows it without colour, and its meaning."""
 
     mark: str
     meaning: str
 
 
 ORIGINS = {
-    "accepted": Origin("✓", "accepted draft"),
-    "reused": Origin("↻", "accepted, drafted ahead in the round before"),
-    "extra": Origin("+", "extra token, the target's own"),
-    "rejected": Origin("✗", "rejected draft"),
-    "unsent": Origin("○", "drafted and not sent"),
-    "proactive": Origin("»", "drafted ahead, while the target verified"),
+    "accepted": TokenOrigin("✓", "accepted draft"),
+    "reused": TokenOrigin("↻", "accepted, drafted ahead in the previous round"),
+    "bonus": TokenOrigin("+", "bonus token of the target"),
+    "rejected": TokenOrigin("✗", "rejected draft"),
+    "unsent": TokenOrigin("○", "drafted and not sent"),
+    "proactive": TokenOrigin("»", "drafted ahead, while the target verified"),
 }
-COMMITTED = ("accepted", "reused", "extra")
-REPLACED = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+WHITE_SPACE = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One request's page and its name."""
+class TokenPage:
+    """The file name and the content of one request's page."""
 
     name: str
     record: RequestRecord
     detail: RequestDetail
 
 
-def pages(records: Sequence[RequestRecord], details: Sequence[RequestDetail]) -> list[Page]:
-    """A page for every request whose rounds are known, in the order of the records."""
-    known = {detail.request_id: detail for detail in details}
-    shown = [record for record in records if record.request_id in known and record.rounds]
-    shown = [record for record in shown if len(known[record.request_id].rounds) == len(record.rounds)]
-    names: dict[str, None] = {}
-    for record in shown:
-        names[_free_name(record.request_id, names)] = None
-    return [Page(name, record, known[record.request_id]) for name, record in zip(names, shown, strict=True)]
+def pages(records: Sequence[RequestRecord], details: Sequence[RequestDetail]) -> list[TokenPage]:
+    """Return a page for every request with details of all its rounds, in the order of the records."""
+    details_by_id = {detail.request_id: detail for detail in details}
+    shown: dict[str, TokenPage] = {}
+    for record in records:
+        detail = details_by_id.get(record.request_id)
+        if detail and record.rounds and len(detail.rounds) == len(record.rounds):
+            name = _free_name(record.request_id, shown)
+            shown[name] = TokenPage(name, record, detail)
+    return list(shown.values())
 
 
-def _free_name(request_id: str, taken: Mapping[str, None]) -> str:
-    """A file name that no system refuses or takes for another's."""
+def _free_name(request_id: str, taken: Container[str]) -> str:
+    """Return a file name that is allowed on every system and that no other page has."""
     slug = re.sub(r"[^a-z0-9._-]+", "-", request_id.lower()).strip("-.")[:80] or "request"
-    candidates = (f"{slug}{suffix}.html" for suffix in ("", *(f"-{number}" for number in range(2, len(taken) + 3))))
+    candidates = (f"{slug}{suffix}.html" for suffix in chain([""], (f"-{number}" for number in count(2))))
     return next(name for name in candidates if name not in taken and name != INDEX)
 
 
-def render_index(run: Fields, shown: Sequence[Page], finished: int) -> str:
-    """Links to every page; `finished` requests could have one."""
+def render_index(run: RunFile, shown: Sequence[TokenPage], finished: int) -> str:
+    """Return the page that links to all others; `finished` requests could have one."""
     rows = "".join(_index_row(page) for page in shown)
     header = "".join(f"<th>{name}</th>" for name in COLUMNS)
-    first = f"{len(shown)} of {finished} finished requests have a page."
+    summary = f"{len(shown)} of {finished} finished requests have a page."
     if not shown:
-        first += " This method's rounds leave no trees that a page could show."
-    body = (
-        f"<h1>Tokens of {_code(run['method'])}</h1><p>{_setting(run)} {first}</p><table><tr>{header}</tr>{rows}</table>"
-    )
+        summary += " The rounds of this method have no token trees that a page could show."
+    title = f"<h1>Tokens of {_code(run['method'])}</h1>"
+    body = f"{title}<p>{_setting(run)} {summary}</p><table><tr>{header}</tr>{rows}</table>"
     return shell(f"Tokens of {run['method']}", body, CSS)
 
 
-def _index_row(page: Page) -> str:
-    record, sent = page.record, sum(one.submitted for one in page.record.rounds)
-    accepted = sum(one.accepted for one in record.rounds)
+def _index_row(page: TokenPage) -> str:
+    record = page.record
+    sent, accepted = (sum(getattr(step, name) for step in record.rounds) for name in ("submitted", "accepted"))
     cells = [
         f'<a href="{page.name}">{escape(record.request_id)}</a>',
         escape(record.category),
@@ -105,60 +109,53 @@ def _numbers(record: RequestRecord) -> list[str]:
     return [str(tokens), str(rounds), significant(tokens / rounds)]
 
 
-def render_page(run: Fields, page: Page, show: Show, prompt: str) -> str:
-    """One request; `show` gives the text of a token id."""
+def render_page(run: RunFile, page: TokenPage, show: TokenText, prompt: str) -> str:
+    """Return the page of one request; `show` returns the text of a token id."""
     record = page.record
     tokens, rounds, per_round = _numbers(record)
     result = f"{tokens} tokens in {rounds} rounds, {per_round} per round, ended by {record.finish_reason}."
-    pairs = zip(page.detail.rounds, record.rounds, strict=True)
-    output = "".join(_round(number, detail, step, show) for number, (detail, step) in enumerate(pairs, 1))
+    steps = enumerate(zip(page.detail.rounds, record.rounds, strict=True), 1)
+    output = "".join(_round(number, detail, step, show) for number, (detail, step) in steps)
+    legend = "".join(
+        f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>' for name, origin in ORIGINS.items()
+    )
+    hint = "Point at a token, tap it, or move to it with Tab to see its round's tree below. A bar begins every round."
     body = (
         f'<nav><a href="{INDEX}">all requests</a></nav><h1>Request {_code(record.request_id)}</h1>'
-        f"<p>{_code(run['method'])}. {_setting(run)} {result}</p>{_legend()}"
+        f"<p>{_code(run['method'])}. {_setting(run)} {result}</p>"
+        f'<ul class="legend">{legend}</ul><p class="hint">{hint}</p>'
+        '<label class="hint"><input type="checkbox" class="every"/> Show the trees of all rounds</label>'
         f"<details><summary>Prompt</summary><pre>{escape(prompt)}</pre></details>"
         f'<main class="output">{output}</main>'
     )
     return shell(f"Request {record.request_id}", body, CSS)
 
 
-def _setting(run: Fields) -> str:
+def _setting(run: RunFile) -> str:
     models = [escape(model_sentence(model)) for model in (run.get("models") or {}).values() if model]
     dataset = escape(str((run.get("dataset") or {}).get("name", "unnamed dataset")))
     return f"{dataset}; {'; '.join(models)}; {escape(time_kind(dict(run)))}."
 
 
-def _legend() -> str:
-    items = "".join(
-        f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>' for name, origin in ORIGINS.items()
-    )
-    hint = "Point at a token, tap it, or move to it with Tab: its round's tree shows below. A bar begins every round."
-    every = '<label class="hint"><input type="checkbox" class="every"/> Show every round\'s tree at once</label>'
-    return f'<ul class="legend">{items}</ul><p class="hint">{hint}</p>{every}'
-
-
-def _round(number: int, detail: RoundDetail, step: RoundRecord, show: Show) -> str:
-    """The committed tokens, and the tree that shows while one of them is pointed at or has the focus."""
-    origins = [*(_origin(detail, node) for node in detail.path), "extra"]
+def _round(number: int, detail: RoundDetail, step: RoundRecord, show: TokenText) -> str:
+    """Return the committed tokens, and the tree that shows while one of them is pointed at or has the focus."""
+    origins = [*(_origin(detail, node) for node in detail.path), "bonus"]
     tokens = [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
     text = "".join(
         f'<wbr><span class="token {origin}">{visible(show(token), breaks=True)}</span>'
         for origin, token in zip(origins, tokens, strict=False)
     )
-    heading = f'<b id="round-{number}">{_heading(number, detail, step)}</b>'
-    tree = f'<span class="tree">{heading}{_tree(detail, show)}</span>'
-    return f'<span class="round" tabindex="0" role="group" aria-describedby="round-{number}">{text}{tree}</span>'
-
-
-def _heading(number: int, detail: RoundDetail, step: RoundRecord) -> str:
     parts = [f"{step.drafted} drafted"]
     if detail.inherited:
-        parts.append(f"{detail.inherited} kept from the round before")
+        parts.append(f"{detail.inherited} kept from the previous round")
     parts += [f"{step.submitted} sent", f"{step.accepted} accepted", f"{step.committed} committed"]
     if step.committed < step.accepted + 1:
-        parts.append("the end cut off the rest")
+        parts.append("the end of the output cut off the rest")
     if step.aligned:
-        parts.append("aligned: the next round goes on below the guess")
-    return f"Round {number}: {', '.join(parts)}"
+        parts.append("aligned: the next round continues below the guessed bonus token")
+    heading = f'<b id="round-{number}">Round {number}: {", ".join(parts)}</b>'
+    tree = f'<span class="tree">{heading}{_tree(detail, show)}</span>'
+    return f'<span class="round" tabindex="0" role="group" aria-describedby="round-{number}">{text}{tree}</span>'
 
 
 def _origin(detail: RoundDetail, node: int) -> str:
@@ -169,37 +166,37 @@ def _origin(detail: RoundDetail, node: int) -> str:
     return "proactive" if node >= len(detail.tokens) - detail.proactive else "unsent"
 
 
-def _tree(detail: RoundDetail, show: Show) -> str:
-    """Indented text, a node per line; the extra token stands below the last accepted node."""
+def _tree(detail: RoundDetail, show: TokenText) -> str:
+    """Return the tree as indented text, a node per line; the bonus token stands below the last accepted node."""
     origins = {node: _origin(detail, node) for node in range(1, len(detail.tokens))}
-    spare = {kind: [node for node, origin in origins.items() if origin == kind] for kind in SHOWN}
-    hidden = {node for kind, most in SHOWN.items() for node in spare[kind][most:]}
+    hidden: set[int] = set()
+    for kind, most in MOST_SHOWN.items():
+        hidden |= set([node for node, origin in origins.items() if origin == kind][most:])
     lines = [_line("root", 0, "•", show(detail.tokens[0]), "")]
     for node, depth in _walk(detail, hidden):
         if node is None:
-            lines.append(_line("extra", depth, ORIGINS["extra"].mark, show(detail.bonus), ""))
+            lines.append(_line("bonus", depth, ORIGINS["bonus"].mark, show(detail.bonus), ""))
         else:
-            probability = f"{100 * detail.probabilities[node]:.0f}%"
-            text = show(detail.tokens[node])
-            lines.append(_line(origins[node], depth, ORIGINS[origins[node]].mark, text, probability))
+            mark, probability = ORIGINS[origins[node]].mark, f"{100 * detail.probabilities[node]:.0f}%"
+            lines.append(_line(origins[node], depth, mark, show(detail.tokens[node]), probability))
     if hidden:
-        lines.append(f'<span class="line">and {len(hidden)} more that came to nothing</span>')
+        lines.append(f'<span class="line">and {len(hidden)} more that were not committed</span>')
     return "".join(lines)
 
 
 def _walk(detail: RoundDetail, hidden: set[int]) -> Iterator[tuple[int | None, int]]:
-    """Nodes below the root in depth-first order with their depths; None is the extra token."""
+    """Yield the nodes below the root in depth-first order with their depths; None is the bonus token."""
     children: dict[int, list[int | None]] = {node: [] for node in range(len(detail.tokens))}
     children[detail.path[-1] if detail.path else 0].append(None)
     for child, parent in enumerate(detail.parents):
         if child and child not in hidden:
             children[parent].append(child)
-    waiting = [(node, 1) for node in reversed(children[0])]
-    while waiting:
-        node, depth = waiting.pop()
+    stack = [(node, 1) for node in reversed(children[0])]
+    while stack:
+        node, depth = stack.pop()
         yield node, depth
         if node is not None:
-            waiting += [(below, depth + 1) for below in reversed(children[node])]
+            stack += [(child, depth + 1) for child in reversed(children[node])]
 
 
 def _line(kind: str, depth: int, mark: str, text: str, note: str) -> str:
@@ -208,36 +205,30 @@ def _line(kind: str, depth: int, mark: str, text: str, note: str) -> str:
 
 
 def visible(text: str, *, breaks: bool = False) -> str:
-    """Escaped text whose white space and control characters can be seen; `breaks` keeps line breaks as well."""
+    """Return escaped text in which white space and control characters show; `breaks` keeps line breaks as well."""
     return "".join(_visible_character(character, breaks) for character in text) or "<i>∅</i>"
 
 
 def _visible_character(character: str, breaks: bool) -> str:
-    if character in REPLACED:
-        return f"<i>{REPLACED[character]}</i>" + ("\n" if breaks and character == "\n" else "")
+    if character in WHITE_SPACE:
+        return f"<i>{WHITE_SPACE[character]}</i>" + ("\n" if breaks and character == "\n" else "")
     if category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return f"<i>\\u{ord(character):04x}</i>"
     return escape(character)
 
 
-def token_text(tokenizer: Any) -> Show:
-    """The text of single tokens: as decoded, or the vocabulary's own piece where that is no whole character."""
-    known: dict[int, str] = {}
+def token_text(tokenizer: "PreTrainedTokenizerBase") -> TokenText:
+    """Return a function of token ids: the decoded text, or the vocabulary's piece if that is no whole character."""
 
+    @cache
     def show(token: int) -> str:
-        if token not in known:
-            known[token] = _piece(tokenizer, token)
-        return known[token]
+        text, piece = str(tokenizer.decode([token])), str(tokenizer.convert_ids_to_tokens(token))
+        if "\ufffd" in text:
+            return piece
+        # Tokenizers that mark the beginning of a word drop the space before a text's first word.
+        return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
     return show
-
-
-def _piece(tokenizer: Any, token: int) -> str:
-    text, piece = str(tokenizer.decode([token])), str(tokenizer.convert_ids_to_tokens(token))
-    if "\ufffd" in text:
-        return piece
-    # Tokenizers that mark a word's beginning drop the space of a text's first word.
-    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
 def _code(text: object) -> str:

@@ -86,7 +86,7 @@ def load(settings: Settings, told: ProgressCallback) -> Outcome:
     connection.close()
     summary: Fields = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
     run["machine"] = machine
-    text = report.of_load(run, summary)
+    text = report.load_report(run, summary)
     _write(folder, run, summary, text)
     return Outcome(folder, run, summary, text)
 

@@ -53,11 +53,11 @@ def validate(folder: Path, told: ProgressCallback) -> Outcome:
         for name, scene in (("simulated", scenario), ("as_fast", _as_fast(scenario, measured.get("slower") or 1.0))):
             drawn = [row_of(scene, devices, simulate(scene, one)) for one in range(seed, seed + SEEDS)]
             row[name] = report.mean_of(drawn)
-            row[f"{name}_apart"] = report.apart(report.values_of(measured), row[name])
+            row[f"{name}_apart"] = report.deviations(report.values_of(measured), row[name])
         rows.append(row)
     told("done", len(rows), len(rows))
     found = {"seeds": SEEDS, "rows": rows}
-    text = report.of_validation(run, found)
+    text = report.validation_report(run, found)
     write_text(folder / f"{VALIDATION}.json", to_json(found))
     write_text(folder / f"{VALIDATION}.md", text)
     return Outcome(folder, run, found, text)

@@ -25,7 +25,7 @@ OPTIONS = {
     "simulate": serving.OPTIONS,
     "capacity": serving.OPTIONS | serving.RULE,
     "bench": {field.name for field in fields(decoding.DecodingExperiment)},
-    "train": {field.name for field in fields(training.TrainingExperiment)},
+    "train": {field.name for field in fields(training.PredictorExperiment)},
     "profile": {"series", "seeds"},
     "law": {"series"},
 }

@@ -26,7 +26,7 @@ BALANCED = "balanced"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingExperiment:
+class PredictorExperiment:
     """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by label.
 
     Each series has a `family` and a `threshold`: a number, or `balanced` for the threshold with the highest balanced
@@ -49,9 +49,9 @@ class TrainingExperiment:
         for done, (label, entry) in enumerate(self.series.items()):
             report(done, len(self.series))
             rows.append({"series": label, **averaged([self._evaluate(**entry)])})
-        first_s = rows[1]["latency"]["median"]["mean"]
         for row in rows[1:]:
-            row["latency"]["over_first"] = {"mean": row["latency"]["median"]["mean"] / first_s}
+            medians_s = [compared["latency"]["median"]["mean"] for compared in (row, rows[1])]
+            row["latency"]["over_first"] = {"mean": medians_s[0] / medians_s[1]}
         report(len(self.series), len(self.series))
         return rows
 
@@ -98,4 +98,4 @@ class TrainingExperiment:
 
 def train(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a training experiment with these options."""
-    return TrainingExperiment(**options).rows(report)
+    return PredictorExperiment(**options).rows(report)

@@ -108,7 +108,7 @@ class ServingRun:
         return lambda done, planned: self.report(step, done, planned)
 
     def _finish(self, command: str, folder: Path, builder: ScenarioBuilder, summary: Fields) -> ServingOutcome:
-        from specbench_kit.reports.serving.document import write_reports
+        from specbench_kit.reports.serving.files import write_reports
 
         if self.chosen:
             rows = summary["rows"]

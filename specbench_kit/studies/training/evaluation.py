@@ -12,7 +12,7 @@ from specbench_kit.metrics.latency import PHASES, wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.thresholds import ThresholdRule
-from specbench_kit.reports.predictor.plots import Judged
+from specbench_kit.reports.predictor.plots import ScoredTokens
 from specbench_kit.studies.training.contenders import Contender, Kind, family_of
 from specbench_kit.studies.training.deployment_tuning import sums_by_prompt
 from specbench_kit.studies.training.offsets import Offsets
@@ -108,12 +108,12 @@ class Evaluation:
             if (judge := played.contender.judge) and played.contender.kind != "variant"
         }
 
-    def judged(self) -> dict[str, Judged]:
+    def judged(self) -> dict[str, ScoredTokens]:
         """Return the test tokens as each classifier and the best single feature score them."""
         contenders = [played.contender for played in self.played.values() if played.contender.kind == "classifier"]
         contenders.append(self.played[self.leaders.feature].contender)
         return {
-            contender.name: Judged(*labels_and_scores(self.offsets, contender), contender.judge.threshold)
+            contender.name: ScoredTokens(*labels_and_scores(self.offsets, contender), contender.judge.threshold)
             for contender in contenders
             if contender.judge
         }

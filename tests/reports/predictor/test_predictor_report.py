@@ -70,8 +70,8 @@ def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[s
 
 def test_the_published_confusion_stands_beside_ours_with_what_follows_from_it(report: str) -> None:
     text = section(report, "Accepted or rejected?")
-    assert "| *WISP's MLP, published* | – | – | 75.1% | 80.1% | 57.5% | 42.5% | 68.8% | – |" in text
-    assert "| *WISP's MLP, published* | 92 | 68 | 112 | 451 |" in text
+    assert "| WISP's MLP, published | – | – | 75.1% | 80.1% | 57.5% | 42.5% | 68.8% | – |" in text
+    assert "| WISP's MLP, published | 92 | 68 | 112 | 451 |" in text
 
 
 def test_tables_are_well_formed(report: str) -> None:
@@ -121,7 +121,7 @@ def test_over_enough_splits_their_intervals_decide(summary: dict[str, Any]) -> N
     three = {name: ratio(1.0, 0.9, 1.1) | {"values": [0.9, 1.0, 1.1]} for name in RATIOS}
     said = {**summary, "repeats": {"count": 3, **three}}
     assert advice(said).startswith("A fixed length is enough here")
-    assert "| the oracle, over the best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, said)
+    assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, said)
 
 
 def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, Any]) -> None:
@@ -129,13 +129,13 @@ def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, A
     assert [site["deployment"] for site in summary["sites"]] == ["local", "far"]
     (far,) = [line for line in text.splitlines() if line.startswith("| far |")]
     assert far.endswith("| 2.00 ms | 110 ms |")
-    assert "A decision: measured by hand." in text
+    assert "Duration of a decision: measured by hand." in text
 
 
 def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> None:
     sample = {**RUN, "dataset": {**RUN["dataset"], "source": "sample"}}
     text = render(sample, summary)
-    assert "FEW PROMPTS: everything was judged on 5 prompts" in text
+    assert "FEW PROMPTS: all results come from 5 prompts" in text
     assert "SAMPLE DATA" in text
     assert "SAMPLE DATA" not in render(RUN, summary)
     assert "FAILED REQUESTS: 2 did not fit" in render({**RUN, "requests": {"recorded": 23, "failed": 2}}, summary)

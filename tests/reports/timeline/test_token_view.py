@@ -18,7 +18,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import live_engine
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
-from specbench_kit.studies.bench.outputs.exports import MOST_PAGES
+from specbench_kit.studies.bench.outputs.exports import MAX_PAGES
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -97,13 +97,13 @@ def test_a_page_shows_every_committed_token_by_its_origin(decoded: list[tuple[Re
         page = Reader(page_of(record, detail))
         (output,) = (text for tag, _, text in page.found if tag == "main")
         assert len(page.classes("round")) == len(record.rounds)
-        shown = Counter({kind: len(page.classes("token", kind)) for kind in ("accepted", "reused", "extra")})
+        shown = Counter({kind: len(page.classes("token", kind)) for kind in ("accepted", "reused", "bonus")})
         cut = sum(step.accepted + 1 - step.committed for step in record.rounds)
         assert shown.total() == len(record.output_ids)
-        assert shown["extra"] == len(record.rounds) - (cut > 0)
+        assert shown["bonus"] == len(record.rounds) - (cut > 0)
         committed = [(tree, node) for tree in detail.rounds for node in tree.path[: tree.committed]]
         assert shown["reused"] == sum(node <= tree.inherited for tree, node in committed)
-        tokens = [text for kind in ("accepted", "reused", "extra") for text in page.classes("token", kind)]
+        tokens = [text for kind in ("accepted", "reused", "bonus") for text in page.classes("token", kind)]
         assert sorted(tokens) == sorted(map(str, record.output_ids))
         assert output
 
@@ -114,7 +114,7 @@ def test_trees_show_what_was_rejected(decoded: list[tuple[RequestRecord, Request
         sent, accepted = (sum(getattr(step, name) for step in record.rounds) for name in ("submitted", "accepted"))
         assert len(page.classes("line", "rejected")) == sent - accepted
         assert len(page.classes("line", "accepted")) + len(page.classes("line", "reused")) == accepted
-        assert len(page.classes("line", "extra")) == len(page.classes("line", "root")) == len(record.rounds)
+        assert len(page.classes("line", "bonus")) == len(page.classes("line", "root")) == len(record.rounds)
 
 
 def test_some_tokens_are_reused(decoded: list[tuple[RequestRecord, RequestDetail]], request: Any) -> None:
@@ -160,15 +160,15 @@ def test_a_large_tree_is_cut_and_counted() -> None:
     record = make_record("q", make_round(many, submitted=0))
     lines = Reader(page_of(record, RequestDetail("q", [tree]))).classes("line")
     assert len([line for line in lines if "○" in line]) == 12
-    assert lines[-1] == "and 28 more that came to nothing"
+    assert lines[-1] == "and 28 more that were not committed"
 
 
 def test_the_heading_says_what_became_of_the_round() -> None:
     page = the_page(committed=1, aligned=True)
     heading = next(text for tag, attrs, text in Reader(page).found if attrs.get("id") == "round-1")
     assert heading == (
-        "Round 1: 6 drafted, 3 sent, 1 accepted, 1 committed, the end cut off the rest, "
-        "aligned: the next round goes on below the guess"
+        "Round 1: 6 drafted, 3 sent, 1 accepted, 1 committed, the end of the output cut off the rest, "
+        "aligned: the next round continues below the guessed bonus token"
     )
 
 
@@ -293,8 +293,8 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
 
 
 def test_only_the_first_requests_have_pages(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MOST_PAGES == 100
-    monkeypatch.setattr("specbench_kit.studies.bench.outputs.exports.MOST_PAGES", 1)
+    assert MAX_PAGES == 100
+    monkeypatch.setattr("specbench_kit.studies.bench.outputs.exports.MAX_PAGES", 1)
     shared = ["--dataset", prompts(tmp_path), "--max-new-tokens", 4, "--no-baseline", *tiny.options]
     done = skit_here("bench", "--method", "fixed-k", *shared, "--out", tmp_path / "out", "--token-view")
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,7 @@ def test_the_verdict_is_one_of_three_sentences() -> None:
     assert verdict(outcome(1.4, 1.02)) == (
         "Not reproduced: 1 of 2 numbers lie within 10.0 %; the farthest, s0, is 1.40x the published one. No lengths."
     )
-    assert verdict(outcome(None)).startswith("Nothing to be held against")
+    assert verdict(outcome(None)).startswith("Nothing to compare")
 
 
 def test_a_stated_bound_holds_or_does_not() -> None:

@@ -10,7 +10,7 @@ from trace_builders import MODELS, made_requests, write_trace
 from specbench_kit.cli.batch_sizes import _sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
-from specbench_kit.reports.batch_curve.plots import _groups
+from specbench_kit.reports.batch_curve.plots import group_labels
 from specbench_kit.reports.batch_curve.report import render
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import BatchSizeCurves, run_curves
@@ -70,11 +70,11 @@ def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
 
 def test_many_methods_are_drawn_by_group() -> None:
     every = list(methods.all())
-    groups = _groups(every)
+    groups = group_labels(every)
     assert all(labels[0] == "autoregressive" for labels in groups.values())
     assert sorted({label for labels in groups.values() for label in labels}) == sorted(every)
     assert max(map(len, groups.values())) < 10
-    assert _groups(["autoregressive", "svip"]) == {"": ["autoregressive", "svip"]}
+    assert group_labels(["autoregressive", "svip"]) == {"": ["autoregressive", "svip"]}
 
 
 @pytest.mark.parametrize("text", ["", "0", "1,1", "1,x", "-2"])

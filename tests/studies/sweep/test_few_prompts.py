@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specbench_kit.reports.sweep.wording import headline
+from specbench_kit.reports.sweep.wording import break_even_sentence
 from specbench_kit.studies.sweep.axes import SweepAxis
 from specbench_kit.studies.sweep.grid import SweepRow
 from specbench_kit.studies.sweep.summary import summarise
@@ -21,5 +21,5 @@ def test_break_even_needs_six_prompts(units: int, verdict: str) -> None:
     rows = [row(0.01, 1.5, units), row(0.1, 0.5, units)]
     (found,) = summarise(rows, [SweepAxis("link.rtt_s", (0.01, 0.1))])["break_even"]
     assert found["verdict"] == verdict
-    assert ("too few prompts" in headline(found, [0.01, 0.1])) is (units < 6)
+    assert ("too few prompts" in break_even_sentence(found, [0.01, 0.1])) is (units < 6)
     assert bool(found["crossings"]) is (units >= 6)
