@@ -11,8 +11,9 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, time_between_tokens
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.papers.specpipe import BATCH_TBT, BATCH_THROUGHPUT
+from specbench_kit.reports.document import code
+from specbench_kit.reports.render_markdown import table
 from specbench_kit.reports.writing.drawing import Picture, draw
-from specbench_kit.reports.writing.markup import code, table
 from specbench_kit.reports.writing.palette import method_styles
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pandas
 
 from specbench_kit.api import Result, load
 from specbench_kit.methods.base import methods
-from specbench_kit.reports.writing.markup import code, table
+from specbench_kit.reports.document import code
+from specbench_kit.reports.render_markdown import table
 from specbench_kit.studies.bench.tuned_options import TunedMethod
 from specbench_kit.studies.bench.tuned_options import load as load_tuned
 

@@ -11,7 +11,8 @@ from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
-from specbench_kit.reports.writing.markup import code, table
+from specbench_kit.reports.document import code
+from specbench_kit.reports.render_markdown import table
 
 PAYS = {
     "bounds": "References: the cost without speculation, and the bound that no method can beat.",

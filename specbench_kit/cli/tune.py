@@ -52,20 +52,19 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
 
 
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
-    from rich.text import Text
-
-    from specbench_kit.reports.writing.console import empty_table
+    from specbench_kit.reports import render_terminal
+    from specbench_kit.reports.document import Block, Column, Note, Table
     from specbench_kit.reports.writing.formatting import ABSENT
 
-    table = empty_table(["default\ntokens/s", "tuned\ntokens/s", "tried", "options"])
-    table.columns[0].no_wrap = True
-    table.columns[-1].justify, table.columns[-1].overflow, table.columns[-1].no_wrap = "left", "fold", False
+    columns = ("method", Column("default\ntokens/s", "number"), Column("tuned\ntokens/s", "number"))
+    rows = []
     for name, choice in tuned.methods.items():
         default = ABSENT if choice.default_tokens_per_s is None else f"{choice.default_tokens_per_s:.1f}"
         options = choice.spec.partition(":")[2] or "the defaults"
-        table.add_row(*map(Text, (name, default, f"{choice.tokens_per_s:.1f}", str(choice.tried), options)))
-    console.print(table)
+        rows.append((name, default, f"{choice.tokens_per_s:.1f}", choice.tried, options))
+    blocks: list[Block] = [Table((*columns, Column("tried", "count"), Column("options")), rows)]
     if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
-        console.print(Text(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace", style="dim"))
+        blocks.append(Note(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace"))
     requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
-    console.print(Text(f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}", style="dim"))
+    blocks.append(Note(f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"))
+    render_terminal.show(console, blocks)

@@ -1,7 +1,7 @@
 """Documents as Markdown that can be pasted into a pull request."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from specbench_kit.reports.document import (
     Block,
@@ -31,6 +31,11 @@ def render(document: Document) -> str:
 def blocks(parts: Iterable[Block]) -> str:
     """Return blocks as Markdown, without a line break at the end."""
     return "\n\n".join(map(_block, parts))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of texts, for a page that is not made as a document."""
+    return blocks([Table(header, [[str(cell) for cell in row] for row in rows])])
 
 
 def _block(block: Block) -> str:

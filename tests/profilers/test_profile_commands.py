@@ -167,7 +167,7 @@ def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
 def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> None:
     done = skit_here("profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
-    assert "ANALYTIC, NOT MEASURED: no a100-80 is here" in done.stderr
+    assert "ANALYTIC, NOT MEASURED: this machine has no a100-80" in done.stderr
     profile = load("qwen3-32b-a100-80-bf16-verifier-roofline")
     assert (profile.source, profile.model_hash, profile.samples) == ("roofline", None, None)
     assert "not measured" in profile.reference
