@@ -31,7 +31,7 @@ def put(path: Path, *rows: dict[str, Any]) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
 
 
-def found(spec: str, folder: Path, limit: int | None = None) -> LoadedDataset:
+def loaded_from(spec: str, folder: Path, limit: int | None = None) -> LoadedDataset:
     return load(spec, data_dir=folder, allow_sample=True, limit=limit, seed=0)
 
 
@@ -45,7 +45,7 @@ def test_speed_bench_is_read_as_its_own_script_writes_it(name: str, tmp_path: Pa
     kind = datasets.get(name)
     assert str(kind.local) == f"speed/{kind.hub.config}/test.parquet"
     put(tmp_path / str(kind.local), SPEED, SPEED | {"question_id": "b", "category": "rag", "turns": ["What?"]})
-    prompts = found(name, tmp_path).prompts
+    prompts = loaded_from(name, tmp_path).prompts
     assert prompts == (Prompt(SPEED["question_id"], "coding", tuple(SPEED["turns"])), Prompt("b", "rag", ("What?",)))
 
 
@@ -58,7 +58,7 @@ def test_speed_bench_takes_messages_and_refuses_placeholders(tmp_path: Path) -> 
     with pytest.raises(
         SkitError, match=r"^test\.parquet, row 2: a placeholder stands for the prompt.*prepare_data\.py"
     ):
-        found("speed-bench", tmp_path)
+        loaded_from("speed-bench", tmp_path)
 
 
 def test_a_copy_of_a_hub_repository_serves_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,30 +66,30 @@ def test_a_copy_of_a_hub_repository_serves_without_a_network(tmp_path: Path, mon
     rows = [{"question": f"How many are {n}?", "kind": "maths", "key": f"k{n}"} for n in range(4)]
     put(tmp_path / "hub/someone/riddles/data/validation-00000-of-00001.parquet", *rows)
     spec = "hub:someone/riddles?split=validation&prompt=question&id=key&category=kind"
-    loaded = found(spec, tmp_path, limit=3)
+    loaded = loaded_from(spec, tmp_path, limit=3)
     assert (loaded.name, loaded.source, loaded.location) == (spec, "local", "someone/riddles:validation")
     assert (loaded.total, len(loaded.prompts)) == (4, 3)
     assert loaded.prompts[0] in {Prompt(row["key"], "maths", (row["question"],)) for row in rows}
     with pytest.raises(SkitError, match=r"row 1: there is no column 'text': choose from question, kind, key"):
-        found("hub:someone/riddles?split=validation&prompt=text", tmp_path)
+        loaded_from("hub:someone/riddles?split=validation&prompt=text", tmp_path)
     with pytest.raises(
         SkitError, match=r"^no prompts for 'hub:someone/riddles\?prompt=question': .*\"?test\"?.*correct it"
     ):
-        found("hub:someone/riddles?prompt=question", tmp_path)
+        loaded_from("hub:someone/riddles?prompt=question", tmp_path)
 
 
 def test_out_of_reach_is_one_line_and_no_sample_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offline(monkeypatch, tmp_path)
     with pytest.raises(SkitError, match="someone/none:test is out of reach and not cached; correct it, put a") as error:
-        found("hub:someone/none", tmp_path)
+        loaded_from("hub:someone/none", tmp_path)
     assert "at hub/someone/none below the data directory" in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_spec_says_where_and_which_columns() -> None:
-    asked = parse("hub:a/b?split=train&config=en&rows=100&prompt=the+question")
-    assert asked.hub == Hub("a/b", "train", "en", stream=100)
-    assert asked.prompt({"the question": "Why?"}, 7) == Prompt("7", "b", ("Why?",))
+    dataset = parse("hub:a/b?split=train&config=en&rows=100&prompt=the+question")
+    assert dataset.hub == Hub("a/b", "train", "en", stream=100)
+    assert dataset.prompt({"the question": "Why?"}, 7) == Prompt("7", "b", ("Why?",))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_spec_that_is_wrong_is_one_line(spec: str, reason: str) -> None:
 
 def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
     put(tmp_path / "mine.parquet", {"id": "a", "prompt": "Why?"}, {"id": "b", "prompt": "How?"})
-    loaded = found(str(tmp_path / "mine.parquet"), tmp_path)
+    loaded = loaded_from(str(tmp_path / "mine.parquet"), tmp_path)
     assert (loaded.name, loaded.source, [one.turns for one in loaded.prompts]) == (
         "mine",
         "file",
@@ -132,4 +132,4 @@ def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
     )
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "mine.parquet").read_bytes()[:100])
     with pytest.raises(SkitError, match=r"cannot read prompts from .*cut\.parquet.*give a complete Parquet file"):
-        found(str(tmp_path / "cut.parquet"), tmp_path)
+        loaded_from(str(tmp_path / "cut.parquet"), tmp_path)

@@ -135,10 +135,10 @@ def test_a_file_that_is_none_of_prompts_leads_to_one_that_may_be_meant(tmp_path:
 
 
 def test_several_datasets_are_one_pool_with_equal_shares() -> None:
-    found = load("gsm8k+humaneval+mt-bench", data_dir=None, allow_sample=True, limit=8, seed=0)
-    assert Counter(prompt.category for prompt in found.prompts) == {"gsm8k": 3, "humaneval": 3, "mt-bench": 2}
+    mixture = load("gsm8k+humaneval+mt-bench", data_dir=None, allow_sample=True, limit=8, seed=0)
+    assert Counter(prompt.category for prompt in mixture.prompts) == {"gsm8k": 3, "humaneval": 3, "mt-bench": 2}
     alone = load("humaneval", data_dir=None, allow_sample=True, limit=3, seed=0)
-    drawn = [prompt.turns for prompt in found.prompts if prompt.id.startswith("humaneval/")]
+    drawn = [prompt.turns for prompt in mixture.prompts if prompt.id.startswith("humaneval/")]
     assert drawn == [prompt.turns for prompt in alone.prompts]
     with pytest.raises(SkitError, match="3 datasets cannot share 2 prompts"):
         load("gsm8k+humaneval+mt-bench", data_dir=None, allow_sample=True, limit=2, seed=0)

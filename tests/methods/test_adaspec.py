@@ -122,7 +122,7 @@ def verifying_s(batch: int, context: int, steps: int, model: ContextModel = VERI
 
 
 def expected_tokens(chances: Sequence[Sequence[float]], lengths: Sequence[int]) -> float:
-    return sum(1 + float(np.cumprod(one[:length]).sum()) for one, length in zip(chances, lengths, strict=True))
+    return sum(1 + float(np.cumprod(entry[:length]).sum()) for entry, length in zip(chances, lengths, strict=True))
 
 
 def throughput(chances: Sequence[Sequence[float]], lengths: Sequence[int], drafted: int) -> float:
@@ -152,22 +152,22 @@ class Asked(LatencyModel):
 @pytest.mark.parametrize("steps", [1, 2, 8])
 def test_a_context_model_gives_the_papers_closed_forms(batch: int, steps: int) -> None:
     """L are the tokens in KV: all of the context but the last one, which is the first to be forwarded."""
-    asked = Latencies(Asked(DRAFT), Asked(VERIFY))
-    play = Play(AdaSpec(max_draft=steps, elimination=False), asked)
+    requested = Latencies(Asked(DRAFT), Asked(VERIFY))
+    play = Play(AdaSpec(max_draft=steps, elimination=False), requested)
     assert play([[1.0] * steps] * batch)[0] == [steps] * batch
-    draft_s = sum(DRAFT.seconds(rows) for rows in asked.draft.rows)
+    draft_s = sum(DRAFT.seconds(rows) for rows in requested.draft.rows)
     assert draft_s == pytest.approx(drafting_s(batch, CONTEXT - 1, steps))
-    assert [VERIFY.seconds(rows) for rows in asked.verify.rows] == pytest.approx(
+    assert [VERIFY.seconds(rows) for rows in requested.verify.rows] == pytest.approx(
         [verifying_s(batch, CONTEXT - 1, s) for s in range(steps + 1)]
     )
 
 
 def test_requests_of_different_length_count_with_their_own(runners: tuple[object, object]) -> None:
-    asked = Latencies(Asked(TableModel((0.001,))), Asked(TableModel((1.0,))))
-    method = AdaSpec(max_draft=2, elimination=False).prepare(Environment(PAIR, lambda: asked))
+    requested = Latencies(Asked(TableModel((0.001,))), Asked(TableModel((1.0,))))
+    method = AdaSpec(max_draft=2, elimination=False).prepare(Environment(PAIR, lambda: requested))
     decode(method, runners, make_requests(random_prompts([5, 30], 64), 1), batch_size=2)
-    assert asked.draft.rows == [[(1, 4), (1, 29)], [(1, 5), (1, 30)]]
-    assert asked.verify.rows == [[(n, 4), (n, 29)] for n in (1, 2, 3)]
+    assert requested.draft.rows == [[(1, 4), (1, 29)], [(1, 5), (1, 30)]]
+    assert requested.verify.rows == [[(n, 4), (n, 29)] for n in (1, 2, 3)]
 
 
 # When drafting stops. A verification takes 1 s here, so plain decoding gives one token per second.
@@ -251,7 +251,7 @@ def test_the_least_likely_tokens_go_while_that_makes_the_batch_faster(seed: int)
     lengths = [len(nodes) for nodes in chosen]
     assert chosen == [list(range(1, length + 1)) for length in lengths]
     order = sorted(
-        (float(np.prod(one[:place])), -place, row) for row, one in enumerate(chances) for place in range(1, drafted + 1)
+        (float(np.prod(entry[:end])), -end, row) for row, entry in enumerate(chances) for end in range(1, drafted + 1)
     )
     now = [drafted] * batch
     dropped = drafted * batch - sum(lengths)
@@ -267,12 +267,14 @@ def test_the_least_likely_tokens_go_while_that_makes_the_batch_faster(seed: int)
 
 def test_the_elimination_test_saw_some_of_everything() -> None:
     """Rounds without a draft, rounds that keep all of it, requests that end with none, with some and with all."""
-    seen = set()
+    outcomes = set()
     for seed in range(60):
         lengths, chosen = Play()(random_chances(seed, [1, 2, 4, 16][seed % 4]))
         for drafted, nodes in zip(lengths, chosen, strict=True):
-            seen.add("plain" if not drafted else "none" if not nodes else "all" if len(nodes) == drafted else "some")
-    assert seen == {"none", "some", "all"}
+            outcomes.add(
+                "plain" if not drafted else "none" if not nodes else "all" if len(nodes) == drafted else "some"
+            )
+    assert outcomes == {"none", "some", "all"}
 
 
 def test_a_request_may_end_with_none_and_a_batch_too() -> None:

@@ -131,19 +131,19 @@ def test_tetris_alone_drafts_what_it_sends() -> None:
 
 
 def chances(*of: float) -> list[float]:
-    found, product = [], 1.0
-    for one in of:
-        product *= one
-        found.append(product)
-    return found
+    result, product = [], 1.0
+    for entry in of:
+        product *= entry
+        result.append(product)
+    return result
 
 
 def test_vllm_adaptive_verifies_the_slots_that_pay() -> None:
     scores = [chances(0.9, 0.8, 0.5), chances(0.6, 0.5, 0.4)]
     policy = _VllmAdaptivePolicy(VllmAdaptive(max_draft=3), Latencies(FREE, FreeAtFirst()))
     drafts = KnownDrafter([[], []]).drafts
-    assert policy.count(drafts, [iter(one) for one in scores]) == 4
-    ranked = list(best_first([iter(one) for one in scores]))
+    assert policy.count(drafts, [iter(entry) for entry in scores]) == 4
+    ranked = list(best_first([iter(entry) for entry in scores]))
     rates, expected = [2 / 10], 2.0
     for slots, (_, score) in enumerate(ranked, 1):
         expected += score
@@ -154,8 +154,8 @@ def test_vllm_adaptive_verifies_the_slots_that_pay() -> None:
 
 @pytest.mark.parametrize("row", [(1, 0), (1, 30), (4, 7)])
 def test_sums_of_a_request_that_gets_longer(row: tuple[int, int]) -> None:
-    others = [(2, 9), (3, 0)]
-    assert sums_of([*others, row]).longer(row) == sums_of([*others, (row[0] + 1, row[1])])
+    older_requests = [(2, 9), (3, 0)]
+    assert sums_of([*older_requests, row]).longer(row) == sums_of([*older_requests, (row[0] + 1, row[1])])
 
 
 def test_vllm_adaptive_fits_one_damped_step() -> None:
@@ -182,11 +182,11 @@ def test_vllm_adaptive_takes_the_number_of_slots_from_the_round_before() -> None
     policy = _VllmAdaptivePolicy(options, Latencies(FREE, FreeAtFirst()))
     policy.fit.slope, policy.fit.intercepts = 1.0, [0.0] * 3
     rows = [[at(confidence=c) for c in (0.9, 0.8, 0.5)], [at(confidence=c) for c in (0.6, 0.5, 0.4)]]
-    for wanted in ([[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [1]]):
+    for ideal in ([[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [1]]):
         drafter = KnownDrafter(rows)
         policy.draft(drafter)
         chosen = policy.choose(drafter.drafts)
-        assert chosen == wanted  # a new request is taken for certain
+        assert chosen == ideal  # a new request is taken for certain
         policy.observe(drafter.verdicts(chosen, [1, 0]))
     assert policy.fit.sums[0].count == 4
     assert policy.fit.sums[1].count == 2

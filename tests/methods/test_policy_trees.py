@@ -40,7 +40,7 @@ class TreeDrafter(KnownDrafter):
 
     def expand(self, frontier: object) -> DraftForward:
         rows = [
-            self.table.get(tuple(draft.tree.tokens[one] for one in draft.tree.path(node)), [0.2] * 5)
+            self.table.get(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)), [0.2] * 5)
             for draft, nodes in frontier  # type: ignore[attr-defined]
             for node in nodes
         ]
@@ -78,7 +78,7 @@ def test_opt_tree_stops_with_the_level_that_brings_little(
     policy = _OptTreePolicy(OptTree(nodes=3, **options))  # type: ignore[arg-type]
     draft = draft_with(OPT, policy)
     (chosen,) = policy.choose([draft])
-    assert sorted(tuple(draft.tree.tokens[one] for one in draft.tree.path(node)) for node in chosen) == kept
+    assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
 
 
 def test_what_a_shape_is_expected_to_give() -> None:
@@ -88,20 +88,20 @@ def test_what_a_shape_is_expected_to_give() -> None:
 
 
 def test_the_best_tree_of_every_size() -> None:
-    found = TreeShapes(CHANCES, 8, 5)
-    assert found.shape(4, 4) == CHAIN
-    assert found.shape(4, 3) == FORK
-    assert found.expected(4, 4) == pytest.approx(2.176)
-    assert found.expected(4, 1) == float("-inf")
+    results = TreeShapes(CHANCES, 8, 5)
+    assert results.shape(4, 4) == CHAIN
+    assert results.shape(4, 3) == FORK
+    assert results.expected(4, 4) == pytest.approx(2.176)
+    assert results.expected(4, 1) == float("-inf")
     for size in range(1, 9):
         for levels in range(1, 6):
-            if found.expected(size, levels) > 0:
-                shape = found.shape(size, levels)
+            if results.expected(size, levels) > 0:
+                shape = results.shape(size, levels)
                 assert shape.size == size
                 assert shape.levels <= levels
-                assert shape.expected(CHANCES) == pytest.approx(found.expected(size, levels))
+                assert shape.expected(CHANCES) == pytest.approx(results.expected(size, levels))
                 best = max(tree.expected(CHANCES) for tree in all_trees(size, levels))
-                assert found.expected(size, levels) == pytest.approx(best)
+                assert results.expected(size, levels) == pytest.approx(best)
 
 
 def all_trees(size: int, levels: int) -> list[TreeShape]:
@@ -110,14 +110,14 @@ def all_trees(size: int, levels: int) -> list[TreeShape]:
         return [LEAF]
     if levels == 1:
         return []
-    one = [TreeShape((only,)) for only in all_trees(size - 1, levels - 1)]
+    entry = [TreeShape((only,)) for only in all_trees(size - 1, levels - 1)]
     pairs = [
         TreeShape((first, second))
         for own in range(1, size - 1)
         for first in all_trees(own, levels - 1)
         for second in all_trees(size - 1 - own, levels - 1)
     ]
-    return one + pairs
+    return entry + pairs
 
 
 def test_the_tree_that_takes_the_least_time_per_token() -> None:
@@ -133,7 +133,7 @@ def test_sequoia_drafts_its_tree_with_the_likeliest_tokens() -> None:
     policy = _SequoiaPolicy(CHANCES, (4,), 4, Latencies(TableModel((1.0,)), TableModel((11.0,))))
     draft = draft_with(OPT, policy)
     assert policy.shape == FORK
-    assert [tuple(draft.tree.tokens[one] for one in draft.tree.path(node)) for node in range(1, len(draft.tree))] == [
+    assert [tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in range(1, len(draft.tree))] == [
         (0,),
         (1,),
         (0, 0),
@@ -156,10 +156,10 @@ def test_the_rank_of_each_token_of_an_answer() -> None:
     ).values()
     draft = make_runner(disturbed(target, 0.02), 1, 64)
     assert set(ranks_of(make_runner(target, 1, 64), record.prompt_ids, record.output_ids)) == {0}
-    found = ranks_of(draft, record.prompt_ids, record.output_ids)
-    assert len(found) == 20
-    assert 0 in found
-    assert max(found) > 0
+    results = ranks_of(draft, record.prompt_ids, record.output_ids)
+    assert len(results) == 20
+    assert 0 in results
+    assert max(results) > 0
 
 
 def table(**changed: object) -> RankTable:

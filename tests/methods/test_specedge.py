@@ -46,13 +46,13 @@ def test_depth_fills_the_verification_less_the_round_trip(rtt_s: float, depth: i
 def test_depth_is_calibrated_on_verifications_without_a_prompt(runners: Runners) -> None:
     """Forwards of up to 100 tokens take 0.1 s, prompts 20 s; 8 levels fill the former, less the round trip."""
     verifier = Endpoint("server", TableModel((*[0.1] * 100, 20.0)))
-    place = Deployment("slow prompts", Endpoint("edge", TableModel((0.01,))), verifier, link=Link(rtt_s=0.02))
+    index = Deployment("slow prompts", Endpoint("edge", TableModel((0.01,))), verifier, link=Link(rtt_s=0.02))
     spec = parse_method("specedge:tree=chain,budget=200,proactive=false")
     requests = make_requests(random_prompts([200, 150, 180], 64), 20)
-    first, *others = decode(spec, runners, requests, deployment=place).values()
+    first, *siblings = decode(spec, runners, requests, deployment=index).values()
     assert [step.deepest for step in first.rounds[:2]] == [FIRST_DEPTH, FIRST_DEPTH]
     assert {step.deepest for step in first.rounds[2:]} == {8}
-    assert {step.deepest for record in others for step in record.rounds} == {8}
+    assert {step.deepest for record in siblings for step in record.rounds} == {8}
 
 
 def test_depth_is_never_below_one() -> None:

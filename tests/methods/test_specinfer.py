@@ -51,11 +51,11 @@ def test_a_guess_that_comes_true_brings_its_tree_along() -> None:
 
 def test_a_pipeline_verifies_while_the_next_tree_is_drafted() -> None:
     """A pass takes 302.39 ms and each of eight levels 17 ms, which the pass hides; the first guess is always right."""
-    place = load("specpipe-published", ())
-    assert place is not None
+    index = load("specpipe-published", ())
+    assert index is not None
     prompts, per_round = SyntheticPrompts(requests=1, output_tokens=60), {}
     for guesses in (0, 1):
-        (record,) = prompts.decode(f"specinfer:guesses={guesses}", place, "ranks=1")
+        (record,) = prompts.decode(f"specinfer:guesses={guesses}", index, "ranks=1")
         ends_s = [step.end_s for step in record.rounds]
         per_round[guesses] = [end_s - start_s for start_s, end_s in pairwise(ends_s)]
     assert per_round[0] == pytest.approx([0.30239 + 8 * 0.017] * 6)

@@ -36,26 +36,26 @@ def test_guesses_go_to_the_likelier_outcomes() -> None:
 
 
 def test_it_drafts_ahead_and_keeps_what_came_true(runners: Runners) -> None:
-    found = rounds("ssd:k=3,guesses=2", runners)
-    hits = [step for step in found if step.aligned]
+    outcomes_found = rounds("ssd:k=3,guesses=2", runners)
+    hits = [step for step in outcomes_found if step.aligned]
     assert hits
-    assert len(hits) < len(found)
-    assert {step.submitted for step in found} == {3}
-    assert any(step.proactive for step in found)
-    assert any(step.reused for step in found)
+    assert len(hits) < len(outcomes_found)
+    assert {step.submitted for step in outcomes_found} == {3}
+    assert any(step.proactive for step in outcomes_found)
+    assert any(step.reused for step in outcomes_found)
 
 
 def test_more_guesses_come_true_more_often(runners: Runners) -> None:
     shares = []
     for guesses in (1, 6):
-        found = rounds(f"ssd:k=2,guesses={guesses}", runners)
-        shares.append(sum(step.aligned for step in found) / len(found))
+        outcomes_found = rounds(f"ssd:k=2,guesses={guesses}", runners)
+        shares.append(sum(step.aligned for step in outcomes_found) / len(outcomes_found))
     assert shares[0] < shares[1]
 
 
 def test_without_a_backup_a_miss_is_a_plain_step(runners: Runners) -> None:
-    found = rounds("ssd:k=3,guesses=1,backup=none", runners)
-    assert {step.submitted for step in found} == {0, 3}
+    outcomes_found = rounds("ssd:k=3,guesses=1,backup=none", runners)
+    assert {step.submitted for step in outcomes_found} == {0, 3}
 
 
 def test_it_shares_guesses_out_once_it_has_seen_enough() -> None:

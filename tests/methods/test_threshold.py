@@ -93,14 +93,14 @@ def test_the_heuristic_schedules(schedule: str, runners: Runners) -> None:
     """Two more after a round that accepted all, one less after any other; carried over, or per request."""
     method = parse_method(f"threshold:threshold=0,max_draft=3,schedule={schedule}")
     records = list(decode(method, runners, requests()).values())
-    limit, seen = 3, set()
+    limit, probabilities_seen = 3, set()
     for record in records:
         limit = 3 if schedule == "heuristic-transient" else limit
         for step in record.rounds:
             assert step.submitted == limit
-            seen.add(step.accepted == step.submitted)
+            probabilities_seen.add(step.accepted == step.submitted)
             limit = limit + 2 if step.accepted == step.submitted else max(1, limit - 1)
-    assert seen == {True, False}
+    assert probabilities_seen == {True, False}
     starts = [lengths[0] for lengths in submitted(records)]
     assert (starts == [3, 3, 3]) == (schedule == "heuristic-transient")
 
@@ -130,14 +130,14 @@ def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
         labels = dice.random(len(values)) < np.where(dice.random() < 0.5, values, 0.6)
         if labels.all() or not labels.any():
             continue
-        found, wanted = best_threshold(values.tolist(), labels.tolist()), reference(values, labels)
-        assert found in values
-        assert cost(found, values, labels) == pytest.approx(cost(wanted, values, labels))
+        best, expected_best = best_threshold(values.tolist(), labels.tolist()), reference(values, labels)
+        assert best in values
+        assert cost(best, values, labels) == pytest.approx(cost(expected_best, values, labels))
 
 
 def cost(threshold: float, values: Any, labels: Any) -> float:
-    taken = values >= threshold
-    return float(taken[~labels].mean() + 3 * (~taken)[labels].mean())
+    accepted_flags = values >= threshold
+    return float(accepted_flags[~labels].mean() + 3 * (~accepted_flags)[labels].mean())
 
 
 def test_best_threshold_separates_what_can_be_separated() -> None:

@@ -60,12 +60,12 @@ def test_no_token_decides_about_itself(spec: str, places: dict[str, Path]) -> No
     policy, random = round_policy(method), torch.Generator().manual_seed(3)
     for rounds in (0, 5, 25) if drafter.drawn else (0,):
         play(policy, plan_checked, drafter, rounds, random)
-        found = exact_outputs(policy, plan_checked, drafter, target_chance)
-        for name in NAMES if found is not None else ():
-            wanted: Output = {}
-            after(target_chance, name, (), 1.0, wanted)
-            assert found is not None
-            assert found[name] == pytest.approx(wanted, abs=1e-9)
+        states_found = exact_outputs(policy, plan_checked, drafter, target_chance)
+        for name in NAMES if states_found is not None else ():
+            expected_shares: Output = {}
+            after(target_chance, name, (), 1.0, expected_shares)
+            assert states_found is not None
+            assert states_found[name] == pytest.approx(expected_shares, abs=1e-9)
 
 
 @dataclass
@@ -119,10 +119,10 @@ def _surer_after_one(_name: str, prefix: tuple[int, ...]) -> float:
 def test_enumeration_sees_what_a_biased_policy_does(policy: Policy, draft: object, first: float) -> None:
     """The fixtures: half and half become .55 and .45, or .70 and .30."""
     drafter = TwoTokenDrafter(draft, ("a",), drawn=True)  # type: ignore[arg-type]
-    found = exact_outputs(policy, plan_unchecked, drafter, _even)
-    assert found is not None
-    assert sum(chance for output, chance in found["a"].items() if output[0] == 0) == pytest.approx(first)
-    assert {len(output) for output in found["a"]} == {DEPTH}
+    states_found = exact_outputs(policy, plan_unchecked, drafter, _even)
+    assert states_found is not None
+    assert sum(chance for output, chance in states_found["a"].items() if output[0] == 0) == pytest.approx(first)
+    assert {len(output) for output in states_found["a"]} == {DEPTH}
 
 
 @pytest.mark.parametrize("policy", [DropsUnlikely(), FreshBudget()])

@@ -85,17 +85,17 @@ def test_the_token_that_it_stops_at_is_drafted_and_not_sent(
     temperature: float, folder: Path, runners: Runners, prompts: list[list[int]]
 ) -> None:
     spec = f"wisp:predictor={folder},operating_point={AT_15_PERCENT},max_draft=4"
-    found = rounds(run(spec, runners, prompts, sampler=Sampler(temperature)))
-    assert {step.drafted - step.submitted for step in found if step.submitted < 4 and step.end_s} >= {1}
-    assert {step.drafted for step in found if step.submitted == 4} == {4}
-    assert {step.submitted for step in found} >= {0, 1, 4}
+    records_found = rounds(run(spec, runners, prompts, sampler=Sampler(temperature)))
+    assert {step.drafted - step.submitted for step in records_found if step.submitted < 4 and step.end_s} >= {1}
+    assert {step.drafted for step in records_found if step.submitted == 4} == {4}
+    assert {step.submitted for step in records_found} >= {0, 1, 4}
 
 
 def test_a_threshold_that_nothing_reaches_is_plain_decoding_with_a_probe(
     folder: Path, runners: Runners, prompts: list[list[int]]
 ) -> None:
-    found = rounds(run(f"wisp:predictor={folder},operating_point=1", runners, prompts))
-    assert {(step.drafted, step.submitted, step.committed) for step in found} == {(1, 0, 1)}
+    records_found = rounds(run(f"wisp:predictor={folder},operating_point=1", runners, prompts))
+    assert {(step.drafted, step.submitted, step.committed) for step in records_found} == {(1, 0, 1)}
 
 
 def test_a_threshold_that_everything_reaches_is_a_fixed_length(
@@ -242,8 +242,10 @@ def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(f
     assert elsewhere.uses()["predictor"]["deployment"] == "test with other values"
     sending = prepared(f"wisp:predictor={folder},send_last=true").uses()
     assert sending["predictor"]["rule"] == "the rule as published"
-    (line,) = [one for one in setting_cautions({"method": "wisp", "uses": sending}) if one.startswith("OTHER RULE")]
-    assert line == "OTHER RULE: the predictor of wisp has a threshold for the rule as published alone; train it again."
+    (line,) = [
+        entry for entry in setting_cautions({"method": "wisp", "uses": sending}) if entry.startswith("OTHER RULE")
+    ]
+    assert line == "OTHER RULE: the predictor of wisp has a threshold for the rule as published only; train it again."
     own = prepared(f"wisp:predictor={folder},send_last=true,operating_point=0.3").uses()["predictor"]
     assert (own["threshold"], own["deployment"], "rule" in own) == (0.3, "test", False)
 

@@ -16,5 +16,5 @@ def test_a_predictor_of_places_alone() -> None:
     predictor = Predictor("logistic", scorer, ("draft_position",), 0.5, "by hand", PAIR)
     nothing = NodeStats(0.0, 0.0, 0.0, 0.0, 0.0)
     expected = pytest.approx([0.7311, 0.8808, 0.9526], abs=1e-4)
-    assert [predictor.score(nothing, place) for place in (1, 2, 3)] == expected
+    assert [predictor.score(nothing, position) for position in (1, 2, 3)] == expected
     assert predictor.score_chain(np.zeros((3, 5), np.float32)) == expected

@@ -80,12 +80,12 @@ def test_a_chain_is_scored_as_its_tokens_are(features: tuple[str, ...]) -> None:
     table = np.column_stack([VALID.features[:6], VALID.features[:6, 0]])
     tokens = [NodeStats(*row) for row in table.tolist()]
     chain = predictor.score_chain(table)
-    assert chain == pytest.approx([predictor.score(token, place) for place, token in enumerate(tokens, 1)], abs=1e-12)
+    assert chain == pytest.approx([predictor.score(token, n) for n, token in enumerate(tokens, 1)], abs=1e-12)
     columns = dict(zip(ALL_FEATURES, [*table[2, :4], 3], strict=True))
     assert predictor.score(tokens[2], 3) == predictor.scorer.score([columns[name] for name in features])
 
 
-def test_scoring_a_saved_predictor_needs_no_training_library(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
+def test_scoring_a_saved_needs_no_training_library(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
     for name, predictor in predictors.items():
         save(tmp_path / name, predictor)
     code = """
@@ -271,22 +271,29 @@ POINTS = (
 
 
 def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
-    made = replace(predictors["logistic"], tuned=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
-    save(tmp_path / "made", made)
-    found = load(tmp_path / "made")
-    assert (found.tuned, found.decision_s, found.decision_origin) == (POINTS, 7e-5, "measured in the loop")
+    saved = replace(predictors["logistic"], tuned=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
+    save(tmp_path / "made", saved)
+    loaded = load(tmp_path / "made")
+    assert (loaded.tuned, loaded.decision_s, loaded.decision_origin) == (
+        POINTS,
+        7e-5,
+        "measured in the loop",
+    )
 
 
 def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[str, Predictor]) -> None:
-    found, both = replace(predictors["logistic"], tuned=POINTS), ThresholdRule(send_last=True, score="cumulative")
-    assert found.threshold_at(both, DeploymentKey("wan", "d1")) == POINTS[1]
-    changed = found.threshold_at(both, DeploymentKey("wan", "d2"))
+    loaded, rule = (
+        replace(predictors["logistic"], tuned=POINTS),
+        ThresholdRule(send_last=True, score="cumulative"),
+    )
+    assert loaded.threshold_at(rule, DeploymentKey("wan", "d1")) == POINTS[1]
+    changed = loaded.threshold_at(rule, DeploymentKey("wan", "d2"))
     assert (changed, changed.deployment_label(DeploymentKey("wan", "d2"))) == (POINTS[1], "wan with other values")
-    assert found.threshold_at(both, DeploymentKey("elsewhere", "d3")) == POINTS[2]
-    assert found.threshold_at(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
+    assert loaded.threshold_at(rule, DeploymentKey("elsewhere", "d3")) == POINTS[2]
+    assert loaded.threshold_at(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
         "local", "", False, "token", 0.5, 8
     )
-    assert found.threshold_at(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
+    assert loaded.threshold_at(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
 
 
 @pytest.mark.parametrize(

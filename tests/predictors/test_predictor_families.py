@@ -42,9 +42,9 @@ def test_a_fit_beats_the_base_rate_and_scores_one_token_as_it_scores_many(name: 
     base = -(VALID.labels * math.log(rate) + ~VALID.labels * math.log(1 - rate)).mean()
     assert log_loss(VALID, scorer) < 0.9 * base
     assert ((many >= 0) & (many <= 1)).all()
-    one = [scorer.score(tuple(map(float, row))) for row in VALID.features]
-    np.testing.assert_allclose(one, many, rtol=0, atol=1e-12)
-    assert all(type(score) is float for score in one)
+    entry = [scorer.score(tuple(map(float, row))) for row in VALID.features]
+    np.testing.assert_allclose(entry, many, rtol=0, atol=1e-12)
+    assert all(type(score) is float for score in entry)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,8 +66,8 @@ def test_another_seed_gives_another_scorer(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_corner_of_the_search_space_can_be_fitted(name: str) -> None:
-    for place in (1, -1):
-        params = {key: values[place] for key, values in family(name).space.items()}
+    for index in (1, -1):
+        params = {key: values[index] for key, values in family(name).space.items()}
         scores = family(name).fit(TRAIN, VALID, params, seed=0).score_many(VALID.features)
         assert np.isfinite(scores).all()
 
@@ -102,11 +102,11 @@ def test_the_forest_keeps_the_trees_up_to_the_least_validation_loss() -> None:
     from sklearn.metrics import log_loss as reference_loss
 
     params = {**family("random_forest").defaults, "n_estimators": 12}
-    kept = family("random_forest").fit(TRAIN, VALID, params, seed=5)
+    kept_trees = family("random_forest").fit(TRAIN, VALID, params, seed=5)
     forest = RandomForestClassifier(**params, random_state=5).fit(TRAIN.features, TRAIN.labels)
     shares = np.stack([tree.predict_proba(VALID.features)[:, 1] for tree in forest.estimators_])
     losses = [reference_loss(VALID.labels, shares[:count].mean(axis=0)) for count in range(1, 13)]
-    assert log_loss(VALID, kept) == pytest.approx(min(losses), abs=1e-9)
+    assert log_loss(VALID, kept_trees) == pytest.approx(min(losses), abs=1e-9)
 
 
 def test_the_network_keeps_the_weights_of_its_best_epoch() -> None:
@@ -140,11 +140,11 @@ def test_a_normalised_network_scores_as_it_was_trained_and_as_torch_scores_it() 
     network.train()(torch.randn(64, 4) * 3 + 1)  # moves the running statistics
     rows = torch.randn(20, 4)
     expected = network.eval()(rows).detach().double().numpy()
-    found = rows.double().numpy()
+    search_result = rows.double().numpy()
     *hidden, last = _layers(network)
     for weight, bias in hidden:
-        found = np.maximum(found @ weight.T + bias, 0.0)
-    np.testing.assert_allclose((found @ last[0].T + last[1])[:, 0], expected, atol=1e-5)
+        search_result = np.maximum(search_result @ weight.T + bias, 0.0)
+    np.testing.assert_allclose((search_result @ last[0].T + last[1])[:, 0], expected, atol=1e-5)
 
 
 def test_the_search_space_holds_what_wisps_table_9_names() -> None:

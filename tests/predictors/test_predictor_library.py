@@ -32,7 +32,7 @@ def bundled(own: Path) -> Path:
     return own.parents[1] / "bundled"
 
 
-def place(folder: Path, pair: PairHashes = PAIR, **changes: Any) -> Path:
+def put(folder: Path, pair: PairHashes = PAIR, **changes: Any) -> Path:
     """Save a predictor there; `family` is only what it is called."""
     predictor = load(confidence_predictor(folder, pair))
     save(folder, replace(predictor, **changes))
@@ -54,22 +54,22 @@ def test_the_users_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_newest_run_goes_first_and_its_recommended_family_before_the_others(own: Path) -> None:
-    old = place(own / "old", created=OLD, recommended=True)
-    plain, recommended = place(own / "z", created=NEW), place(own / "a", created=NEW, recommended=True)
-    place(own / "stranger", OTHER, created=NEW)
+    old = put(own / "old", created=OLD, recommended=True)
+    plain, recommended = put(own / "z", created=NEW), put(own / "a", created=NEW, recommended=True)
+    put(own / "stranger", OTHER, created=NEW)
     assert find(PAIR) == [recommended, plain, old]
     assert find(OTHER) == [own / "stranger"]
 
 
 def test_the_users_own_go_before_bundled_ones_even_where_those_are_newer(own: Path, bundled: Path) -> None:
-    shipped = place(bundled / "shipped", created=NEW, recommended=True)
+    shipped = put(bundled / "shipped", created=NEW, recommended=True)
     assert find(PAIR) == [shipped]
-    mine = place(own / "mine", created=OLD)
+    mine = put(own / "mine", created=OLD)
     assert find(PAIR) == [mine, shipped]
 
 
 def test_a_predictor_is_found_by_its_folders_name_or_its_family(own: Path, bundled: Path) -> None:
-    mine, shipped = place(own / "mine-logistic"), place(bundled / "shipped", family="mlp")
+    mine, shipped = put(own / "mine-logistic"), put(bundled / "shipped", family="mlp")
     assert find(PAIR, "mine-logistic") == find(PAIR, "logistic") == [mine]
     assert find(PAIR, "shipped") == find(PAIR, "mlp") == [shipped]
     assert find(PAIR, "xgboost") == find(OTHER, "shipped") == []
@@ -77,13 +77,13 @@ def test_a_predictor_is_found_by_its_folders_name_or_its_family(own: Path, bundl
 
 def test_strangers_are_passed_over_and_damaged_folders_come_last(own: Path) -> None:
     assert find(PAIR) == []
-    whole, damaged, stranger = default_folder(PAIR, "mlp"), default_folder(PAIR, "logistic"), own / "notes"
-    place(whole, family="mlp")
+    complete, damaged, stranger = default_folder(PAIR, "mlp"), default_folder(PAIR, "logistic"), own / "notes"
+    put(complete, family="mlp")
     for folder in (damaged, stranger):
         folder.mkdir()
         (folder / HEADER).write_text('{"schema": 1,')
-    assert find(PAIR) == [whole, damaged]
-    assert find(PAIR, "mlp") == [whole]
+    assert find(PAIR) == [complete, damaged]
+    assert find(PAIR, "mlp") == [complete]
     assert find(PAIR, "logistic") == [damaged]
     with pytest.raises(SkitError, match=r"predictor.json is not JSON"):
         load(damaged)
@@ -91,17 +91,17 @@ def test_strangers_are_passed_over_and_damaged_folders_come_last(own: Path) -> N
 
 def test_the_listing_says_what_each_is_and_what_cannot_be_used(own: Path, bundled: Path) -> None:
     metrics = {"classification": {"auc": 0.8123}}
-    place(own / "mine", created=NEW, training=TRAINING, metrics=metrics, recommended=True)
-    place(bundled / "shipped", OTHER, training=TRAINING, metrics=metrics, max_draft=5)
-    place(bundled / "bare")
+    put(own / "mine", created=NEW, training=TRAINING, metrics=metrics, recommended=True)
+    put(bundled / "shipped", OTHER, training=TRAINING, metrics=metrics, max_draft=5)
+    put(bundled / "bare")
     (own / "torn").mkdir()
     (own / "torn" / HEADER).write_text("{")
-    found = {entry["name"]: entry for entry in entries()}
-    assert json.loads(json.dumps(list(found.values()))) == list(found.values())
+    listed = {entry["name"]: entry for entry in entries()}
+    assert json.loads(json.dumps(list(listed.values()))) == list(listed.values())
     mine = "logistic for big with small, trained 2025-06-01, AUC 0.812, drafts of up to 8, recommended"
-    assert found["mine"]["summary"] == mine
-    assert found["shipped"]["summary"] == "logistic for big with small, bundled, AUC 0.812, drafts of up to 5"
-    assert found["mine"]["pair"] == {"target": "target", "draft": "draft"}
-    assert [found[name]["bundled"] for name in ("mine", "shipped", "torn")] == [False, True, False]
-    assert "cannot be used: predictor.json is not JSON" in found["torn"]["summary"]
-    assert "cannot be used: classification is missing" in found["bare"]["summary"]
+    assert listed["mine"]["summary"] == mine
+    assert listed["shipped"]["summary"] == "logistic for big with small, bundled, AUC 0.812, drafts of up to 5"
+    assert listed["mine"]["pair"] == {"target": "target", "draft": "draft"}
+    assert [listed[name]["bundled"] for name in ("mine", "shipped", "torn")] == [False, True, False]
+    assert "cannot be used: predictor.json is not JSON" in listed["torn"]["summary"]
+    assert "cannot be used: classification is missing" in listed["bare"]["summary"]

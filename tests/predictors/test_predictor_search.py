@@ -15,10 +15,10 @@ def run(name: str, budget: Budget | None = None, seed: int = 0) -> SearchResult:
 
 
 def test_the_first_trial_is_the_defaults_and_the_best_has_the_least_loss() -> None:
-    found = run("lightgbm", Budget(trials=6))
-    assert [len(found.trials), found.trials[0].params] == [6, families.get("lightgbm")().defaults]
-    assert found.best.loss == min(trial.loss for trial in found.trials)
-    assert log_loss(VALID, found.scorer) == found.best.loss
+    result = run("lightgbm", Budget(trials=6))
+    assert [len(result.trials), result.trials[0].params] == [6, families.get("lightgbm")().defaults]
+    assert result.best.loss == min(trial.loss for trial in result.trials)
+    assert log_loss(VALID, result.scorer) == result.best.loss
 
 
 def test_one_seed_tries_and_finds_the_same() -> None:
@@ -28,8 +28,8 @@ def test_one_seed_tries_and_finds_the_same() -> None:
 
 
 def test_no_point_is_tried_twice_and_a_small_grid_ends_the_search() -> None:
-    found = run("logistic", Budget(trials=50))
-    tried = [trial.params["C"] for trial in found.trials]
+    result = run("logistic", Budget(trials=50))
+    tried = [trial.params["C"] for trial in result.trials]
     assert sorted(tried) == sorted(families.get("logistic").space["C"])
 
 
@@ -41,8 +41,8 @@ def test_every_trial_lies_in_the_space() -> None:
 
 def test_a_space_of_ones_own_is_drawn_from() -> None:
     space = {**families.get("logistic").space, **changed_spaces(["logistic.C=0.3,3"])["logistic"]}
-    found = search(families.get("logistic")(), TRAIN, VALID, Budget(9), space=space)
-    assert {trial.params["C"] for trial in found.trials[1:]} == {0.3, 3.0}
+    result = search(families.get("logistic")(), TRAIN, VALID, Budget(9), space=space)
+    assert {trial.params["C"] for trial in result.trials[1:]} == {0.3, 3.0}
     assert changed_spaces(["mlp.batch_norm=true", "mlp.batch_size=32,64"])["mlp"] == {
         "batch_norm": (True,),
         "batch_size": (32, 64),
@@ -57,10 +57,10 @@ def test_used_up_seconds_end_the_search_after_the_trial_at_hand() -> None:
 
 
 def test_progress_is_told_of_each_trial() -> None:
-    told: list[tuple[int, int, SearchTrial]] = []
-    found = search(families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: told.append(step))
-    assert [(done, planned) for done, planned, _ in told] == [(1, 3), (2, 3), (3, 3)]
-    assert tuple(trial for _, _, trial in told) == found.trials
+    reports: list[tuple[int, int, SearchTrial]] = []
+    result = search(families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: reports.append(step))
+    assert [(done, planned) for done, planned, _ in reports] == [(1, 3), (2, 3), (3, 3)]
+    assert tuple(trial for _, _, trial in reports) == result.trials
 
 
 def test_an_empty_budget_is_refused() -> None:
