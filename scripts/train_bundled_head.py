@@ -27,7 +27,13 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.models.head_library import RECORD
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.heads.model import HeadModel
-from specbench_kit.studies.training.heads.fit import Optimizer, Text, batched, judge, new_head
+from specbench_kit.studies.training.heads.fit import (
+    HeadOptimizer,
+    TrainingText,
+    losses_and_hits,
+    make_batches,
+    new_head,
+)
 from specbench_kit.studies.training.heads.options import Recipe
 
 LAYERS = (2, 6, 10)
@@ -46,23 +52,23 @@ def with_other_digits(document: str, rng: random.Random) -> str:
     return re.sub(r"\d+", number, document)
 
 
-def as_text(tokenizer: Any, document: str) -> Text:
+def as_text(tokenizer: Any, document: str) -> TrainingText:
     """Return the text of a problem with its answer."""
     question, answer = document.split("\nAnswer:", 1)
     prompt, said = tokenizer([f"{question}\nAnswer:", answer], add_special_tokens=False)["input_ids"]
-    return Text(prompt, said)
+    return TrainingText(prompt, said)
 
 
-def answered(folder: Path) -> Iterator[Text]:
+def answered(folder: Path) -> Iterator[TrainingText]:
     """Yield the texts of all shards in a folder."""
     for path in sorted(folder.glob("*.npz")):
         arrays = dict(np.load(path))
         parts = np.split(arrays["tokens"], np.cumsum(arrays["lengths"])[:-1])
         for tokens, start in zip(parts, arrays["starts"].tolist(), strict=True):
-            yield Text(tokens[:start].tolist(), tokens[start:].tolist())
+            yield TrainingText(tokens[:start].tolist(), tokens[start:].tolist())
 
 
-def draw(documents: list[str], said: list[Text], tokenizer: Any, rng: random.Random) -> list[Text]:
+def draw(documents: list[str], said: list[TrainingText], tokenizer: Any, rng: random.Random) -> list[TrainingText]:
     """Return the texts of one round, most of them the target's own if there are any."""
     fresh = ROUND // 5 if said else ROUND
     chosen = [as_text(tokenizer, with_other_digits(problem, rng)) for problem in rng.sample(documents, fresh)]
@@ -78,15 +84,17 @@ def remember(folder: Path, documents: list[str]) -> None:
     (folder / RECORD).write_text(json.dumps(record) + "\n")
 
 
-def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[Text]], recipe: Recipe) -> None:
+def fit_for(minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[TrainingText]], recipe: Recipe) -> None:
     """Train until the time is up, with a learning rate that falls to zero."""
-    optimizer, rng, started_s = Optimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
+    optimizer, rng, started_s = HeadOptimizer(head, recipe.learning_rate), random.Random(recipe.seed), time.monotonic()
     head.train()
-    for number, batch in enumerate(batch for texts in rounds for batch in batched(texts, recipe.tokens_per_batch, rng)):
+    for number, batch in enumerate(
+        batch for texts in rounds for batch in make_batches(texts, recipe.tokens_per_batch, rng)
+    ):
         spent = (time.monotonic() - started_s) / 60 / minutes
         if spent >= 1:
             break
-        losses, hits = judge(head, target, batch, recipe.steps)
+        losses, hits = losses_and_hits(head, target, batch, recipe.steps)
         sum(recipe.decay**step * loss for step, loss in enumerate(losses)).backward()
         optimizer.step(min(1.0, (number + 1) / 12, max(0.02, 1 - spent)))
         if number % 20 == 0:

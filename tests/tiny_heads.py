@@ -13,7 +13,7 @@ from specbench_kit.models.head_library import HEAD
 from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.studies.training.heads.fit import Text, fit, new_head
+from specbench_kit.studies.training.heads.fit import TrainingText, fit, new_head
 from specbench_kit.studies.training.heads.options import Recipe
 
 _beside: WeakKeyDictionary[Runner, Runner] = WeakKeyDictionary()
@@ -59,7 +59,7 @@ def untrained(target: Runner, seed: int = 0) -> HeadModel:
 
 def trained(target: Any, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
     """A head that knows some of the answers."""
-    texts = [Text(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    texts = [TrainingText(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
     head = new_head(target, texts, target.config.vocab_size, 0, (0, 1, 2))
     fit(head, target, texts, Recipe(epochs=40, learning_rate=2e-2, tokens_per_batch=4096), lambda *_: None)
     return head.requires_grad_(False)

@@ -1,15 +1,14 @@
-"""Fitting a head to a target: its distribution after every answered token, learned over several steps of drafting."""
+"""Fit a draft head to the target's distribution after every answered token, over several draft steps."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaConfig
+from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.models.heads.config import HeadConfig, default_layers
 from specbench_kit.models.heads.model import HeadModel
@@ -20,36 +19,47 @@ PADDING = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A prompt and the target's answer to it."""
+class TrainingText:
+    """A prompt and the target's answer to it, as token ids."""
 
     prompt: Sequence[int]
     answer: Sequence[int]
 
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
 
 def new_head(
-    target: Any, texts: Sequence[Text], vocabulary: int, seed: int, layers: tuple[int, ...] = (), verifier: str = ""
+    target: PreTrainedModel,
+    texts: Sequence[TrainingText],
+    vocabulary: int,
+    seed: int,
+    layers: tuple[int, ...] = (),
+    verifier: str = "",
 ) -> HeadModel:
-    """An untrained head that says the `vocabulary` tokens that the answers hold most often; all, where they are fewer.
+    """Return an untrained head that can draft the `vocabulary` most frequent tokens of the answers, or all tokens.
 
-    Its layer has the sizes of the target's; its embedding is the target's own.
+    Its layer has the sizes of the target's layers; its embedding is the target's own.
     """
-    text = target.config.get_text_config()
-    heads = text.num_attention_heads
-    sizes = {name: getattr(text, name) for name in ("hidden_size", "vocab_size", "max_position_embeddings")}
+    config = target.config.get_text_config()
+    heads = config.num_attention_heads
     layer = LlamaConfig(
-        **sizes,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
         num_hidden_layers=1,
-        intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         num_attention_heads=heads,
-        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         tie_word_embeddings=False,
     )
-    tokens = _commonest(texts, min(vocabulary, text.vocab_size), text.vocab_size)
-    reads = layers or default_layers(text.num_hidden_layers)
+    counts = Counter(token for text in texts for token in text.answer)
+    by_frequency = sorted(range(config.vocab_size), key=lambda token: (-counts[token], token))
+    tokens = torch.tensor(sorted(by_frequency[: min(vocabulary, config.vocab_size)]))
     torch.manual_seed(seed)
-    head = HeadModel(HeadConfig(layer, len(tokens), text.hidden_size, reads, verifier))
+    read_layers = layers or default_layers(config.num_hidden_layers)
+    head = HeadModel(HeadConfig(layer, len(tokens), config.hidden_size, read_layers, verifier))
     head.to(target.device)
     with torch.no_grad():
         for name, weight in head.named_parameters():
@@ -63,22 +73,20 @@ def new_head(
     return head
 
 
-def _commonest(texts: Sequence[Text], count: int, vocabulary: int) -> Tensor:
-    seen = Counter(token for text in texts for token in text.answer)
-    order = sorted(range(vocabulary), key=lambda token: (-seen[token], token))
-    return torch.tensor(sorted(order[:count]))
-
-
 def fit(
-    head: HeadModel, target: Any, texts: Sequence[Text], recipe: Recipe, report: Callable[[float, str], None]
+    head: HeadModel,
+    target: PreTrainedModel,
+    texts: Sequence[TrainingText],
+    recipe: Recipe,
+    report: Callable[[float, str], None],
 ) -> None:
-    """Train; `report` is told the share that is done and how it goes."""
+    """Train the head; `report` is called with the finished share and the agreement with the target by draft step."""
     rng = random.Random(recipe.seed)
-    batches = [batch for _ in range(recipe.epochs) for batch in batched(texts, recipe.tokens_per_batch, rng)]
-    optimizer, warm_up = Optimizer(head, recipe.learning_rate), max(1, len(batches) // 40)
+    batches = [batch for _ in range(recipe.epochs) for batch in make_batches(texts, recipe.tokens_per_batch, rng)]
+    optimizer, warm_up = HeadOptimizer(head, recipe.learning_rate), max(1, len(batches) // 40)
     head.train()
     for number, batch in enumerate(batches, 1):
-        losses, hits = judge(head, target, batch, recipe.steps)
+        losses, hits = losses_and_hits(head, target, batch, recipe.steps)
         loss = sum((recipe.decay**step * loss for step, loss in enumerate(losses)), torch.zeros(()))
         loss.backward()
         optimizer.step(min(1.0, number / warm_up, 1.0 - (number - 1) / len(batches)))
@@ -86,49 +94,51 @@ def fit(
     head.eval()
 
 
-def batched(texts: Sequence[Text], tokens: int, rng: random.Random) -> Iterator[list[Text]]:
-    """Texts of like length together, in an order by chance; at most so many tokens in a batch, padding included."""
-    # Steps after the first leave out what all of a batch have as prompts.
+def make_batches(texts: Sequence[TrainingText], tokens: int, rng: random.Random) -> Iterator[list[TrainingText]]:
+    """Yield texts of similar length together, in random order, with at most `tokens` per batch, padding included."""
+    # Similar prompts, since all draft steps but the first skip the rows that are prompt in the whole batch.
     ordered = sorted(texts, key=lambda text: (len(text.prompt) // 16, len(text.answer), rng.random()))
-    found, batch = list[list[Text]](), list[Text]()
+    batches, batch = list[list[TrainingText]](), list[TrainingText]()
     for text in ordered:
-        if batch and (len(batch) + 1) * max(len(one.prompt) + len(one.answer) for one in (*batch, text)) > tokens:
-            found.append(batch)
+        if batch and (len(batch) + 1) * max(map(len, (*batch, text))) > tokens:
+            batches.append(batch)
             batch = []
         batch.append(text)
-    found.append(batch)
-    rng.shuffle(found)
-    yield from found
+    batches.append(batch)
+    rng.shuffle(batches)
+    yield from batches
 
 
-def judge(head: HeadModel, target: Any, texts: Sequence[Text], steps: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Of every step the loss against the target's distribution, and how often the target's choice is the head's."""
-    width = max(len(text.prompt) + len(text.answer) for text in texts)
+def losses_and_hits(
+    head: HeadModel, target: PreTrainedModel, texts: Sequence[TrainingText], steps: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return, for each draft step, the loss against the target's distribution and the share of equal top tokens."""
+    width = max(map(len, texts))
     tokens = torch.full((len(texts), width), PADDING)
-    counts = torch.zeros(len(texts), width - 2, dtype=torch.bool)
+    learned = torch.zeros(len(texts), width - 2, dtype=torch.bool)
     for row, text in enumerate(texts):
-        size = len(text.prompt) + len(text.answer)
-        tokens[row, :size] = torch.tensor([*text.prompt, *text.answer])
+        tokens[row, : len(text)] = torch.tensor([*text.prompt, *text.answer])
         # The first token of an answer is never drafted: the head has yet to see a state of the target.
-        counts[row, max(len(text.prompt) - 1, 0) : size - 2] = True
-    tokens, counts = tokens.to(head.device), counts.to(head.device)
+        learned[row, max(len(text.prompt) - 1, 0) : len(text) - 2] = True
+    tokens, learned = tokens.to(head.device), learned.to(head.device)
     with torch.autocast(head.device.type, dtype=torch.bfloat16):
-        features, wanted = _teach(head, target, tokens)
-        first = max(0, int(counts.any(0).int().argmax()) - steps + 1)
+        features, target_shares = _teach(head, target, tokens)
+        # The first row that any text learns from; rows before it matter as inputs of later draft steps only.
+        first = max(0, int(learned.any(0).int().argmax()) - steps + 1)
         losses, hits = [], []
         for step, state in enumerate(unroll(head, tokens[:, :-1], head.fc(features), steps, first)):
-            chosen = counts[:, first + step :]
-            found = head.lm_head(head.norm(state)[chosen]).float()
-            expected = wanted[:, first + step :][chosen]
-            losses.append(cross_entropy(found, expected))
-            hits.append((found.argmax(-1) == expected.argmax(-1)).float().mean())
+            rows = learned[:, first + step :]
+            logits = head.lm_head(head.norm(state)[rows]).float()
+            expected = target_shares[:, first + step :][rows]
+            losses.append(cross_entropy(logits, expected))
+            hits.append((logits.argmax(-1) == expected.argmax(-1)).float().mean())
     return losses, hits
 
 
 @torch.no_grad()
-def _teach(head: HeadModel, target: Any, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head reads of the target, and the target's distribution over what the head can say."""
-    # Padding stands behind every text, where nothing attends to it.
+def _teach(head: HeadModel, target: PreTrainedModel, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the hidden states that the head reads, and the target's distribution over the head's vocabulary."""
+    # Padding follows every text, so that no token of a text attends to it.
     output = target(input_ids=tokens[:, :-1], use_cache=False, output_hidden_states=True, logits_to_keep=1)
     features = torch.cat([output.hidden_states[layer] for layer in head.config.layers], -1)[:, :-1]
     last = output.hidden_states[-1][:, 1:]
@@ -136,23 +146,23 @@ def _teach(head: HeadModel, target: Any, tokens: Tensor) -> tuple[Tensor, Tensor
     return features, logits.float().softmax(-1)
 
 
-class Optimizer:
-    """Muon for the layer's matrices, AdamW for the rest."""
+class HeadOptimizer:
+    """Muon for the matrices of the layer, AdamW for all other weights."""
 
     def __init__(self, head: HeadModel, learning_rate: float) -> None:
         inner = [w for n, w in head.named_parameters() if w.ndim == 2 and w.requires_grad and "lm_head" not in n]
         outer = [w for n, w in head.named_parameters() if w.requires_grad and (w.ndim != 2 or "lm_head" in n)]
         self._weights = inner + outer
-        self._parts: list[tuple[torch.optim.Optimizer, float]] = [
+        self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
             (torch.optim.Muon(inner, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"), learning_rate),
             (torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0), learning_rate / 4),
         ]
 
     def step(self, share: float) -> None:
-        """Go a share of the learning rate."""
+        """Update the weights with `share` of the learning rate."""
         torch.nn.utils.clip_grad_norm_(self._weights, 1.0)
-        for part, highest in self._parts:
-            for group in part.param_groups:
-                group["lr"] = share * highest
-            part.step()
-            part.zero_grad()
+        for optimizer, learning_rate in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = share * learning_rate
+            optimizer.step()
+            optimizer.zero_grad()
