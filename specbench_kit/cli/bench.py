@@ -31,7 +31,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         # torchrun starts this command once for each stage of the pipeline; only the first one benchmarks.
         from specbench_kit.decoding.processes.worker import serve
 
-        serve(rank, options.values.get("device", "auto"))
+        serve(rank, str(options.values.get("device", "auto")))
         return
     launch = {} if rank is None else {"launch": "processes"}
     deployment = load(sources.deployment, sources.replaced)

@@ -28,11 +28,11 @@ class CommandOption:
     """One option of a command: its parameter name, type, metadata and default (MISSING if it is required)."""
 
     name: str
-    type: Any
+    type: object
     option: Option
     default: object
 
-    def typer_field(self) -> tuple[str, Any, Any]:
+    def typer_field(self) -> tuple[str, object, object]:
         """Return the name, type and declaration of the Typer parameter.
 
         Its default is None, so that options which were given can be told from the others; the help shows the default.
@@ -56,9 +56,9 @@ class CommandOption:
         )
         return self.name, kind, declaration
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> object:
         """Return the field's value for the one that Typer read from the command line or a file."""
-        if self.option.parse is not None:
+        if self.option.parse is not None and isinstance(value, str):
             return self.option.parse(value)
         choices = get_args(self.type)
         if get_origin(self.type) is Literal and value not in choices:
@@ -109,7 +109,7 @@ class Command(TyperCommand):
         values = {
             name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
         }
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, object] = {}
         for name, kind in _parameter_types(self.function).items():
             if get_origin(kind) is Given:
                 settings = get_args(kind)[0]
@@ -135,7 +135,8 @@ def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
             required = defaults[name] is Parameter.empty
             yield CommandOption(name, option_type, option, MISSING if required else defaults[name])
             continue
-        for option_field, option_type, option in options_in(get_args(kind)[0] if get_origin(kind) is Given else kind):
+        settings = get_args(kind)[0] if get_origin(kind) is Given else kind
+        for option_field, option_type, option in options_in(settings):
             required = option_field.default is MISSING and option_field.default_factory is MISSING
             yield CommandOption(option_field.name, option_type, option, MISSING if required else option_field.default)
 

@@ -56,7 +56,7 @@ def save_config(path: Path, context: typer.Context) -> None:
     write_text(path, tomli_w.dumps(options))
 
 
-def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, object]:
     """Return the values of an option file by the names of Typer's parameters; `parameters` maps option names to them.
 
     Raise SkitError for a file that is not TOML, for unknown options and for values of another kind.
@@ -70,7 +70,7 @@ def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     except OSError as error:
         raise SkitError(f"cannot read {path}: {error.strerror}; --config takes a TOML file of options") from None
     options = {name: parameter for name, parameter in parameters.items() if name not in NOT_IN_FILES}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
         if name not in options:
@@ -86,13 +86,13 @@ def _option_name(parameter: Any) -> str:
     return (max(flags, key=len)[2:] if flags else str(parameter.name)).replace("-", "_")
 
 
-def _toml_value(value: Any) -> Any:
+def _toml_value(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_toml_value(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def _checked_value(where: str, value: Any, parameter: Any) -> Any:
+def _checked_value(where: str, value: object, parameter: Any) -> object:
     """Return a list for an option of several values, else one value; true and false are for switches alone."""
     several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
     values = value if isinstance(value, list) else [value]

@@ -65,7 +65,7 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
             table.add_column(no_wrap=overflow == "ignore", overflow=overflow)
         for finding in findings:
             mark, style = MARKS[finding.state]
-            text = one_line(". ".join(filter(None, (finding.found, finding.advice))))
+            text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
             table.add_row(Text(finding.name), Text(mark, style=style), Text(text))
         Console().print(table)
     sys.exit(int(any(finding.state == "broken" for finding in findings)))

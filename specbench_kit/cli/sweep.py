@@ -20,7 +20,7 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     from specbench_kit.reports.sweep.report import print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
-    settings = SweepSettings(**options.values, argv=command_line())
+    settings = options.into(SweepSettings, argv=command_line())
     settings.points()  # an error in the grid is reported before anything is loaded
     console = Console(stderr=as_json)
     prompts = None

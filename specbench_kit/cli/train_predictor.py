@@ -24,8 +24,8 @@ def train_predictor(
 
     console = Console(stderr=as_json)
     first, *others = map(load, dict.fromkeys(deployments.deployments))
-    settings = PredictorTrainingSettings(
-        **options.values, deployment=first, further_deployments=tuple(others), argv=command_line()
+    settings = options.into(
+        PredictorTrainingSettings, deployment=first, further_deployments=tuple(others), argv=command_line()
     )
     prompts = None
     if settings.trace is None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 from specbench_kit.core.errors import SkitError
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 RUN, MODELS, DECODING, DEPLOYMENT, SERVER, OUTPUT = (
     "What to run",
@@ -46,20 +47,24 @@ class Given(Generic[T]):
     """The options that a user gave for `kind`, a dataclass that takes more than options to construct."""
 
     kind: Callable[..., T]
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
 
     def make(self, **others: object) -> T:
         """Construct the dataclass from the given options and the `others`, which win over options of the same name."""
-        return self.kind(**{**self.values, **others})
+        return self.into(self.kind, **others)
+
+    def into(self, kind: Callable[..., S], **others: object) -> S:
+        """Construct `kind`, a subclass of the dataclass, from the given options and the `others`."""
+        return kind(**{**self.values, **others})
 
 
-def select_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def select_fields(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
     """Return the entries of `values` whose names are fields of the dataclass `kind`."""
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
 
 
-def options_in(kind: type) -> Iterator[tuple[Field[Any], Any, Option]]:
+def options_in(kind: type) -> Iterator[tuple[Field[object], object, Option]]:
     """Yield each field of a dataclass that is an option, with its type and its metadata."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
@@ -68,13 +73,13 @@ def options_in(kind: type) -> Iterator[tuple[Field[Any], Any, Option]]:
             yield from ((field, field_type, option) for option in metadata if isinstance(option, Option))
 
 
-def inner_type(field_type: Any) -> Any:
+def inner_type(field_type: object) -> object:
     """Return `T` for a field of type `T | None`, and every other type as it is."""
     arguments = get_args(field_type)
     return next(kind for kind in arguments if kind is not NoneType) if NoneType in arguments else field_type
 
 
-def from_keywords(kind: type[T], keywords: Mapping[str, Any], **others: object) -> T:
+def from_keywords(kind: type[T], keywords: Mapping[str, object], **others: object) -> T:
     """Construct the dataclass `kind` from keyword arguments, which may be as short as on the command line.
 
     A field of several values takes one alone, and a path or a field with its own `parse` takes text. `others` are
@@ -86,7 +91,7 @@ def from_keywords(kind: type[T], keywords: Mapping[str, Any], **others: object) 
     return kind(**{name: _value(*options[name], value) for name, value in keywords.items()}, **others)
 
 
-def _value(field_type: Any, option: Option, value: Any) -> Any:
+def _value(field_type: object, option: Option, value: object) -> object:
     single = inner_type(field_type)
     if isinstance(value, str) and option.parse is not None:
         return option.parse(value)

@@ -38,7 +38,7 @@ def from_options(name: str, factory: Callable[..., T], options: str, separator: 
     return factory(**values)
 
 
-def init_fields(kind: Any) -> "list[Field[Any]]":
+def init_fields(kind: Any) -> "list[Field[object]]":
     """Return the fields that a dataclass takes when it is made: its own first, then keyword-only ones of its bases."""
     return sorted((field for field in fields(kind) if field.init), key=lambda field: bool(field.kw_only))
 
