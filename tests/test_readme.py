@@ -208,12 +208,23 @@ def test_the_methods_in_the_table_are_there() -> None:
     assert all(parse_method(name) for name in named)
 
 
-def test_the_layout_names_folders_that_are_there() -> None:
+def test_the_layout_names_every_folder_and_no_other() -> None:
     _, _, lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Layout\n")
-    assert "methods/" in lines
-    for line in lines.splitlines():
-        if found := re.match(r"(  )?(\w+)/", line):
-            assert (ROOT / ("specbench_kit" if found[1] else "") / found[2]).is_dir()
+    folders = re.findall(r"^(\w+)/ ", lines, re.MULTILINE)
+    assert {"specbench_kit", "tests", "docs"} <= set(folders)
+    assert all((ROOT / folder).is_dir() for folder in folders)
+
+
+def test_the_architecture_page_names_every_room_of_the_package_and_no_other() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    _, _, rooms = page.partition("\n## The rooms\n")
+    rows = [row.split("|")[1] for row in rooms.partition("\n## ")[0].splitlines() if row.startswith("| `")]
+    named = {room for row in rows for room in re.findall(r"`(\w+)/`", row)}
+    package = ROOT / "specbench_kit"
+    assert named == {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    paths = re.findall(r"`((?:\w+/)+[\w*]+\.py)`", page)
+    assert len(paths) >= 10
+    assert not [path for path in paths if not list(package.glob(path))]
 
 
 def test_links_lead_to_files_that_are_there() -> None:
