@@ -46,7 +46,7 @@ def monotonic_s() -> float:
 
 
 class Clock(Protocol):
-    """What an engine asks of time, whether it is measured or modelled."""
+    """The clock that an engine works by, whether time is measured or modelled."""
 
     time_kind: TimeKind
     timeline: Timeline | None

@@ -54,7 +54,7 @@ class ReportsForwards(Protocol):
 
 
 class DraftSource(Protocol):
-    """What an engine asks of a drafter."""
+    """A drafter as an engine sees it."""
 
     @property
     def drafts(self) -> list[Draft]:
@@ -83,7 +83,7 @@ class DraftSource(Protocol):
 
 
 class Drafter(DraftSource, Protocol):
-    """What a policy asks of a drafter: drafts, and the time."""
+    """A drafter as a policy sees it, which needs the time too."""
 
     @property
     def clock(self) -> Clock:

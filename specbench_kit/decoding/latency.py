@@ -9,7 +9,7 @@ Row = tuple[int, int]
 """One request's part of a forward: new tokens, and tokens in KV before them."""
 
 
-def kept_logits(row: Row) -> int:
+def logit_rows_of(row: Row) -> int:
     """Return the number of logits rows that a forward must give: one per new token, but only the last of a prompt."""
     new, cached = row
     return new if cached else 1
@@ -19,14 +19,14 @@ class BatchSums(NamedTuple):
     """The work of one forward, summed over its requests.
 
     `linear` counts new tokens, `interactions` new x (cached + new), `pairs` each new token with every one before it,
-    `cached` tokens in KV, `kept` rows of logits that are needed. `longest` is the most new tokens of any request.
+    `cached` tokens in KV, `logit_rows` the logits that are needed. `longest` is the most new tokens of any request.
     """
 
     linear: int = 0
     interactions: int = 0
     pairs: int = 0
     cached: int = 0
-    kept: int = 0
+    logit_rows: int = 0
     requests: int = 0
     longest: int = 0
 
@@ -38,7 +38,7 @@ class BatchSums(NamedTuple):
             interactions += new * (cached + new)
             pairs += new * cached + new * (new - 1) // 2
             all_cached += cached
-            logits += new if cached else 1  # as kept_logits, whose call would take as long as the rest of the loop
+            logits += new if cached else 1  # as logit_rows_of, whose call would take as long as the rest of the loop
             if new > longest:
                 longest = new
         return BatchSums(linear, interactions, pairs, all_cached, logits, requests + len(rows), longest)
@@ -51,7 +51,7 @@ class BatchSums(NamedTuple):
             self.interactions + cached + 2 * new + 1,
             self.pairs + cached + new,
             self.cached,
-            self.kept + (1 if cached else 0),
+            self.logit_rows + (1 if cached else 0),
             self.requests,
             max(self.longest, new + 1),
         )
@@ -133,7 +133,7 @@ class WorkModel(LatencyModel):
 
     def of_sums(self, sums: BatchSums) -> float:
         moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
-        return self.forward_s + (moved_s + self.head_s * sums.kept)
+        return self.forward_s + (moved_s + self.head_s * sums.logit_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ServedModel(LatencyModel):
 
     def of_sums(self, sums: BatchSums) -> float:
         moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
-        return self.forward_s + (moved_s + self.head_s * sums.kept + self.request_s * sums.requests)
+        return self.forward_s + (moved_s + self.head_s * sums.logit_rows + self.request_s * sums.requests)
 
 
 @dataclass(frozen=True, slots=True)

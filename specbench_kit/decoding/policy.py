@@ -39,7 +39,7 @@ class Chains(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """Where a chain ends: after `most` tokens, or at the first token that `stops` marks.
+    """A rule for where a chain ends: after `most` tokens, or at the first token that `stops` marks.
 
     `stops` returns bool [offsets, tokens]; without it no token is marked. A marked token is sent if `sends_last`, and
     withheld otherwise. `chances` returns, for every token, the probability [offsets, tokens] that it is accepted if

@@ -12,7 +12,10 @@ MOST_SPANS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a resource did over a stretch of the run's clock; `edge/q1` is request q1's part of the resource `edge`."""
+    """A stretch of the run's clock in which a resource worked or waited.
+
+    `edge/q1` is request q1's part of the resource `edge`.
+    """
 
     resource: str
     label: str

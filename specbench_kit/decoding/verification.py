@@ -55,7 +55,7 @@ PendingVerdicts = Callable[[], list[Verdict]]
 
 
 class Verifier(Protocol):
-    """What an engine asks of its verifier: a model, a server, or a recorded trace."""
+    """A verifier as an engine sees it: a model, a server, or a recorded trace."""
 
     asynchronous: bool
     """True if it works beside this process, so that its verdicts may have to be waited for."""
@@ -81,7 +81,7 @@ class RemoteVerifier(Verifier, Protocol):
 
 
 class Target(Protocol):
-    """What verification asks of the target model: a runner's slots and forwards, in whichever process it lives."""
+    """The target model as verification sees it: a runner's slots and forwards, in whichever process it lives."""
 
     asynchronous: bool
     """True if the model is in another process."""

@@ -54,11 +54,11 @@ def features_of(form: Form, sums: BatchSums) -> tuple[float, ...]:
     if form == "context":
         return sums.pairs, sums.linear, 1
     if form == "work":
-        return sums.linear, sums.pairs, sums.cached, sums.kept, 1
+        return sums.linear, sums.pairs, sums.cached, sums.logit_rows, 1
     if form == "hosted":
         return *features_of("work", sums), sums.requests, 1
     if form == "served":
-        return sums.linear, sums.pairs, sums.cached, sums.kept, sums.requests, 1
+        return sums.linear, sums.pairs, sums.cached, sums.logit_rows, sums.requests, 1
     return sums.linear, sums.interactions, sums.cached, 1
 
 

@@ -11,7 +11,7 @@ import torch
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
-from specbench_kit.decoding.latency import InteractionModel, kept_logits
+from specbench_kit.decoding.latency import InteractionModel, logit_rows_of
 from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.models.runner import Append, Runner
@@ -67,7 +67,7 @@ class Stand:
         random = Random(f"{self.seed}/{configuration.name}/{run}")
         with self._prefilled(configuration, random) as slots:
             rows = [
-                Append(slot, self._tokens(random, row[0]), keep=kept_logits(row))
+                Append(slot, self._tokens(random, row[0]), keep=logit_rows_of(row))
                 for slot, row in zip(slots, configuration.rows, strict=True)
             ]
             first = self._forward(rows)

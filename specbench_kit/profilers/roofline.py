@@ -52,7 +52,7 @@ class Roofline:
     def compute_s(self, sums: BatchSums) -> float:
         """All operations at peak; a token attends to itself too."""
         shapes = self.architecture
-        flops = 2 * (shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.kept)
+        flops = 2 * (shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.logit_rows)
         return (flops + shapes.attention_flops * (sums.pairs + sums.linear)) / self._peak
 
     def traffic_s(self, sums: BatchSums) -> float:

@@ -61,7 +61,7 @@ class VerificationOnly:
         """One forward over all rows."""
         rows = [(one.new, one.cached) for one in batch] if not parts else rows_of(batch, parts)
         if self._drafted == 0:
-            return self._partly_s(sums_of(rows)._replace(kept=len(rows))), 0
+            return self._partly_s(sums_of(rows)._replace(logit_rows=len(rows))), 0
         return self._pass_s(rows), self._drafted
 
 

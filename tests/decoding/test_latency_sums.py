@@ -37,7 +37,13 @@ def row_by_row(model: InteractionModel | ContextModel, rows: list[Row]) -> float
 def test_the_sums_of_a_batch_by_hand() -> None:
     """3 after 10, 1 after 7, a prompt of 20: of a prompt one row of logits is wanted."""
     assert sums_of(ROWS) == BatchSums(
-        linear=24, interactions=3 * 13 + 8 + 400, pairs=30 + 3 + 7 + 190, cached=17, kept=5, requests=3, longest=20
+        linear=24,
+        interactions=3 * 13 + 8 + 400,
+        pairs=30 + 3 + 7 + 190,
+        cached=17,
+        logit_rows=5,
+        requests=3,
+        longest=20,
     )
     assert sums_of([]) == NOTHING
 

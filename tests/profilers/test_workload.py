@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from specbench_kit.decoding.latency import kept_logits
+from specbench_kit.decoding.latency import logit_rows_of
 from specbench_kit.profilers.workload import Configuration, steps, verification, wide
 
 
@@ -52,7 +52,7 @@ def test_scaling_keeps_at_least_a_token_and_what_was_empty() -> None:
 
 
 def test_prompts_need_one_logit_and_verifications_all() -> None:
-    assert (kept_logits((700, 0)), kept_logits((9, 500))) == (1, 9)
+    assert (logit_rows_of((700, 0)), logit_rows_of((9, 500))) == (1, 9)
 
 
 def test_steps_cover_contexts_and_batches() -> None:

@@ -23,7 +23,7 @@ DRAFT = "draft"
 
 
 class Capability(IntEnum):
-    """What a drafter can tell about its tokens, and what a method needs; each level includes those before it."""
+    """A level of what a drafter tells about its tokens, or a method needs; each level includes those before it."""
 
     TOKENS = 0
     PROBABILITIES = 1
@@ -43,7 +43,7 @@ class Capability(IntEnum):
 
 @dataclass(frozen=True)
 class DrafterParts:
-    """What a drafter is made of.
+    """The parts that a drafter is made of.
 
     `models` are runners by name: `DRAFT`, and those that the drafter's `models` names.
     """

@@ -31,12 +31,12 @@ class Admission:
             for stream in growing:
                 stream.trim(0)
             return
-        taken = 0
+        used = 0
         for stream in prompts:
-            taken += stream.take(self._budget.piece(len(streams)))
+            used += stream.take(self._budget.piece(len(streams)))
         if roots:
-            taken += self._admit_roots(roots)
-        shares = self._budget.allot([stream.scores for stream in growing], taken) if growing else ()
+            used += self._admit_roots(roots)
+        shares = self._budget.allot([stream.scores for stream in growing], used) if growing else ()
         for stream, share in zip(growing, shares, strict=True):
             if share < len(stream.scores):
                 stream.trim(share)

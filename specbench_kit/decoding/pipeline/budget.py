@@ -34,15 +34,15 @@ class StepBudget:
         """Return how many tokens of a prompt enter together with levels of other requests."""
         return self.chunk if self.rows is None else min(self.chunk, max(1, self.rows // requests))
 
-    def allot(self, levels: Sequence[Sequence[float]], taken: int) -> list[int]:
-        """Return the rows for each level, given its nodes' scores; `taken` rows are in use by prompts and roots.
+    def allot(self, levels: Sequence[Sequence[float]], used: int) -> list[int]:
+        """Return the rows for each level, given its nodes' scores; `used` rows go to prompts and roots.
 
         Every level gets at least one row, even if the budget is exceeded by that.
         """
         sizes = list(map(len, levels))
-        if self.rows is None or sum(sizes) + taken <= self.rows:
+        if self.rows is None or sum(sizes) + used <= self.rows:
             return sizes
-        rows = max(0, self.rows - taken)
+        rows = max(0, self.rows - used)
         if self.share == "equal":
             shares = [0] * len(sizes)
             # Narrow levels first, so that what they do not need goes to the wider ones.

@@ -20,7 +20,7 @@ class Feed(NamedTuple):
 
 
 class ExitingTokens(NamedTuple):
-    """What the last stage has of a request: a number of prompt tokens, and the root if it is there."""
+    """The tokens of a request that are in the last stage: a number of prompt tokens, and perhaps the root."""
 
     slot: int
     prefix: int
@@ -35,7 +35,7 @@ class StageOutput(NamedTuple):
 
 
 class Stages(Protocol):
-    """What the loop asks of a target that is cut into stages; every request has a slot."""
+    """A target that is cut into stages, as the loop sees it; every request has a slot."""
 
     def acquire(self) -> int:
         """Return an empty slot."""

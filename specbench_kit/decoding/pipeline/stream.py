@@ -52,13 +52,13 @@ class RequestStream:
 
     def take(self, limit: int) -> int:
         """Make a level of at most `limit` of the tokens that are yet to enter; return how many it has."""
-        taken, self.to_enter = self.to_enter[:limit], self.to_enter[limit:]
-        if taken and not self.to_enter:
-            *prefix, root = taken
+        tokens, self.to_enter = self.to_enter[:limit], self.to_enter[limit:]
+        if tokens and not self.to_enter:
+            *prefix, root = tokens
             self.level, self.scores = self._numbered([root], [-1], prefix), [0.0]
         else:
-            self.level = Level(prefix=taken)
-        return len(taken)
+            self.level = Level(prefix=tokens)
+        return len(tokens)
 
     def trim(self, limit: int) -> None:
         """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they are still needed."""
@@ -96,13 +96,13 @@ class RequestStream:
         tally.commits_s.append(now_s - self.session.arrival_s)
         if tally.nodes is not None:
             tally.nodes.commit(token, None if root is None else self.flight.ids[root])
-        kept = [] if root is None else self.flight.below(root)
-        self.prune = Prune([0], kept)
+        subtree = [] if root is None else self.flight.below(root)
+        self.prune = Prune([0], subtree)
         if root is None:
             return False
         tally.accepted += 1
-        self._set_level(children, kept)  # before the flight is cut back: the children's parents are its nodes
-        self.flight.keep(kept)
+        self._set_level(children, subtree)  # before the flight is cut back: the children's parents are its nodes
+        self.flight.keep(subtree)
         return True
 
     def _set_level(self, children: Sequence[Child], kept: Sequence[int]) -> None:

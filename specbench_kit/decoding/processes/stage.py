@@ -74,8 +74,8 @@ class Stage:
         if not levels:
             return
         pairs = [(self.trees[slot], carried) for slot, carried in levels.items()]
-        whole = bool(layers) or not self.executor.last
-        rows = [tree.append(carried.level, whole=whole) for tree, carried in pairs]
+        all_tokens = bool(layers) or not self.executor.last
+        rows = [tree.append(carried.level, whole=all_tokens) for tree, carried in pairs]
         self.executor.received = {tree.index: carried.states for tree, carried in pairs if carried.states is not None}
         own = [layer for layer in layers if layer in self.executor.layers]
         forward = self.runner.forward(rows, own)
