@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct, structs, to_builtins
+from msgspec import structs, to_builtins
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError, require
@@ -22,9 +22,11 @@ from specbench_kit.predictors.library import (
     SCHEMA,
     TRAIN_AGAIN,
     WEIGHTS,
+    CalibrationMetrics,
     PairHashes,
     PredictorHeader,
     ScalerHeader,
+    TrainingOrigin,
     parse_header,
     read_document,
     read_file,
@@ -51,30 +53,6 @@ class DraftStatistics(Protocol):
     def margin(self) -> float: ...
     @property
     def logit_std(self) -> float: ...
-
-
-class _TrainingDataset(Struct):
-    part: str | None = None
-
-
-class _TrainingConfig(Struct):
-    deployment: str | None = None
-
-
-class _TrainingOrigin(Struct):
-    """The fields of a predictor's `training` that this kit reads; all others are for people."""
-
-    prompts: list[str] | None = None
-    dataset: _TrainingDataset | None = None
-    config: _TrainingConfig | None = None
-
-
-class _Calibration(Struct):
-    expected_calibration_error: float | None = None
-
-
-class _CalibrationMetrics(Struct):
-    classification: _Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +94,9 @@ class Predictor:
         require(measured, f"a predictor's decision_s must be seconds from 0 up, not {self.decision_s}")
         self._origin()
 
-    def _origin(self) -> _TrainingOrigin:
+    def _origin(self) -> TrainingOrigin:
         try:
-            return convert(_TrainingOrigin, dict(self.training))
+            return convert(TrainingOrigin, dict(self.training))
         except ValueError as error:
             raise SkitError(
                 f"a predictor's training has not the form that 'skit train-predictor' gives: {error}"
@@ -144,7 +122,7 @@ class Predictor:
     @property
     def calibration_error(self) -> float | None:
         """Return the expected calibration error of its scores, 0 to 1; None if it was not measured."""
-        classification = convert(_CalibrationMetrics, dict(self.metrics)).classification
+        classification = convert(CalibrationMetrics, dict(self.metrics)).classification
         return classification.expected_calibration_error if classification else None
 
     def threshold_at(self, rule: ThresholdRule, deployment: DeploymentKey) -> TunedThreshold:

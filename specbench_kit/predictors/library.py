@@ -63,6 +63,32 @@ class PredictorHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     sha256: str
 
 
+class _TrainingDataset(Struct):
+    part: str | None = None
+
+
+class _TrainingConfig(Struct):
+    deployment: str | None = None
+
+
+class TrainingOrigin(Struct):
+    """The fields of a predictor's `training` that this kit reads; all others are for people."""
+
+    prompts: list[str] | None = None
+    dataset: _TrainingDataset | None = None
+    config: _TrainingConfig | None = None
+
+
+class _Calibration(Struct):
+    expected_calibration_error: float | None = None
+
+
+class CalibrationMetrics(Struct):
+    """The fields of a predictor's `metrics` that methods read."""
+
+    classification: _Calibration | None = None
+
+
 class _ModelName(Struct):
     name: str
 
