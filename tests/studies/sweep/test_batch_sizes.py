@@ -7,7 +7,7 @@ import pytest
 from environments import DEPLOYMENT
 from trace_builders import MODELS, made_requests, write_trace
 
-from specbench_kit.cli.batch_sizes import _sizes
+from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.batch_curve.plots import group_labels
@@ -80,5 +80,5 @@ def test_many_methods_are_drawn_by_group() -> None:
 @pytest.mark.parametrize("text", ["", "0", "1,1", "1,x", "-2"])
 def test_sizes_that_make_no_sense(text: str) -> None:
     with pytest.raises(SkitError, match="--sizes must be different whole numbers from 1 up"):
-        _sizes(text)
-    assert _sizes("8,1") == (1, 8)
+        _parse_sizes(text)
+    assert _parse_sizes("8,1") == (1, 8)
