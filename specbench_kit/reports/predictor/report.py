@@ -51,10 +51,26 @@ DEFINITIONS = (
 
 def render(run: RunFile, summary: Summary) -> str:
     """Return the report as Markdown; its plots are expected in `plots/` beside it."""
+    setting = [
+        ("dataset", dataset_sentence(run["dataset"])),
+        *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
+        ("drafts", f"up to {summary['max_draft']} tokens, greedy"),
+        ("thresholds and lengths", summary["rule"]),
+        ("time", wording.time_sentence(run)),
+        ("hardware", hardware_sentence(run.get("hardware") or {})),
+    ]
     document = Document.of(
         f"Rejection predictors on {run['dataset'].get('name', 'a trace')}",
-        _summary(run, summary),
-        _setting(run, summary),
+        caution(machine.warnings(run), severe=True),
+        paragraphs(
+            f"**{advice(summary)}**",
+            wording.headline(summary),
+            wording.classifier_adds(summary),
+            wording.potential_gain(summary),
+            wording.to_measure(run, summary),
+        ),
+        caution([*wording.cautions(run, summary), *setting_cautions(run)]),
+        [Heading("What was run"), facts(setting)],
         _worth(summary),
         repeats_section(summary),
         deployments_section(summary),
@@ -103,32 +119,6 @@ def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
             *caution(wording.cautions(run, summary)),
         ],
     )
-
-
-def _summary(run: RunFile, summary: Summary) -> Blocks:
-    return [
-        *caution(machine.warnings(run), severe=True),
-        *paragraphs(
-            f"**{advice(summary)}**",
-            wording.headline(summary),
-            wording.classifier_adds(summary),
-            wording.potential_gain(summary),
-            wording.to_measure(run, summary),
-        ),
-        *caution([*wording.cautions(run, summary), *setting_cautions(run)]),
-    ]
-
-
-def _setting(run: RunFile, summary: Summary) -> Blocks:
-    rows = [
-        ("dataset", dataset_sentence(run["dataset"])),
-        *((f"{role} model", model_sentence(model)) for role, model in run["models"].items()),
-        ("drafts", f"up to {summary['max_draft']} tokens, greedy"),
-        ("thresholds and lengths", summary["rule"]),
-        ("time", wording.time_sentence(run)),
-        ("hardware", hardware_sentence(run.get("hardware") or {})),
-    ]
-    return [Heading("What was run"), facts(rows)]
 
 
 def _worth(summary: Summary) -> Blocks:

@@ -27,39 +27,22 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     if profile.source == "roofline":
         return
     with plot(folder / f"{profile.role}_predicted.png", (6.4, 6)) as axes:
-        _predicted(axes, fit, f"Actual against predicted time of a forward\n({where})")
+        _scatter(axes, fit, residuals=False)
+        actual_ms = [observation.seconds * 1e3 for observation in fit.observations]
+        times_ms = [*actual_ms, *(_predict_ms(fit, observation) for observation in fit.observations)]
+        ends = [max(min(times_ms), 1e-4), max(times_ms)]
+        axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":")
+        axes.set(ylabel="actual (ms)", title=f"Actual against predicted time of a forward\n({where})")
+        logarithmic(axes, "y")
     with plot(folder / f"{profile.role}_residuals.png", (7.2, 5)) as axes:
-        _residuals(axes, fit, f"Residuals\n({where})")
+        _scatter(axes, fit, residuals=True)
+        axes.axhline(0, color=GREY, linewidth=1, linestyle=":")
+        axes.set(ylabel="actual - predicted (ms)", title=f"Residuals\n({where})")
     if len(fit.regimes) > 1:
         with plot(folder / f"{profile.role}_regimes.png", (9, 4.6), 1, 2) as panels:
             _regimes(panels, fit, f"Error by regime ({where})")
     if profile.form == "context":
         _steps(folder / f"{profile.role}_steps.png", fit, where)
-
-
-def _predicted(axes: "Axes", fit: Fit, title: str) -> None:
-    _scatter(axes, fit, residuals=False)
-    times_ms = [
-        value
-        for observation in fit.observations
-        for value in (observation.seconds * 1e3, _predict_ms(fit, observation))
-    ]
-    ends = [max(min(times_ms), 1e-4), max(times_ms)]
-    axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":")
-    axes.set(xlabel="predicted (ms)", ylabel="actual (ms)", title=title)
-    logarithmic(axes, "x")
-    logarithmic(axes, "y")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
-
-
-def _residuals(axes: "Axes", fit: Fit, title: str) -> None:
-    _scatter(axes, fit, residuals=True)
-    axes.axhline(0, color=GREY, linewidth=1, linestyle=":")
-    axes.set(xlabel="predicted (ms)", ylabel="actual - predicted (ms)", title=title)
-    logarithmic(axes, "x")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
 
 
 def _scatter(axes: "Axes", fit: Fit, *, residuals: bool) -> None:
@@ -89,6 +72,10 @@ def _scatter(axes: "Axes", fit: Fit, *, residuals: bool) -> None:
                 linestyle="none",
                 markersize=6,
             )
+    axes.set(xlabel="predicted (ms)")
+    logarithmic(axes, "x")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
 
 
 def _regimes(panels: "Iterable[Axes]", fit: Fit, title: str) -> None:

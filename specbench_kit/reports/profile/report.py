@@ -63,12 +63,12 @@ DEFINITIONS = (
 def render(run: RunFile, summary: Summary) -> str:
     """Return the report as Markdown; its plots are expected in `plots/` beside it."""
     profiles = list(summary["profiles"].values())
-    sections: list[Blocks] = [_summary(run, profiles), _setting(run, profiles)]
+    headlines = paragraphs(*(f"**{wording.headline(profile)}**" for profile in profiles))
+    cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
+    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), headlines, caution(cautions)]
+    sections.append(_setting(run, profiles))
     for profile in profiles:
-        sections.append(_coefficients(profile))
-        if profile["source"] == "measured":
-            sections.append(_accuracy(profile))
-        sections.append(_limit(profile))
+        sections += [_coefficients(profile), _accuracy(profile), _limit(profile)]
     sections += [_policy(summary["policy"]), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
     title = f"Latency profile: {' and '.join(profile['role'] for profile in profiles)}"
     return render_markdown.render(Document.of(title, *sections))
@@ -87,14 +87,6 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     if summary["policy"]:
         blocks += paragraphs(f"a stop rule costs {seconds(summary['policy']['per_token_s'])} per drafted token")
     render_terminal.show(console, blocks)
-
-
-def _summary(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
-    return [
-        *caution(machine.warnings(run), severe=True),
-        *paragraphs(*(f"**{wording.headline(profile)}**" for profile in profiles)),
-        *caution([f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]),
-    ]
 
 
 def _setting(run: RunFile, profiles: Sequence[Summary]) -> Blocks:
@@ -167,6 +159,8 @@ def _coefficient_table(profile: Summary) -> Table:
 
 
 def _accuracy(profile: Summary) -> Blocks:
+    if profile["source"] != "measured":
+        return []
     parts = {"train": profile["train"], "test": profile["test"]}
     formats = {**FORMATS, "score": wording.score}
     rows = [
@@ -196,17 +190,9 @@ def _regime_table(profile: Summary) -> Table:
         for regime, split in profile["regimes"].items()
         for part, metrics in split.items()
     ]
-    columns = (
-        *(
-            Column("regime"),
-            Column(),
-            Column("configurations", "count"),
-            Column("MAE", "seconds"),
-            Column("MAPE", "share"),
-        ),
-        *(Column(title, "seconds") for title in ("mean time", "mean error", "largest error")),
-    )
-    return Table(columns, rows)
+    errors = (Column("configurations", "count"), Column("MAE", "seconds"), Column("MAPE", "share"))
+    times = (Column(title, "seconds") for title in ("mean time", "mean error", "largest error"))
+    return Table(("regime", "", *errors, *times), rows)
 
 
 def _limit(profile: Summary) -> Blocks:

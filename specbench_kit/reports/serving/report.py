@@ -71,6 +71,11 @@ SERVER = (
     ServingColumn("tokens per $, devices while they draft", "count", "cost.tokens_per_price"),
     ServingColumn("tokens per $, devices all the time", "count", "cost.tokens_per_rented_price"),
 )
+GUARDS = (
+    "The smallest guard time, of those tried, with which a wrong estimator does as well as the correct one with its "
+    "smallest guard time, as far as the seeds can tell."
+)
+EVENTS = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
 LONGEST_TABLE = 8
 """Rows from which on a table is folded."""
 
@@ -80,6 +85,7 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
     preset = run["preset"]
     subject = "Capacity of" if run["command"] == "capacity" else "Simulation of"
     names = ", ".join(code(entry["label"]) for entry in run["series"])
+    guards = [wording.guard_sentence(guard) for guard in summary["guards"]]
     return Document.of(
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
@@ -87,10 +93,9 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
         caution([*setting_cautions(run), *wording.cautions(summary)]),
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         _published(run, summary),
-        _assumed(run),
-        _guards(summary),
+        [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],
         [Heading("Figures"), *figures],
-        _links(links),
+        [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)] if links else [],
         setting(run),
         series(run),
         deployments(run),
@@ -175,10 +180,14 @@ def _capacity(summary: Summary) -> Blocks:
 
 
 def _published(run: RunFile, summary: Summary) -> Blocks:
-    pairs = summary.get("published")
-    if not pairs:
+    """Return the paper's numbers next to the simulated ones, and the inputs that the paper leaves open."""
+    if not run["preset"]:
         return []
-    against = run["preset"]["against"]
+    inputs = [(entry["name"], entry["value"], entry["effect"]) for entry in run["preset"]["assumed"]]
+    assumed: Blocks = [Heading("Assumed inputs"), Table(("input", "assumed", "effect of another value"), inputs)]
+    against, pairs = run["preset"]["against"], summary.get("published")
+    if not pairs:
+        return assumed
     columns = [*wording.PUBLISHED_COLUMNS, *(wording.ratio_columns(against) if against else [])]
     rows = [wording.published_cells(pair)[: len(columns)] for pair in pairs]
     text = (
@@ -187,29 +196,7 @@ def _published(run: RunFile, summary: Summary) -> Blocks:
         f"advantage, and above 1 where it shows a larger one. {code(wording.NOT_AT_HAND)}: the kit does not have the "
         "paper's number."
     )
-    return [Heading("Published and simulated"), Table(columns, rows), Paragraph(text)]
-
-
-def _assumed(run: RunFile) -> Blocks:
-    if not run["preset"]:
-        return []
-    rows = [(entry["name"], entry["value"], entry["effect"]) for entry in run["preset"]["assumed"]]
-    return [Heading("Assumed inputs"), Table(("input", "assumed", "effect of another value"), rows)]
-
-
-def _guards(summary: Summary) -> Blocks:
-    text = (
-        "The smallest guard time, of those tried, with which a wrong estimator does as well as the correct one with "
-        "its smallest guard time, as far as the seeds can tell."
-    )
-    lines = [wording.guard_sentence(guard) for guard in summary["guards"]]
-    return [Heading("Guard time against a wrong estimator"), BulletList(lines), Paragraph(text)] if lines else []
-
-
-def _links(paths: Sequence[str]) -> Blocks:
-    text = "Timelines open in Perfetto (ui.perfetto.dev); events are Parquet tables of rounds, responses and batches."
-    links = [link(path, path) for path in paths]
-    return [Heading("Events"), BulletList(links), Paragraph(text)] if links else []
+    return [Heading("Published and simulated"), Table(columns, rows), Paragraph(text), *assumed]
 
 
 def _definitions(run: RunFile) -> Blocks:

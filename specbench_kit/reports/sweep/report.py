@@ -47,6 +47,11 @@ METRICS = {
     "cost_efficiency": Column("tokens per $", "count"),
 }
 FASTEST = "*"
+DEFINITIONS = (
+    "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
+    "interval over prompts. Every point replays the same trace, so that differences between points come only from the "
+    "deployment or the options, not from the prompts. The deployment shown above is that of the first point."
+)
 
 
 def render(run: RunFile, summary: Summary) -> str:
@@ -56,14 +61,11 @@ def render(run: RunFile, summary: Summary) -> str:
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
         paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
         caution(setting_cautions(run)),
-        _fastest(summary),
-        _break_even(summary),
-        _edge(summary),
-        _plots(summary),
+        _comparisons(summary),
         _results(summary),
         _setting(run, summary),
         deployment.section(run),
-        _definitions(),
+        [Heading("Reading the numbers"), Paragraph(DEFINITIONS)],
         provenance(run),
     )
     return render_markdown.render(document)
@@ -97,25 +99,38 @@ def _axis_columns(summary: Summary) -> list[Column]:
     return [Column(code(key)) for key in summary["axes"]]
 
 
-def _fastest(summary: Summary) -> Blocks:
+def _comparisons(summary: Summary) -> Blocks:
+    """Return the fastest methods, break-even points, and where the edge beats a draft model on the server."""
     columns = (*("highest speedup", Column("", "times"), "next"), Column("lead over it", "times"))
-    rows = [
-        (
-            *_point(winner["place"], summary),
-            *(code(winner["method"]), winner["speedup"], code(winner["next"]), winner["lead"]),
-        )
-        for winner in summary["fastest"]
-    ]
-    return [Heading("Which method is the fastest where"), Table((*_axis_columns(summary), *columns), rows)]
-
-
-def _break_even(summary: Summary) -> Blocks:
+    winners = []
+    for winner in summary["fastest"]:
+        speeds = (code(winner["method"]), winner["speedup"], code(winner["next"]), winner["lead"])
+        winners.append((*_point(winner["place"], summary), *speeds))
     note = (
         f"A method's speedup is over {wording.RIVAL} of the same prompts on the same deployment, which crosses the "
         "link once per request. Between two points of the grid, the speedup is interpolated linearly."
     )
-    table = _crossings_table("faster", summary["break_even"], summary)
-    return [Heading("Break-even"), table, Paragraph(note)]
+    blocks: list[Block] = [
+        Heading("Which method is the fastest where"),
+        Table((*_axis_columns(summary), *columns), winners),
+        Heading("Break-even"),
+        _crossings_table("faster", summary["break_even"], summary),
+        Paragraph(note),
+    ]
+    if not summary["edge"]:
+        return blocks
+    rows: list[list[Cell]] = []
+    for row in filter(colocation.has_edge, summary["rows"]):
+        speedups = (code(row["method"]), row["speedup"], row["colocated_speedup"])
+        rows.append([*_point(row, summary), *speedups, *colocation.cells(row)[3:]])
+    numbers = (Column("edge", "times"), Column("co-located", "times"), *colocation.COLUMNS[3:])
+    return [
+        *blocks,
+        Heading("Edge or co-located"),
+        _crossings_table("edge faster than co-located", summary["edge"], summary),
+        Table((*_axis_columns(summary), "method", *numbers), rows),
+        Paragraph(colocation.NOTE),
+    ]
 
 
 def _crossings_table(title: str, methods: Sequence[Row], summary: Summary) -> Table:
@@ -131,40 +146,12 @@ def _crossings_table(title: str, methods: Sequence[Row], summary: Summary) -> Ta
     return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
 
 
-def _edge(summary: Summary) -> Blocks:
-    """Return where drafting at the edge beats the same method with its draft model on the server."""
-    if not summary["edge"]:
-        return []
-    rows: list[list[Cell]] = [
-        [
-            *(*_point(row, summary), code(row["method"]), row["speedup"], row["colocated_speedup"]),
-            *colocation.cells(row)[3:],
-        ]
-        for row in summary["rows"]
-        if colocation.has_edge(row)
-    ]
-    numbers = (Column("edge", "times"), Column("co-located", "times"), *colocation.COLUMNS[3:])
-    return [
-        Heading("Edge or co-located"),
-        _crossings_table("edge faster than co-located", summary["edge"], summary),
-        Table((*_axis_columns(summary), "method", *numbers), rows),
-        Paragraph(colocation.NOTE),
-    ]
-
-
-def _plots(summary: Summary) -> Blocks:
+def _results(summary: Summary) -> Blocks:
     axis = next(iter(summary["axes"]))
     figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
     if sum(len(values) > 1 for values in summary["axes"].values()) == 2:
         figures.append(Figure("the fastest method", "plots/fastest.png"))
-    return [
-        Heading("Plots"),
-        *figures,
-        Paragraph("This folder also holds the plots as SVG and the table as `sweep.csv`."),
-    ]
-
-
-def _results(summary: Summary) -> Blocks:
+    files = Paragraph("This folder also holds the plots as SVG and the table as `sweep.csv`.")
     priced = any(row["cost_efficiency"] is not None for row in summary["rows"])
     metrics = {key: column for key, column in METRICS.items() if priced or key != "cost_efficiency"}
     rows = []
@@ -173,7 +160,7 @@ def _results(summary: Summary) -> Blocks:
         speedup = Estimate(row["speedup"], None if None in bounds else bounds)
         rows.append((*_point(row, summary), code(row["method"]), speedup, *(row[key] for key in metrics)))
     columns = (*_axis_columns(summary), Column("method"), Column("speedup (95%)", "times"), *metrics.values())
-    return [Heading("Results (modelled)"), Table(columns, rows)]
+    return [Heading("Plots"), *figures, files, Heading("Results (modelled)"), Table(columns, rows)]
 
 
 def _setting(run: RunFile, summary: Summary) -> Blocks:
@@ -189,13 +176,3 @@ def _setting(run: RunFile, summary: Summary) -> Blocks:
         ("time", time_sentence(run)),
     ]
     return [Heading("What was run"), facts(rows)]
-
-
-def _definitions() -> Blocks:
-    text = (
-        "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a "
-        "95% interval over prompts. Every point replays the same trace, so that differences between points come only "
-        "from the deployment or the options, not from the prompts. The deployment shown above is that of the first "
-        "point."
-    )
-    return [Heading("Reading the numbers"), Paragraph(text)]
