@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow lint types sanitize mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow lint types sanitize protocol mutants benchmark engine-test soak reference reference-serving reproduce wheel docs docs-test clean
 
 bench: $(INSTALLED)
 	$(BIN)/skit bench --method fixed-k --dataset gsm8k
@@ -41,6 +41,13 @@ types: $(INSTALLED)
 # The native executor under the compiler's address, undefined-behaviour and thread sanitizers; a warning is an error.
 sanitize: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/sanitize.py
+
+# Python code for the wire protocol, by the oldest compiler whose code the supported versions of protobuf accept.
+PROTOCOL := specbench_kit/live/protocol/verification.proto
+protocol:
+	$(PYTHON) -m venv build/protocol-venv
+	build/protocol-venv/bin/python -m pip install --quiet 'grpcio-tools==1.74.*'
+	build/protocol-venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(PROTOCOL)
 
 # Not for CI: thousands of small faults, one after the other. make mutants ONLY='*__mutmut_*7' tries about a tenth.
 mutants: $(INSTALLED)

@@ -1,0 +1,227 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "tokenizer", "vocabulary", "token", "model_hash")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    tokenizer: str
+    vocabulary: int
+    token: str
+    model_hash: str
+    def __init__(self, protocol: _Optional[int] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., token: _Optional[str] = ..., model_hash: _Optional[str] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates", "batch", "slots")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    sessions: int
+    nodes: int
+    context: int
+    frame_bytes: int
+    credit: int
+    candidates: int
+    batch: int
+    slots: int
+    def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_HASH_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    EOS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BITWISE_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    server: str
+    model: str
+    model_hash: str
+    tokenizer: str
+    vocabulary: int
+    eos_ids: _containers.RepeatedScalarFieldContainer[int]
+    bitwise: bool
+    parameters: int
+    dtype: str
+    scheduler: str
+    device: str
+    limits: Limits
+    heartbeat_s: float
+    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+
+class Sampling(_message.Message):
+    __slots__ = ("temperature", "top_p", "top_k", "seed", "request")
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    request: str
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("session", "prompt", "output", "sampling")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    prompt: _containers.RepeatedScalarFieldContainer[int]
+    output: _containers.RepeatedScalarFieldContainer[int]
+    sampling: Sampling
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("session", "committed", "cached")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    committed: int
+    cached: int
+    def __init__(self, session: _Optional[str] = ..., committed: _Optional[int] = ..., cached: _Optional[int] = ...) -> None: ...
+
+class Draft(_message.Message):
+    __slots__ = ("session", "round", "base", "tokens", "parents", "counts", "ids", "probabilities", "round_ms", "remaining_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_MS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    round: int
+    base: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    parents: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    round_ms: float
+    remaining_ms: float
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("session", "round", "status", "path", "extra", "queue_us", "verify_us", "batch", "cached", "computed", "credit", "suffix", "number", "expected_us", "left")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_US_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    SUFFIX_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    round: int
+    status: int
+    path: _containers.RepeatedScalarFieldContainer[int]
+    extra: int
+    queue_us: int
+    verify_us: int
+    batch: int
+    cached: int
+    computed: int
+    credit: int
+    suffix: _containers.RepeatedScalarFieldContainer[int]
+    number: int
+    expected_us: int
+    left: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., extra: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., expected_us: _Optional[int] = ..., left: _Optional[int] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("session", "round", "status", "reason", "retry_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RETRY_MS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    round: int
+    status: int
+    reason: str
+    retry_ms: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., reason: _Optional[str] = ..., retry_ms: _Optional[int] = ...) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class Ping(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class Pong(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class Up(_message.Message):
+    __slots__ = ("hello", "open", "draft", "close", "ping")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    open: Open
+    draft: Draft
+    close: Close
+    ping: Ping
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+
+class Down(_message.Message):
+    __slots__ = ("welcome", "opened", "verdict", "refused", "pong")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    opened: Opened
+    verdict: Verdict
+    refused: Refused
+    pong: Pong
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
