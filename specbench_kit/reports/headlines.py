@@ -1,6 +1,6 @@
 """The sentences that state a report's result."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.verdicts import DOUBTS, FASTER, NOT_LOSSLESS, SLOWER, UNCHECKED, as_allowed, may_win, verdict
@@ -63,7 +63,14 @@ def of_comparison(comparison: Comparison) -> str:
         parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
     if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
         parts.append(f"no difference from {_first_names(even)} is shown")
-    return "; ".join([*parts, *_reservations(comparison, rivals)]) + "."
+    if any(overall[rival].get("raw_times") for rival in rivals):
+        parts.append(
+            "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
+            "a difference"
+        )
+    if rivals and label in comparison.unchecked:
+        parts.append("outputs were not checked, so these methods are compared only with each other")
+    return "; ".join(parts) + "."
 
 
 def _speed(row: Row) -> str:
@@ -74,19 +81,6 @@ def _speed(row: Row) -> str:
     return f"{times(row['speedup'])} the speed of autoregressive decoding{within}"
 
 
-def _reservations(comparison: Comparison, rivals: Collection[str]) -> list[str]:
-    """Return what limits the verdicts between methods."""
-    parts = []
-    if any(comparison.overall[rival].get("raw_times") for rival in rivals):
-        parts.append(
-            "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
-            "a difference"
-        )
-    if rivals and comparison.reference in comparison.unchecked:
-        parts.append("outputs were not checked, so these methods are compared only with each other")
-    return parts
-
-
 def _first_names(names: Sequence[str]) -> str:
-    others = len(names) - NAMED
-    return ", ".join(names) if others < 2 else f"{', '.join(names[:NAMED])} and {others} others"
+    more = len(names) - NAMED
+    return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} others"

@@ -35,7 +35,9 @@ def render(table: Table, caption: str, slug: str, note: str) -> str:
     """
     columns = table.typed_columns
     kind = "table" if len(columns) - 1 <= NARROW else "table*"
-    titles = [columns[0].title, *map(_title, columns[1:])]
+    titles = [
+        f"{column.title} ({UNITS[column.unit][1]})" if column.unit in UNITS else column.title for column in columns
+    ]
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage{graphicx}",
         f"\\begin{{{kind}}}",
@@ -59,11 +61,6 @@ def render(table: Table, caption: str, slug: str, note: str) -> str:
 def latex(text: str) -> str:
     """Return the text with every character that would be a command escaped."""
     return "".join(SPECIAL.get(character, character) for character in text)
-
-
-def _title(column: Column) -> str:
-    unit = UNITS.get(column.unit)
-    return f"{column.title} ({unit[1]})" if unit else column.title
 
 
 def _cell(column: Column, cell: Cell) -> str:

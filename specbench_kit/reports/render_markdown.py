@@ -58,17 +58,14 @@ def _block(block: Block) -> str:
             return " ".join(map(_picture, block.figures))
         case Table():
             lines = [block.titles, ["---"] * len(block.columns), *block.texts()]
-            return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+            cells = [[_inline(text).replace("|", "\\|") for text in line] for line in lines]
+            return "\n".join(f"| {' | '.join(line)} |" for line in cells)
         case Folded():
             return f"<details>\n<summary>{_inline(block.title)}</summary>\n\n{blocks(block.blocks)}\n\n</details>"
 
 
 def _picture(figure: Figure) -> str:
     return f"![{_inline(figure.title)}]({figure.path})"
-
-
-def _cell(text: str) -> str:
-    return _inline(text).replace("|", "\\|")
 
 
 def _inline(text: str) -> str:

@@ -77,9 +77,8 @@ class _ReportFiles:
         timelines: list[Block] = []
         if self.plot_formats or "html" in self.formats:
             suffixes = sorted({*self.plot_formats, *(["svg"] if "html" in self.formats else [])})
-            place = where(self.comparison)
             for picture in plots.pictures(self.comparison):
-                drawn = draw(picture, place, suffixes, bare=self.look.bare, size=self.look.size)
+                drawn = draw(picture, where(self.comparison), suffixes, bare=self.look.bare, size=self.look.size)
                 yield from self._write_figure(picture.name, drawn)
                 figures.append(Figure(picture.title, self._path(picture.name), f"{picture.title}. {picture.note}"))
             for run in self.comparison.runs:
@@ -88,8 +87,15 @@ class _ReportFiles:
             figures.append(Folded("Timelines of the first rounds of one request", timelines))
         if figures:
             figures = [Heading("Figures"), Paragraph(f"Every figure: {where(self.comparison)}."), *figures]
-        for name, text in self._texts(figures):
-            replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
+        # Pictures are part of the page, while the Markdown can only point to files.
+        texts: dict[str, tuple[str, Callable[[], str]]] = {
+            "md": ("report.md", lambda: render_markdown.render(self._document(figures if self.plot_formats else ()))),
+            "html": ("report.html", lambda: render_html.render(self._document(figures), self.drawings)),
+            "csv": ("report.csv", lambda: to_csv(self.comparison)),
+            "latex": ("report.tex", lambda: to_latex(self.comparison, self.look)),
+        }
+        for name, make in (texts[suffix] for suffix in texts if suffix in self.formats):
+            replace_file(self.folder / name, make().encode("utf-8", "backslashreplace"))
             yield self.folder / name
 
     def _write_figure(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
@@ -123,18 +129,6 @@ class _ReportFiles:
             method = setting.method_label(run.fields)
             caption = f"{method}, {time_kind(run.fields)}."
             blocks.append(Figure(f"Timeline, {method}", self._path(name), caption))
-
-    def _texts(self, figures: Blocks) -> Iterator[tuple[str, str]]:
-        """Yield the name and the content of every text file."""
-        if "md" in self.formats:
-            # Pictures are part of the page, while the Markdown can only point to files.
-            yield "report.md", render_markdown.render(self._document(figures if self.plot_formats else ()))
-        if "html" in self.formats:
-            yield "report.html", render_html.render(self._document(figures), self.drawings)
-        if "csv" in self.formats:
-            yield "report.csv", to_csv(self.comparison)
-        if "latex" in self.formats:
-            yield "report.tex", to_latex(self.comparison, self.look)
 
     def _document(self, figures: Blocks) -> Document:
         if len(self.comparison.runs) > 1:

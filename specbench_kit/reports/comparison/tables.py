@@ -66,21 +66,16 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
         for column in look.table_columns()
         if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
     ]
-    best = {column.title: _best(comparison, column) for column in columns}
-    cells: list[list[Cell]] = [
-        [code(label), *(_latex_cell(column, row, label in best[column.title]) for column in columns)]
-        for label, row in rows.items()
-    ]
+    cells: list[list[Cell]] = [[code(label)] for label in rows]
+    for column in columns:
+        best = _best(comparison, column)
+        for line, (label, row) in zip(cells, rows.items(), strict=True):
+            bounds = row["intervals"].get("speedup") if column is SPEEDUP else None
+            estimate = Estimate(column.value(row), bounds, best=label in best)
+            line.append(column.cell(row) if column is LOSSLESS else estimate)
     table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
     slug = re.sub(r"[^a-z0-9]+", "-", f"skit-{'-'.join(comparison.datasets)}".lower()).strip("-")
     return render_latex.render(table, _caption(comparison, columns), slug, f"{where(comparison)}.")
-
-
-def _latex_cell(column: MetricColumn, row: Row, best: bool) -> Cell:
-    if column is LOSSLESS:
-        return column.cell(row)
-    bounds = row["intervals"].get("speedup") if column is SPEEDUP else None
-    return Estimate(column.value(row), bounds, best=best)
 
 
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
@@ -94,8 +89,8 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     barred = {series.label for series in comparison.series if series.is_bound}
     barred |= {label for label, row in rows.items() if (row.get("lossless") or {}).get("errors")}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
-    known = [value for value in values.values() if value is not None]
-    best = (min if column.lower_is_better else max)(known, default=None)
+    choose = min if column.lower_is_better else max
+    best = choose((value for value in values.values() if value is not None), default=None)
     return [label for label, value in values.items() if value is not None and value == best]
 
 

@@ -7,6 +7,7 @@ from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing import sampling_check, wording
 from specbench_kit.reports.writing.formatting import ABSENT
 
+TOKENS = ("method_token", "baseline_token")
 MOST_ROWS = 20
 """Rows of a list; the number of all others follows it."""
 
@@ -28,7 +29,15 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
         blocks.append(Paragraph(text))
     if lossless.get("divergences"):
         header = ("request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control")
-        blocks += capped_table(header, [_divergence(divergence) for divergence in lossless["divergences"]])
+        rows: list[list[Cell]] = [
+            [
+                *(divergence[name] for name in ("request_id", "verdict", "position")),
+                *("(ended)" if token is None else str(token) for token in map(divergence.get, TOKENS)),
+                *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
+            ]
+            for divergence in lossless["divergences"]
+        ]
+        blocks += capped_table(header, rows)
     if lossless.get("noise") is not None:
         text = (
             "A divergence is a tie if the scores of the two tokens differ by less than twice the noise, and each shape "
@@ -42,20 +51,11 @@ def lossless_section(run: RunFile, summary: Summary) -> Blocks:
     return blocks
 
 
-def _divergence(divergence: Summary) -> list[Cell]:
-    tokens = (divergence["method_token"], divergence["baseline_token"])
-    return [
-        *(divergence[name] for name in ("request_id", "verdict", "position")),
-        *("(ended)" if token is None else str(token) for token in tokens),
-        *(_short(divergence.get(name)) for name in ("margin", "noise", "control")),
-    ]
-
-
 def _short(number: float | None) -> str:
     return ABSENT if number is None else f"{number:.2g}"
 
 
 def capped_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[Block]:
     """Return a table of the first rows, followed by the number of all others."""
-    rest = len(rows) - MOST_ROWS
-    return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {rest} more." if rest > 0 else "")]
+    more = len(rows) - MOST_ROWS
+    return [Table(header, rows[:MOST_ROWS]), *paragraphs(f"and {more} more." if more > 0 else "")]

@@ -36,16 +36,12 @@ def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]
         for summary in summaries
         if (doubt := headlines.speedup_doubt(run, summary))
     ]
-    setting_line = Note(" · ".join(setting))
-    warnings = caution(machine.warnings(run), severe=True)
-    render_terminal.show(console, [*warnings, setting_line, _table(run, summaries), *doubts, *caution(cautions)])
-
-
-def _table(run: RunFile, summaries: Sequence[Summary]) -> Table:
     baselines = [summary["baseline"]["overall"] for summary in summaries if summary.get("baseline")]
     rows: list[list[Cell]] = [[BASELINE, *(column.cell(row) for column in SHOWN), ""] for row in baselines[:1]]
     for summary in summaries:
         name = method_label(run) if summary["method"] == run["method"] else str(summary["method"])
         cells = [column.cell(summary["overall"]) for column in SHOWN]
         rows.append([name, *cells, wording.lossless_short(summary)])
-    return Table(("method", *SHOWN, Column("lossless", "count")), rows)
+    table = Table(("method", *SHOWN, Column("lossless", "count")), rows)
+    warnings = caution(machine.warnings(run), severe=True)
+    render_terminal.show(console, [*warnings, Note(" · ".join(setting)), table, *doubts, *caution(cautions)])

@@ -53,10 +53,10 @@ def _model_cautions(models: RunFile) -> list[str]:
 def _predictor_cautions(run: RunFile) -> list[str]:
     """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
     lines, method = [], run.get("method")
-    if seen := run.get("seen_prompts"):
+    if trained_on := run.get("seen_prompts"):
         of_all = count((run.get("dataset") or {}).get("count"))
         lines.append(
-            f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(seen)} of these {of_all} "
+            f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(trained_on)} of these {of_all} "
             "prompts; --exclude-seen leaves them out."
         )
     predictor = (run.get("uses") or {}).get("predictor") or {}

@@ -26,14 +26,17 @@ def name_points(axes: "Axes", points: Mapping[str, tuple[float, float]]) -> bool
     size_pt = float(FontProperties(size=rcParams["legend.fontsize"]).get_size_in_points())
     figure.get_layout_engine().execute(figure)
     scale = 72 / figure.dpi
-    left, bottom, right, top = (edge * scale for edge in axes.bbox.extents)
+    west, south, east, north = (edge * scale for edge in axes.bbox.extents)
     centres = {name: tuple(axes.transData.transform(point) * scale) for name, point in points.items()}
     occupied: list[Box] = [(x - MARK_PT, y - MARK_PT, x + MARK_PT, y + MARK_PT) for x, y in centres.values()]
     offsets: dict[str, tuple[float, float]] = {}
     for name, (x, y) in centres.items():
         for box, offset in _positions(x, y, WIDTH * size_pt * len(name), HEIGHT * size_pt):
-            inside = box[0] >= left and box[1] >= bottom and box[2] <= right and box[3] <= top
-            if inside and not any(_overlap(box, other) for other in occupied):
+            inside = box[0] >= west and box[1] >= south and box[2] <= east and box[3] <= north
+            covers = any(
+                box[0] < mark[2] and mark[0] < box[2] and box[1] < mark[3] and mark[1] < box[3] for mark in occupied
+            )
+            if inside and not covers:
                 occupied.append(box)
                 offsets[name] = offset
                 break
@@ -59,7 +62,3 @@ def _positions(x: float, y: float, width: float, height: float) -> Iterator[tupl
     ):
         start, middle = x + across, y + up
         yield (start, middle - height / 2, start + width, middle + height / 2), (across, up)
-
-
-def _overlap(box: Box, other: Box) -> bool:
-    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]

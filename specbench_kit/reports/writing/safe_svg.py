@@ -25,16 +25,15 @@ def safe_svg(content: bytes) -> bytes:
                     element.remove(child)
             element.tag = _local(element.tag)
             attributes = {_local(name): value for name, value in element.attrib.items()}
-            element.attrib = {name: value for name, value in attributes.items() if _is_safe(name, value)}
+            element.attrib = {
+                name: value
+                for name, value in attributes.items()
+                if name in ATTRIBUTES and not EXTERNAL.search(value) and (name != "href" or value.startswith("#"))
+            }
         root.set("xmlns", NAMESPACE)
         return ElementTree.tostring(root)
     except (ElementTree.ParseError, RecursionError, UnicodeError) as error:
         raise ValueError(f"not a drawing ({error})") from error
-
-
-def _is_safe(name: str, value: str) -> bool:
-    internal = name != "href" or value.startswith("#")
-    return name in ATTRIBUTES and internal and not EXTERNAL.search(value)
 
 
 def _local(name: str) -> str:

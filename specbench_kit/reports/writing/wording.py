@@ -43,7 +43,14 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
     if summary.get("sampling"):
         return sampling_check.sentence(summary["sampling"])
     if not lossless:
-        return _why_unchecked(run)
+        config = run.get("config") or {}
+        if "imported" in run:
+            return f"Not compared: {run['imported']['tool']} does not record output tokens."
+        if config.get("temperature"):
+            return "Not compared with greedy output: outputs were sampled."
+        if config.get("baseline"):
+            return "This run is the autoregressive baseline itself."
+        return "Not checked: no autoregressive baseline was run."
     if not lossless["compared"]:
         return "Not checked: no request finished both here and in the baseline."
     equal = f"{lossless['identical']} of {lossless['compared']} outputs equal autoregressive output token for token"
@@ -52,17 +59,6 @@ def lossless_sentence(run: RunFile, summary: Summary) -> str:
         return f"Not lossless: {equal}; errors: {lossless['errors']}{ties}."
     bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.get("bitwise") else ""
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
-
-
-def _why_unchecked(run: RunFile) -> str:
-    config = run.get("config") or {}
-    if "imported" in run:
-        return f"Not compared: {run['imported']['tool']} does not record output tokens."
-    if config.get("temperature"):
-        return "Not compared with greedy output: outputs were sampled."
-    if config.get("baseline"):
-        return "This run is the autoregressive baseline itself."
-    return "Not checked: no autoregressive baseline was run."
 
 
 def lossless_parts(lossless: Summary) -> list[str]:
