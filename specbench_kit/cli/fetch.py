@@ -19,12 +19,12 @@ def fetch(options: FetchOptions) -> None:
 
     from specbench_kit.cli.common import say
     from specbench_kit.core.errors import did_you_mean, require
-    from specbench_kit.models import named
+    from specbench_kit.models.named import NAMED_MODELS
+    from specbench_kit.models.named import fetch as download
 
-    known = named.NAMED_MODELS
-    hint = did_you_mean(options.name, known)
-    require(options.name in known, f"unknown model '{options.name}'{hint}; known: {', '.join(known)}")
+    hint = did_you_mean(options.name, NAMED_MODELS)
+    require(options.name in NAMED_MODELS, f"unknown model '{options.name}'{hint}; known: {', '.join(NAMED_MODELS)}")
     console = Console()
-    folder = named.fetch(known[options.name], lambda step: say(console, step))
+    folder = download(NAMED_MODELS[options.name], lambda step: say(console, step))
     say(console, f"{options.name}: {folder}")
     say(console, f"next: skit bench --target {options.name} --method suffix --limit 6")

@@ -16,11 +16,13 @@ DatasetName = Annotated[
 ]
 DataDir = Annotated[Path | None, Option("Folder with local datasets; the default is $SKIT_DATA_DIR.", RUN)]
 Sample = Annotated[bool, Option("Use a small bundled sample if the dataset is not available.", RUN)]
-Target = Annotated[str, Option("Target model: Hugging Face id, local folder, 'bundled' or 'synthetic'.", MODELS)]
+Target = Annotated[
+    str, Option("Target model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic'.", MODELS)
+]
 Draft = Annotated[
     str,
     Option(
-        "Draft model: Hugging Face id, local folder, 'bundled' or 'synthetic:ranks=0.8+0.1,...', the probabilities "
+        "Draft model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic:ranks=0.8+0.1,...', the probabilities "
         "that the target's token is the draft model's 1st, 2nd, ... choice.",
         MODELS,
     ),

@@ -190,7 +190,7 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
     assert read_object(first / "summary.json")["lossless"] is None
     report = (first / "report.md").read_text()
     assert "| sampling | temperature 0.8, top-p 0.9, top-k 50, seed 3 |" in report
-    assert "Sampling is undecided, since too little was drawn" in report
+    assert "Sampling is undecided: too few tokens were drawn" in report
 
 
 def test_the_oracle_says_that_it_needs_the_baseline(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_without_a_source_a_trace_is_recorded(tiny: TinyPair, tmp_path: Path) ->
     options = ["--system", "sled", *recording, *SHORT, "--seeds", 1, "--out", tmp_path]
     folder, _, said = simulated(*options)
     run = read_object(folder / "run.json")
-    assert "no --acceptance: 3 answers of " in said
+    assert "no --acceptance: recording 3 answers to " in said
     assert (folder / "trace.parquet").is_file()
     assert run["dataset"]["count"] == 3
     assert set(run["models"]) == {"target", "draft"}
