@@ -48,13 +48,13 @@ COMMANDS = {
     "train-predictor": CommandEntry(
         "train_predictor:train_predictor",
         "Train rejection predictors for `--method wisp` and report if they pay off.",
-        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash\n"
+        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
         "reserves for training; benchmarks with the predictor leave these prompts out.",
     ),
     "train-head": CommandEntry(
         "train_head:train_head",
         "Train a feature head for `--method eagle` and `drafter=head` on the target's own greedy answers.",
-        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash\n"
+        "Prompts come from the dataset's train split or, if it has none, from the 30 % of its prompts that a hash "
         "reserves for training.",
     ),
     "profile-verifier": CommandEntry(

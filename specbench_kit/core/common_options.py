@@ -22,8 +22,8 @@ Target = Annotated[
 Draft = Annotated[
     str,
     Option(
-        "Draft model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic:ranks=0.8+0.1,...', the probabilities "
-        "that the target's token is the draft model's 1st, 2nd, ... choice.",
+        "Draft model: Hugging Face id, folder, .gguf file, smollm2, 'bundled' or 'synthetic:ranks=0.8+0.1,...', with "
+        "the probabilities that the target's token is the draft model's 1st, 2nd, ... choice.",
         MODELS,
     ),
 ]
