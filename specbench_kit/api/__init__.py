@@ -44,7 +44,7 @@ def bench(
     sample: bool = True,
     tell: Callable[[str], None] | None = None,
     progress: RequestCallback | None = None,
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Benchmark methods on datasets, as `skit bench` does.
 
@@ -70,7 +70,7 @@ def replay(
     deployment: str | Deployment | None = None,
     replaced: Sequence[str] = (),
     progress: RequestCallback | None = None,
-    **options: Any,
+    **options: object,
 ) -> Result:
     """Replay chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
     settings = _settings(methods, deployment, replaced, options)
@@ -85,7 +85,7 @@ def sweep(
     data_dir: str | Path | None = None,
     sample: bool = True,
     progress: ProgressCallback | None = None,
-    **options: Any,
+    **options: object,
 ) -> Study:
     """Compare methods over a grid of deployments and options, as `skit sweep` does.
 
@@ -134,7 +134,7 @@ def train(
     data_dir: str | Path | None = None,
     sample: bool = True,
     progress: ProgressCallback | None = None,
-    **options: Any,
+    **options: object,
 ) -> Study:
     """Train rejection predictors for `wisp` and evaluate if they pay off, as `skit train-predictor` does.
 
@@ -157,7 +157,7 @@ def load(*folders: str | Path) -> Result:
 
 
 def _settings(
-    methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, Any]
+    methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, object]
 ) -> BenchSettings:
     if not isinstance(deployment, Deployment):
         deployment = load_deployment(deployment or "local", replaced)

@@ -10,7 +10,7 @@ def one_line(text: str) -> str:
     return "".join(map(_visible, " ".join(text.split())))
 
 
-def one_line_texts(value: Any) -> Any:
+def one_line_texts(value: object) -> Any:
     """Return a JSON value with `one_line` applied to all texts in it, including the keys of objects."""
     if isinstance(value, str):
         return one_line(value)

@@ -27,7 +27,7 @@ def current_name(name: str, source: str) -> str:
     return f"{prefix}{dot}{today}"
 
 
-def with_current_names(content: Any, source: str) -> Any:
+def with_current_names(content: object, source: str) -> Any:
     """Return parsed JSON in which every key that is an earlier metric name is replaced by today's name.
 
     All earlier names of one document are reported in a single warning line.
@@ -39,7 +39,7 @@ def with_current_names(content: Any, source: str) -> Any:
     return content
 
 
-def _replace(content: Any, replaced: dict[str, str]) -> Any:
+def _replace(content: object, replaced: dict[str, str]) -> object:
     if isinstance(content, list):
         return [_replace(item, replaced) for item in content]
     if not isinstance(content, dict):
