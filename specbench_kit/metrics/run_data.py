@@ -1,24 +1,22 @@
-"""Runs as reports need them: read whole where that is possible, and in part with a line on what is missing."""
+"""Runs as reports need them: complete if possible, else in part with a line on what is missing."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.renamed import with_current_names
-from specbench_kit.core.typed_json import parse
+from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise_run
-from specbench_kit.metrics.summary_shape import is_summary
+from specbench_kit.metrics.summary_document import check_summary
 from specbench_kit.metrics.units import batch_size
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.resumption import spans_interruption
 
-Fields = dict[str, Any]
 Records = list[RequestRecord]
 
 FILES = ("requests", "baseline")
@@ -32,15 +30,15 @@ class BenchmarkRun:
     """
 
     path: Path
-    fields: Fields
+    fields: JsonObject
     records: Records
     baseline: Records
-    summary: Fields
+    summary: JsonObject
     problems: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of the run's folder."""
         return self.path.resolve().name
 
     @property
@@ -49,28 +47,28 @@ class BenchmarkRun:
         return str(self.fields["method"])
 
     @property
-    def dataset(self) -> Fields:
+    def dataset(self) -> JsonObject:
         """The dataset's part of run.json."""
-        found: Fields = self.fields.get("dataset") or {}
-        return found
+        return self.fields.get("dataset") or {}
 
 
-class Reader:
-    """Reads runs; files of one content, such as the baseline of methods that ran together, are read once."""
+class RunReader:
+    """Reads runs; files with the same content, such as the baseline of methods that ran together, are read once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Records, list[str]]] = {}
+        self._by_content: dict[str, tuple[Records, list[str]]] = {}
 
-    def run(self, path: Path) -> BenchmarkRun:
-        """The run in a folder; one that cannot be read at all is an error."""
+    def read(self, path: Path) -> BenchmarkRun:
+        """Return the run in a folder; SkitError if nothing of it can be read."""
         fields = RunDirectory.open(path).run
         if fields.get("method") is None:
             raise SkitError(f"{path / 'run.json'} names no method: it is not a run of skit bench")
-        (records, wrong), (baseline, wrong_too) = (self._records(path / f"{name}.jsonl") for name in FILES)
+        (records, problems), (baseline, baseline_problems) = (self._records(path / f"{name}.jsonl") for name in FILES)
         if not records:
             raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")
-        summary, problem = _summary(path, fields, records, baseline)
-        return BenchmarkRun(path, fields, records, baseline, summary, (*wrong, *wrong_too, *problem))
+        summary, summary_problems = _summary(path, fields, records, baseline)
+        all_problems = (*problems, *baseline_problems, *summary_problems)
+        return BenchmarkRun(path, fields, records, baseline, summary, all_problems)
 
     def _records(self, path: Path) -> tuple[Records, list[str]]:
         try:
@@ -78,25 +76,33 @@ class Reader:
         except FileNotFoundError:
             return [], []
         except OSError as error:
-            return [], [f"{_place(path)}: {error.strerror}: left out"]
+            return [], [f"{_short_path(path)}: {error.strerror}: left out"]
         key = hashlib.sha256(content).hexdigest()
-        if key not in self._known:
-            self._known[key] = _parse(content)
-        records, wrong = self._known[key]
-        return records, [f"{_place(path)}{problem}" for problem in wrong]
+        if key not in self._by_content:
+            self._by_content[key] = _parse(content)
+        records, problems = self._by_content[key]
+        return records, [f"{_short_path(path)}{problem}" for problem in problems]
 
 
 def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
-    """The runs in these folders or right below them, and a line without this machine's paths for each unreadable one.
+    """Return the runs in these folders or right below them, and a line on each run that cannot be read.
 
-    An error where none can be read.
+    A folder without a run stands for the benchmark runs in it, oldest first. The lines contain no path of this machine,
+    since reports are passed on. Raises SkitError if no run can be read.
     """
-    reader, runs = Reader(), []
+    folders: dict[Path, None] = {}
+    for path in paths:
+        benchmarks = sorted(
+            file.parent for file in path.glob("*/run.json") if (file.parent / "requests.jsonl").exists()
+        )
+        is_parent = not (path / "run.json").exists() and benchmarks
+        folders |= dict.fromkeys(benchmarks if is_parent else [path])
+    reader, runs = RunReader(), []
     problems: dict[Path, str] = {}
     with gc_paused():
-        for path in _folders(paths):
+        for path in folders:
             try:
-                runs.append(reader.run(path))
+                runs.append(reader.read(path))
             except SkitError as error:
                 problems[path] = str(error)
     if not runs:
@@ -104,30 +110,13 @@ def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
     return runs, [line.replace(str(path), path.resolve().name) for path, line in problems.items()]
 
 
-def _folders(paths: Sequence[Path]) -> list[Path]:
-    """Run directories; a folder that is none stands for those of runs in it, oldest first."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        inside = sorted(file.parent for file in path.glob("*/run.json") if _is_bench(file.parent))
-        if not (path / "run.json").exists() and inside:
-            found |= dict.fromkeys(inside)
-        else:
-            found[path] = None
-    return list(found)
-
-
-def _place(file: Path) -> str:
-    """A file without the folders of this machine, since reports are passed on."""
+def _short_path(file: Path) -> str:
     return f"{file.parent.resolve().name}/{file.name}"
 
 
-def _is_bench(path: Path) -> bool:
-    return (path / "requests.jsonl").exists()
-
-
 def _parse(content: bytes) -> tuple[Records, list[str]]:
-    """The records of the lines that hold one, and a remark on every other line."""
-    *lines, rest = content.split(b"\n")
+    """Return the records of the lines that hold one, and a remark on every other line."""
+    *lines, partial_line = content.split(b"\n")
     records: dict[tuple[str, int], RequestRecord] = {}
     problems = []
     for number, line in enumerate(lines, 1):
@@ -138,32 +127,31 @@ def _parse(content: bytes) -> tuple[Records, list[str]]:
             continue
         if records.setdefault(record.key, record) is not record:
             problems.append(f":{number}: request '{record.request_id}' is recorded twice: the second is left out")
-    if rest:
+    if partial_line:
         problems.append(f":{len(lines) + 1}: the last line was cut short: left out")
     return list(records.values()), problems
 
 
-def _summary(path: Path, fields: Fields, records: Records, baseline: Records) -> tuple[Fields, list[str]]:
-    """What summary.json says; without a usable one, the metrics of the requests at hand, as a partial run's."""
+def _summary(path: Path, fields: JsonObject, records: Records, baseline: Records) -> tuple[JsonObject, list[str]]:
+    """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
     file = path / "summary.json"
     try:
-        found = with_current_names(one_line_texts(parse(file.read_bytes())), _place(file))
-        if is_summary(found):
-            return found, []
-        problem = f"{_place(file)} is not a summary of this kit"
+        content: JsonObject = with_current_names(one_line_texts(decode(object, file.read_bytes())), _short_path(file))
     except FileNotFoundError:
         problem = f"{path.resolve().name} has no summary.json: an unfinished run"
     except OSError as error:
-        problem = f"{_place(file)} cannot be read ({error.strerror})"
+        problem = f"{_short_path(file)} cannot be read ({error.strerror})"
     except ValueError as error:
-        problem = f"{_place(file)} is not valid JSON ({error})"
-    return _stand_in(fields, records, baseline), [f"{problem}; its metrics are computed from the requests at hand"]
-
-
-def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
+        problem = f"{_short_path(file)} is not valid JSON ({error})"
+    else:
+        try:
+            check_summary(content)
+            return content, []
+        except ValueError as error:
+            problem = f"{_short_path(file)} is not a summary of this kit ({error})"
     planned = fields.get("requests") or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
-    return {
+    summary = {
         "method": fields["method"],
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
@@ -176,3 +164,4 @@ def _stand_in(fields: Fields, records: Records, baseline: Records) -> Fields:
         ),
         "lossless": None,
     }
+    return summary, [f"{problem}; its metrics are computed from the requests at hand"]

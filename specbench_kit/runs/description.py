@@ -1,16 +1,12 @@
 """The fields of `run.json` that reports, comparisons and reruns rely on, with their types."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import Count, Number, convert
-
-Object = dict[str, object]
-"""A JSON object whose fields depend on the method, the dataset or the command."""
+from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
 
 
 def doc(text: str) -> Meta:
@@ -87,7 +83,7 @@ class RunDocument(Struct):
 
     schema_version: Annotated[int, doc("version of the format")]
     method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
-    options: Annotated[Object | None, doc("every option of the method with its value")] = None
+    options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
     uses: PreparedInputs | None = None
     dataset: DatasetDescription | None = None
     models: Annotated[dict[str, ModelDescription | None] | None, doc("target and draft model, by role")] = None
@@ -95,20 +91,20 @@ class RunDocument(Struct):
     time_kind: Annotated[str | None, doc("measured or modelled")] = None
     deployment: DeploymentReference | None = None
     requests: Annotated[Count | None, doc("requests that were planned")] = None
-    prompts: Annotated[Object | None, doc("hash of the first prompt's tokens, by request")] = None
-    left_out: Annotated[Object | None, doc("prompts that were left out, by reason")] = None
+    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = None
+    left_out: Annotated[JsonObject | None, doc("prompts that were left out, by reason")] = None
     seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
-    trace: Annotated[Object | None, doc("the trace that was replayed")] = None
-    imported: Annotated[Object | None, doc("the file of another tool that the run was made from")] = None
-    resumptions: Annotated[list[Object] | None, doc("each time that the run was resumed")] = None
+    trace: Annotated[JsonObject | None, doc("the trace that was replayed")] = None
+    imported: Annotated[JsonObject | None, doc("the file of another tool that the run was made from")] = None
+    resumptions: Annotated[list[JsonObject] | None, doc("each time that the run was resumed")] = None
     started_at: Annotated[str | None, doc("start in UTC, ISO 8601")] = None
     argv: Annotated[list[str] | None, doc("command line")] = None
     git_commit: Annotated[str | None, doc("commit of specbench-kit")] = None
-    versions: Annotated[Object | None, doc("versions of the packages")] = None
+    versions: Annotated[JsonObject | None, doc("versions of the packages")] = None
     hardware: HardwareDescription | None = None
 
 
-def check_description(path: Path, run: Mapping[str, object]) -> None:
+def check_description(path: Path, run: JsonObject) -> None:
     """Raise SkitError if the `run.json` at `path` has a field of a wrong type."""
     try:
         convert(RunDocument, run)

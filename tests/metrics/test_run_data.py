@@ -102,21 +102,22 @@ def test_a_broken_summary_is_computed_anew(run, content):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "reason"),
     [
-        {"requests": {"planned": 8, "finished": "8", "failed": 0}},
-        {"overall": None},
-        {"categories": []},
-        {"categories": {"math": {}}},
-        {"baseline": "none"},
-        {"lossless": 1},
-        {"method": None},
+        ({"requests": {"planned": 8, "finished": "8", "failed": 0}}, "requests.finished must be a whole number"),
+        ({"overall": None}, "overall must be an object"),
+        ({"categories": []}, "categories must be an object"),
+        ({"categories": {"math": {}}}, "categories[...].finished is missing"),
+        ({"baseline": "none"}, "baseline must be an object or null"),
+        ({"lossless": 1}, "lossless must be an object or null"),
+        ({"method": None}, "method must be text"),
     ],
 )
-def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes):
+def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes, reason):
     change(run / "summary.json", **changes)
     found, (line,) = problems(run)
-    assert line.startswith(f"{run.name}/summary.json is not a summary of this kit; its metrics are computed")
+    assert line.startswith(f"{run.name}/summary.json is not a summary of this kit ({reason}")
+    assert line.endswith("); its metrics are computed from the requests at hand")
     assert found.summary["overall"]["speedup"] > 1
 
 
