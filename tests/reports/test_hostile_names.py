@@ -16,7 +16,8 @@ from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.terminal import print_comparison
-from specbench_kit.reports.writing.markup import document
+from specbench_kit.reports.document import CodeBlock, Document, Paragraph, Table
+from specbench_kit.reports.render_markdown import blocks, render
 from specbench_kit.reports.writing.safe_svg import safe_svg
 from specbench_kit.reports.writing.script import SCRIPT
 
@@ -88,9 +89,16 @@ def test_numbers_in_a_table_stay_numbers() -> None:
 
 
 def test_code_that_ends_on_another_line_hides_no_tag() -> None:
-    assert "\\<b>" in document(["a ` b\nc ` <b> `"])
-    assert "\\<b>" in document(["| a ` | <b> ` |"])
-    assert document(["`<b>`", "", "```text\n<b>\n\n<i>\n```"]) == "`<b>`\n\n```text\n<b>\n\n<i>\n```\n"
+    assert "\\<b>" in render(Document("a ` b\nc ` <b> `", []))
+    assert "\\<b>" in blocks([Paragraph("a ` b\nc ` <b> `")])
+    assert "\\<b>" in blocks([Table(("a `", "<b> `"), [])])
+    assert blocks([Paragraph("`<b>`"), CodeBlock("<b>\n\n<i>")]) == "`<b>`\n\n```text\n<b>\n\n<i>\n```"
+
+
+def test_no_text_begins_a_block_of_its_own() -> None:
+    for text in ("a\n\n# Title", "a\n| b |", "a\n- b", "a\n```"):
+        assert "\n" not in blocks([Paragraph(text)])
+        assert blocks([Table((text, "b"), [(text, text)])]).count("\n") == 2
 
 
 def test_of_a_drawing_shapes_and_texts_remain() -> None:

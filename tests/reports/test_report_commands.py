@@ -196,7 +196,7 @@ def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     (paths[0] / "report.md").write_text("# `a` on b\n\n**`<b>`: 2x**\n")
     (paths[1] / "run.json").write_text("{")
     assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
-    assert error_line(skit_here("report")).startswith("name run directories")
+    assert error_line(skit_here("report")).startswith("give run directories")
     (paths[1] / "report.md").write_text("# broken")
     assert skit_here("report", "--index", root).returncode == 0
     text = (root / "index.md").read_text()

@@ -1,4 +1,4 @@
-"""Markdown of the reports as pages: nothing is loaded, nothing runs, and no text becomes a tag."""
+"""Documents as pages: nothing is loaded, nothing runs, and no text becomes a tag."""
 
 import re
 from base64 import b64encode
@@ -8,10 +8,22 @@ from html.parser import HTMLParser
 import pytest
 
 from specbench_kit.reports.comparison.plots import pictures
-from specbench_kit.reports.render_html import shell
+from specbench_kit.reports.document import (
+    BulletList,
+    Caution,
+    CodeBlock,
+    Column,
+    Document,
+    Figure,
+    Folded,
+    Heading,
+    Paragraph,
+    Table,
+    code,
+    facts,
+)
+from specbench_kit.reports.render_html import inline, inline_svg, render, shell
 from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.reports.writing.html import inline, inline_svg, page
-from specbench_kit.reports.writing.markup import code, fence, folded, table, warning
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 
@@ -40,63 +52,76 @@ class Checker(HTMLParser):
         self.text.append(data)
 
 
-def parsed(markdown, drawings=None):
+def page(*blocks, title="Title", drawings=None):
+    return render(Document(title, blocks), drawings or {})
+
+
+def parsed(*blocks, title="Title"):
     checker = Checker()
-    checker.feed(page(markdown, drawings or {}))
+    checker.feed(page(*blocks, title=title))
     assert checker.open == []
     return checker
 
 
-def body(markdown, drawings=None):
-    return page(markdown, drawings or {}).partition("<main>\n")[2].partition("\n</main>")[0]
+def body(*blocks, drawings=None):
+    found = page(*blocks, drawings=drawings).partition("<main>\n")[2].partition("\n</main>")[0]
+    return found.removeprefix("<h1>Title</h1>\n")
 
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone():
-    found = parsed("# Title\n\nText.")
+    found = parsed(Paragraph("Text."))
     assert not {"link", "img", "iframe", "object"} & set(found.tags)
     assert found.tags.count("script") == 1
-    script = page("# Title", {}).partition("<script>")[2].partition("</script>")[0]
+    script = page().partition("<script>")[2].partition("</script>")[0]
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     assert ("content", policy) in found.attributes
     assert not re.search(r"innerHTML|eval|fetch|XMLHttp|import|https?:", script)
     assert "<script" not in shell("Plain", "", "")
     assert ("content", "width=device-width, initial-scale=1") in found.attributes
-    assert "prefers-color-scheme: dark" in page("# T", {})
+    assert "prefers-color-scheme: dark" in page()
 
 
 def test_blocks():
-    assert body("# A `b`\n\n## C") == "<h1>A <code>b</code></h1>\n<h2>C</h2>"
-    assert body("One\ntwo **three**.") == "<p>One two <strong>three</strong>.</p>"
-    assert body("- a\n- b") == "<ul><li>a</li><li>b</li></ul>"
-    assert body(folded("More", "Text")) == "<details>\n<summary>More</summary>\n<p>Text</p>\n</details>"
-    assert body(warning(["A", "B"])) == (
+    assert (
+        page(Heading("C"), title="A `b`")
+        .partition("<main>\n")[2]
+        .startswith("<h1>A <code>b</code></h1>\n<h2>C</h2>\n</main>")
+    )
+    assert "<title>A b</title>" in page(title="A `b`")
+    assert body(Paragraph("One\ntwo **three**.")) == "<p>One two <strong>three</strong>.</p>"
+    assert body(BulletList(["a", "b"])) == "<ul><li>a</li><li>b</li></ul>"
+    assert body(Folded("More", [Paragraph("Text")])) == "<details>\n<summary>More</summary>\n<p>Text</p>\n</details>"
+    assert body(Caution(["A", "B"])) == (
         '<aside class="warning" role="note"><ul><li><strong>A</strong></li><li><strong>B</strong></li></ul></aside>'
     )
 
 
 def test_tables_scroll_in_their_own_box():
-    found = body(table(["method", "speedup", "tokens"], [(code("a|b"), "1.5x", "3")]))
-    assert found.startswith('<div class="scroll" tabindex="0"><table class="numbers"><thead>')
-    assert "<tr><th scope=row><code>a|b</code></th><td>1.5x</td><td>3</td></tr>" in found
-    assert '<table class="facts"><tbody>' in body(table(["", ""], [("dataset", "gsm8k")]))
+    table = Table(("method", Column("speedup", "times"), Column("tokens", "count")), [(code("a|b"), 1.5, 3)])
+    assert body(table).startswith('<div class="scroll" tabindex="0"><table class="numbers"><thead>')
+    assert "<tr><th scope=row><code>a|b</code></th><td>1.50x</td><td>3</td></tr>" in body(table)
+    assert '<table class="facts"><tbody>' in body(facts([("dataset", "gsm8k")]))
 
 
 def test_code_keeps_lines_and_markup_of_its_text():
     text = "## no heading\n\n| no | table |\n```\n</details>\n<b>"
-    found = body(fence(text) + "\n\nAfter.")
+    found = body(CodeBlock(text), Paragraph("After."))
     assert found.startswith("<pre>## no heading\n\n| no | table |\n```\n&lt;/details&gt;\n&lt;b&gt;</pre>")
     assert found.endswith("<p>After.</p>")
 
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", '" onload="x', "a & b"])
 def test_no_text_becomes_a_tag(text):
-    for markdown in (f"# {text}", text, table(["a", "b"], [(text, code(text))]), fence(text), warning([text])):
-        found = parsed(markdown)
+    table = Table((text, "b"), [(text, code(text))])
+    figure = Figure(text, "plots/a.png", text)
+    blocks = [Heading(text), Paragraph(text), table, CodeBlock(text), Caution([text]), BulletList([text]), figure]
+    for block in [*blocks, Folded(text, blocks)]:
+        found = parsed(block, title=text)
         assert found.tags.count("script") == 1
         assert "img" not in found.tags
         assert not {"onload", "onerror"} & {name for name, _ in found.attributes}
-        assert text in "".join(found.text)
+        assert "".join(found.text).count(text) >= 3
 
 
 def test_links_lead_to_the_web_or_to_files_beside_the_page():
@@ -108,12 +133,14 @@ def test_links_lead_to_the_web_or_to_files_beside_the_page():
 
 def test_pictures_are_inlined_side_by_side_with_captions():
     drawings = {"plots/a": "<svg viewBox='0 0 1 1'></svg>", "plots/b": "<svg viewBox='0 0 1 1'></svg>"}
-    found = body("![First](plots/a.png)\n*What `x` is.*\n\n![Second](plots/b.png)\n\nAfter.", drawings)
+    figures = [Figure("First", "plots/a.png", "What `x` is."), Figure("Second", "plots/b.png")]
+    found = body(*figures, Paragraph("After."), drawings=drawings)
     assert found.count('<div class="figures">') == 1
     assert '<figure class="a"><svg role="img" aria-label="First" viewBox' in found
     assert "<figcaption>What <code>x</code> is.</figcaption>" in found
     assert "<figcaption>Second</figcaption>" in found
     assert found.endswith("<p>After.</p>")
+    assert '<a href="plots/a.png">First</a>' in body(*figures)
 
 
 def test_a_drawing_follows_the_colours_of_its_page(comparison):

@@ -1,0 +1,92 @@
+"""Blocks and tables of documents, and what each renderer makes of them."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from specbench_kit.reports import render_csv, render_latex, render_markdown, render_terminal
+from specbench_kit.reports.document import (
+    Caution,
+    Cell,
+    Column,
+    Document,
+    Estimate,
+    Figure,
+    Folded,
+    Heading,
+    Note,
+    Paragraph,
+    Table,
+    caution,
+    code,
+    paragraphs,
+    plain,
+)
+
+TABLE = Table(
+    ("method", Column("speedup", "times"), Column("TPOT", "seconds"), Column("headroom", "share")),
+    [(code("wisp"), Estimate(1.5, (1.4, 1.6), " ≈", best=True), 0.0123, None), (code("a_b"), None, 0.2, None)],
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "text"),
+    [
+        (Column("", "share"), 0.5, "50.0%"),
+        (Column("", "count"), 1234, "1,234"),
+        (Column("", "bytes"), 2500, "2.50 kB"),
+        (Column("", "seconds"), None, "–"),
+        (Column("", "share"), "finished text", "finished text"),
+        (Column(), 7, "7"),
+        (Column("", "times"), Estimate(1.5, (1.4, 1.6)), "1.50x (1.40–1.60)"),
+        (Column("", "times"), Estimate(1.0, (1.0001, 1.0002)), "1.00x (1.0001–1.0002)"),
+        (Column("", "share"), Estimate(0.5, (0.4, 0.6), " *"), "50.0% (40.0%–60.0%) *"),
+        (Column("", "share"), Estimate(0.5, (0.5, 0.5)), "50.0%"),
+    ],
+)
+def test_a_column_writes_its_cells_by_its_unit(column: Column, cell: Cell, text: str) -> None:
+    assert column.text(cell) == text
+
+
+def test_columns_without_any_value_can_be_left_out() -> None:
+    assert TABLE.without_empty_columns().titles == ["method", "speedup", "TPOT"]
+
+
+def test_empty_texts_and_cautions_make_no_block() -> None:
+    assert paragraphs("", "a") == [Paragraph("a")]
+    assert caution([]) == []
+    assert Document.of("t", [], [Note("n")]).blocks == [Note("n")]
+
+
+def test_markdown_has_every_block() -> None:
+    text = render_markdown.render(Document("Title", [TABLE, Caution(["A", "B"]), Figure("f", "plots/f.png", "Note.")]))
+    assert text.startswith("# Title\n\n| method | speedup | TPOT | headroom |\n| --- | --- | --- | --- |\n")
+    assert "| `wisp` | 1.50x (1.40–1.60) ≈ | 12.3 ms | – |" in text
+    assert text.endswith("> [!WARNING]\n> **A**\n>\n> **B**\n\n![f](plots/f.png)\n*Note.*\n")
+
+
+def test_a_terminal_shows_texts_without_marks_and_no_figures() -> None:
+    console = Console(file=StringIO(), width=60)
+    blocks = [Heading("`H`"), Paragraph("a **b** [c](d)"), Folded("More", [TABLE]), Figure("picture", "p.png")]
+    render_terminal.show(console, blocks)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[:3] == ["H", "a b c", "More"]
+    assert lines[4].split() == ["wisp", "1.50x", "(1.40–1.60)", "≈", "12.3", "ms", "–"]
+    assert "picture" not in lines
+
+
+def test_a_paper_has_units_in_titles_and_the_best_in_bold() -> None:
+    text = render_latex.render(TABLE, "Caption & more", "slug", "Note.")
+    assert r"method & speedup ($\times$) & TPOT (ms) & headroom (\%) \\" in text
+    assert r"\texttt{wisp} & \textbf{1.50} {\scriptsize [1.40--1.60]} & 12.3 & -- \\" in text
+    assert r"\texttt{a\_b} & -- & 200 & -- \\" in text
+    assert r"\caption{Caption \& more}" in text
+
+
+def test_csv_has_nine_digits() -> None:
+    assert render_csv.render([{"a": 1 / 3, "b": "x"}, {"c": 2}]) == "a,b,c\n0.333333333,x,\n,,2\n"
+
+
+def test_plain_drops_all_marks() -> None:
+    assert plain("`a` **b `c`** [d](e)") == "a b c d"
