@@ -30,7 +30,9 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     unnamed = [
         name
         for name, kind in methods.all().items()
-        if kind.group in groups and _has_defaults(kind) and not (baseline and name == BASELINE)
+        if kind.group in groups
+        and all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(kind))
+        and not (baseline and name == BASELINE)
     ]
     return {name: False for name in unnamed if name in named or parse_method(name) not in distinct} | named
 
@@ -74,7 +76,3 @@ def _groups(spec: str) -> Sequence[str]:
     if group not in used:
         raise SkitError(f"no methods of group '{group}'; known: {', '.join(name for name in GROUPS if name in used)}")
     return (group,)
-
-
-def _has_defaults(method: type[Method]) -> bool:
-    return all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(method))

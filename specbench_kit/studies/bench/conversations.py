@@ -32,17 +32,15 @@ class Conversation:
         self._messages.append({"role": "user", "content": self.prompt.turns[self._turn]})
         self._turn += 1
         request_id = self.prompt.id if len(self.prompt.turns) == 1 else f"{self.prompt.id}/{self._turn}"
-        return Request(request_id, self.prompt.category, tuple(self._encode()), self._max_new_tokens)
+        templated = self.prompt.chat and bool(self._tokenizer.chat_template)
+        text = self._templated() if templated else "\n\n".join(message["content"] for message in self._messages)
+        # verbose=False: a prompt that is too long is recorded as failed, so the library need not warn of it.
+        token_ids = self._tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"]
+        return Request(request_id, self.prompt.category, tuple(token_ids), self._max_new_tokens)
 
     def answer(self, text: str) -> None:
         """Add the answer to the last turn."""
         self._messages.append({"role": "assistant", "content": text.strip()})
-
-    def _encode(self) -> list[int]:
-        templated = self.prompt.chat and bool(self._tokenizer.chat_template)
-        text = self._templated() if templated else "\n\n".join(message["content"] for message in self._messages)
-        # verbose=False: a prompt that is too long is recorded as failed, so the library need not warn of it.
-        return list(self._tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"])
 
     def _templated(self) -> str:
         try:

@@ -27,8 +27,8 @@ class MethodLane:
     """One method at work: its decoding loop, the requests that it still has to answer, and the sinks of its records.
 
     `references` are the baseline's records by request id; a lane with references submits a request only after its
-    reference has arrived. `worker_clock` returns the processor seconds of the processes that work for the lane, which
-    `worker_s` sums up over the lane's turns; it is None if these processes cannot be observed.
+    reference has arrived. `worker_clock` reads the processor seconds of the processes that work for all lanes; it is
+    None if these processes cannot be observed.
     """
 
     name: str
@@ -43,13 +43,18 @@ class MethodLane:
     def __post_init__(self) -> None:
         self._waiting = list(self.script.take())
         self._tokens = 0
-        self.worker_s = None if self.worker_clock is None else 0.0
+        self._worker_s = 0.0
         self._started_s = self.engine.clock.now_s()
 
     @property
     def done(self) -> bool:
         """Return True after every request was answered."""
         return self.engine.idle and not self._waiting
+
+    @property
+    def worker_s(self) -> float | None:
+        """Return the processor seconds of the lane's worker processes, or None if they cannot be observed."""
+        return None if self.worker_clock is None else self._worker_s
 
     @property
     def tokens_per_s(self) -> float:
@@ -61,8 +66,12 @@ class MethodLane:
         """Decode until `requests` more requests have finished, or no request can be submitted yet."""
         self._submit_ready()
         finished = 0
+        read_worker_s = self.worker_clock or (lambda: 0.0)
         while finished < requests and not self.engine.idle:
-            for record in self._step():
+            before_s = read_worker_s()
+            records = self.engine.step()
+            self._worker_s += read_worker_s() - before_s
+            for record in records:
                 finished += 1
                 self._tokens += len(record.output_ids)
                 record.text, record.repeat = self.decode(record.output_ids), self.repeat
@@ -72,14 +81,6 @@ class MethodLane:
                 # A dialogue's next turn goes before new dialogues, so that few are open at a time.
                 self._submit_ready(first=True)
                 yield record
-
-    def _step(self) -> list[RequestRecord]:
-        if self.worker_clock is None or self.worker_s is None:
-            return self.engine.step()
-        before_s = self.worker_clock()
-        finished = self.engine.step()
-        self.worker_s += self.worker_clock() - before_s
-        return finished
 
     def _submit_ready(self, *, first: bool = False) -> None:
         waiting, self._waiting = [*self._waiting, *self.script.take()], []

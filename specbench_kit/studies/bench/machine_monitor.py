@@ -36,14 +36,13 @@ class MachineMonitor:
                 lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
 
     def block(self) -> MachineBlock:
-        """Return the readings up to now, ready for JSON."""
-        return self._watch.end({name: self._timed(name) for name in self._lanes})
-
-    def _timed(self, name: str) -> LaneTimes:
-        lanes = self._lanes[name]
-        spent = ProcessorTime(
-            *(sum(parts) for parts in zip(*(lane.engine.clock.processor_time or () for lane in lanes), strict=True))
-        )
-        worker_s = [lane.worker_s for lane in lanes if lane.worker_s is not None]
-        observed = len(worker_s) == len(lanes)
-        return LaneTimes(spent, same_steps(self._records.get(name, ())), sum(worker_s) if observed else None)
+        """Return the readings up to now, ready for JSON; a lane's times are summed over its repeats."""
+        times = {}
+        for name, lanes in self._lanes.items():
+            clocks = (lane.engine.clock.processor_time or () for lane in lanes)
+            spent = ProcessorTime(*(sum(parts) for parts in zip(*clocks, strict=True)))
+            worker_s = [lane.worker_s for lane in lanes if lane.worker_s is not None]
+            observed = len(worker_s) == len(lanes)
+            steps = same_steps(self._records.get(name, ()))
+            times[name] = LaneTimes(spent, steps, sum(worker_s) if observed else None)
+        return self._watch.end(times)

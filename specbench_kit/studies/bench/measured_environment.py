@@ -1,6 +1,6 @@
 """The latencies that methods plan with: read from profiles, or measured briefly before the benchmark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -78,7 +78,17 @@ class MeasuredEnvironment:
         parts = parts_of(self._profiling)
         # A profile of a disturbed machine may only be used to continue the run that it was measured for.
         if missing := [part for part in parts if self._find(part, disturbed=self._resumes) is None]:
-            self._measure(missing)
+            clock = MeasuringClock(self._pair.target.model.device)
+            with clock.running():
+                for part in missing:
+                    self._measure(part, clock)
+                spent_s = clock.now_s()
+            doubts = disturbances(self.machine)
+            use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
+            self.notes.append(
+                f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and "
+                f"kept {use}; skit profile-drafter measures a thorough one"
+            )
         profiles = [profile.latency() for part in parts if (profile := self._find(part, disturbed=True))]
         return Latencies(*profiles)  # the parts are the drafter and the verifier, in this order
 
@@ -86,21 +96,8 @@ class MeasuredEnvironment:
         weights, device = self._models[part.model]["hash"], self._profiling.device
         return loading.find_measured(weights, part.role, device, form=part.form, disturbed=disturbed)
 
-    def _measure(self, parts: Sequence[Part]) -> None:
-        """Time the steps of the missing profiles and save these among the user's profiles."""
-        clock = MeasuringClock(self._pair.target.model.device)
-        with clock.running():
-            for part in parts:
-                self._measure_part(part, clock)
-            spent_s = clock.now_s()
-        doubts = disturbances(self.machine)
-        use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
-        self.notes.append(
-            f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and kept "
-            f"{use}; skit profile-drafter measures a thorough one"
-        )
-
-    def _measure_part(self, part: Part, clock: MeasuringClock) -> None:
+    def _measure(self, part: Part, clock: MeasuringClock) -> None:
+        """Time the steps of one model and save the profile among the user's profiles."""
         settings = self._profiling
         stand = Stand(
             self._pair.needed_draft if part.model == "draft" else self._pair.target, clock, settings.seed, settings.runs

@@ -115,7 +115,12 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
 def _describe(
     settings: BenchSettings, bench: Workbench, dataset: LoadedDataset, config: dict[str, object]
 ) -> dict[str, object]:
-    """Return the content of `run.json` that all methods share."""
+    """Return the content of `run.json` that all methods share; prompts are hashed as the target reads them."""
+    prompts = {}
+    for prompt in dataset.prompts:
+        request = Conversation(prompt, bench.pair.tokenizer, 1).next_request()
+        assert request is not None
+        prompts[prompt.id] = sha256(repr(request.prompt_ids).encode()).hexdigest()[:HASH_DIGITS]
     return {
         "dataset": dataset.describe(),
         "models": bench.models,
@@ -123,17 +128,8 @@ def _describe(
         **(bench.server.describe() if bench.server else {}),
         **describe_time(settings.deployment),
         "requests": count_turns(dataset) * settings.repeats,
-        "prompts": {
-            prompt.id: _hash_tokens(Conversation(prompt, bench.pair.tokenizer, 1)) for prompt in dataset.prompts
-        },
+        "prompts": prompts,
         "sample_reason": dataset.reason,
         **({"left_out": bench.left_out} if bench.left_out else {}),
         **provenance.collect(settings.argv),
     }
-
-
-def _hash_tokens(conversation: Conversation) -> str:
-    """Return the start of the SHA-256 of the first turn's token ids, as the target reads them."""
-    request = conversation.next_request()
-    assert request is not None
-    return sha256(repr(request.prompt_ids).encode()).hexdigest()[:HASH_DIGITS]

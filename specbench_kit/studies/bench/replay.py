@@ -1,7 +1,6 @@
 """Benchmarks on a trace instead of models: the same rounds, run directories and reports, with modelled time."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -40,7 +39,16 @@ def bench_replay(
     trace = TraceFile(path)
     trace.said("dataset", "name")
     deployment = settings.deployment or recorded(trace.header)
-    methods, left_out = usable(settings, partial(_prepare, trace=trace, deployment=deployment))
+
+    def prepare(spec: str) -> Method:
+        """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
+        method = ready(parse_method(spec), trace, deployment)
+        for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
+            pass
+        return method
+
+    # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
+    methods, left_out = usable(settings, prepare)
     shared = _describe(settings, trace, deployment)
     runs = {
         spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
@@ -72,14 +80,6 @@ def bench_replay(
     # The records of several runs might not fit into memory together, so they are read from their files.
     read = (lambda _: records) if len(runs) == 1 else RunRecords.read
     return conclude(finished, ReplayOutputJudge(), None, read), left_out
-
-
-def _prepare(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
-    """Return the method prepared for a replay; raise SkitError before there is a run if the trace cannot serve it."""
-    method = ready(parse_method(spec), trace, deployment)
-    for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
-        pass
-    return method
 
 
 class _ProgressCounter:

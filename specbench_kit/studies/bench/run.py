@@ -117,8 +117,7 @@ class Benchmark:
         """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
         bench, method = self.bench, self.bench.lanes[spec]
         finished = {name: record for (name, number), record in self._reused[spec].items() if number == repeat}
-        wrap = _require_equal if self._starts_over else _skip_stored
-        sinks = [wrap(spec, sink, stored) for sink, stored in self._stores[spec]]
+        sinks = [self._guard(spec, sink, stored) for sink, stored in self._stores[spec]]
         if spec == BASELINE:
             references.update(finished)
             sinks.append(lambda record: references.update({record.request_id: record}))
@@ -139,6 +138,20 @@ class Benchmark:
             repeat=repeat,
             worker_clock=bench.worker_clock,
         )
+
+    def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
+        """Wrap a sink so that it skips stored records, which have to equal those that are decoded again."""
+
+        def take(record: RequestRecord) -> None:
+            if record.key not in stored:
+                sink(record)
+            elif self._starts_over and stored[record.key] != record:
+                raise SkitError(
+                    f"{spec}: request '{record.request_id}' was decoded again and differs from the stored record: "
+                    "start the run anew without --resume"
+                )
+
+        return take
 
     def _find_stores(self, spec: str) -> list[tuple[Sink, StoredRecords]]:
         """Return where a method's records are stored, each with the records from before an interruption.
@@ -200,24 +213,3 @@ class Benchmark:
                 # One entry for each process that worked on the run, since a resumed run warms up again.
                 earlier: list[int] = run.run.get("warm_up", {}).get("rounds", [])
                 run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*earlier, rounds]})
-
-
-def _skip_stored(_spec: str, sink: Sink, stored: StoredRecords) -> Sink:
-    """Wrap a sink so that it skips records that it has from before an interruption."""
-    return lambda record: None if record.key in stored else sink(record)
-
-
-def _require_equal(spec: str, sink: Sink, stored: StoredRecords) -> Sink:
-    """Wrap a sink so that a record that is decoded again has to equal the stored one."""
-
-    def take(record: RequestRecord) -> None:
-        earlier = stored.get(record.key)
-        if earlier is None:
-            sink(record)
-        elif earlier != record:
-            raise SkitError(
-                f"{spec}: request '{record.request_id}' was decoded again and differs from the stored record: start "
-                "the run anew without --resume"
-            )
-
-    return take

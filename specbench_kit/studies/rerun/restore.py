@@ -1,6 +1,7 @@
 """Restore settings, models and prompts of a run from its `run.json`, each checked by its hash."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -81,18 +82,12 @@ def _find_model(run: RunDescription, role: Role) -> str:
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
     for folder in map(Path, (*_arguments(run, f"--{role}"), name)):
-        if folder.is_dir() and _hash(folder) == run["models"][role]["hash"]:
-            return str(folder)
+        with suppress(SkitError):  # a folder without weights
+            if folder.is_dir() and provenance.hash_model(folder) == run["models"][role]["hash"]:
+                return str(folder)
     if "/" in name:
         return name
     raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")
-
-
-def _hash(folder: Path) -> str | None:
-    try:
-        return provenance.hash_model(folder)
-    except SkitError:
-        return None
 
 
 def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:

@@ -88,8 +88,11 @@ def rerun(
     """Run the run in `path` again, into a new run directory below `out`."""
     first = RunDirectory.find(path)
     settings = restore_settings(first.run, options, out, argv)
-    repeat = _replay if "trace" in first.run else _decode
-    conclusion = repeat(first, settings, options, report)
+    if "trace" in first.run:
+        conclusions, _ = bench_replay(settings, _find_trace(first, options), report)
+        conclusion = conclusions[0]
+    else:
+        conclusion = _decode(first, settings, options, report)
     second = conclusion.directory
     differences = compare(first, second, conclusion.summary)
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
@@ -112,17 +115,15 @@ def _decode(
     return benchmark.conclude()[0]
 
 
-def _replay(
-    first: RunDirectory, settings: BenchSettings, options: RerunOptions, report: Callable[[Progress], None]
-) -> Conclusion:
+def _find_trace(first: RunDirectory, options: RerunOptions) -> Path:
+    """Return the path of the trace that the run replayed, checked by its hash."""
     trace = first.run["trace"]
     path = options.replay or Path(trace["file"])
     if not path.is_file():
         raise SkitError(f"the run replayed the trace {trace['file']}: say where it is with --replay")
     if provenance.hash_file(path) != trace["sha256"]:
         raise SkitError(f"{path} is not the trace that the run replayed: name the right one with --replay")
-    conclusions, _ = bench_replay(settings, path, report)
-    return conclusions[0]
+    return path
 
 
 def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Differences:

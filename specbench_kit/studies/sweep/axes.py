@@ -50,12 +50,18 @@ def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) ->
 
     If no text has several values, the axes that the deployment proposes are added.
     """
-    axes = [_parse_axis(text) for text in texts]
+    axes = []
+    for text in texts:
+        key, equals, listed = text.partition("=")
+        values = [value.strip() for value in listed.split(",")]
+        if not (equals and key.strip() and all(values)):
+            raise SkitError(f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'")
+        axes.append(SweepAxis(key.strip(), tuple(map(parse_value, values))))
     if len({axis.key for axis in axes}) < len(axes):
         raise SkitError("a key is given twice: put all its values into one --set")
     if not any(len(axis.values) > 1 for axis in axes):
         keys = {axis.key for axis in axes}
-        axes += [SweepAxis(key, tuple(values)) for key, values in proposed.items() if key not in keys]
+        axes += [SweepAxis(key, tuple(options)) for key, options in proposed.items() if key not in keys]
     if not any(len(axis.values) > 1 for axis in axes):
         raise SkitError("nothing to sweep over: give --set with several values, as in link.rtt_s=0.01,0.02,0.04")
     return sorted(axes, key=lambda axis: len(axis.values) == 1)
@@ -76,11 +82,3 @@ def with_options(spec: str, values: Values) -> str:
     options |= {key.removeprefix(prefix): str(value) for key, value in values.items() if key.startswith(prefix)}
     joined = ",".join(f"{key}={value}" for key, value in options.items())
     return f"{name}:{joined}" if joined else name
-
-
-def _parse_axis(text: str) -> SweepAxis:
-    key, equals, listed = text.partition("=")
-    values = [value.strip() for value in listed.split(",")]
-    if not (equals and key.strip() and all(values)):
-        raise SkitError(f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'")
-    return SweepAxis(key.strip(), tuple(map(parse_value, values)))

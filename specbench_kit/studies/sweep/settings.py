@@ -107,13 +107,13 @@ class SweepSettings(SweepOptions):
             raise SkitError("two methods become the same in this sweep: name each --method once")
         fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
         deployment = self.definition.replace(fields).build() if self.definition else None
-        return GridPoint(values, deployment, specs, self._draft(values) if self.synthetic else "")
-
-    def _draft(self, values: Values) -> str:
-        """Return the options of the synthetic draft at a point, checked."""
-        chosen = {
-            f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": value for key, value in values.items() if key.startswith(DRAFT)
-        }
-        options = with_options(self.draft, chosen).partition(":")[2]
-        from_options(SYNTHETIC, Agreement, options)
-        return options
+        draft = ""
+        if self.synthetic:
+            draft_values = {
+                f"{SYNTHETIC}.{key.removeprefix(DRAFT)}": value
+                for key, value in values.items()
+                if key.startswith(DRAFT)
+            }
+            draft = with_options(self.draft, draft_values).partition(":")[2]
+            from_options(SYNTHETIC, Agreement, draft)
+        return GridPoint(values, deployment, specs, draft)

@@ -46,7 +46,11 @@ def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine
     first, *constant = axes
     points: dict[tuple[str, str], dict[Value, SweepRow]] = {}
     for row in rows:
-        points.setdefault((_label(row, constant), row.series), {})[row.values[first.key]] = row
+        # The label names the constant values that distinguish a method's lines.
+        values = {axis.key: row.values[axis.key] for axis in constant if len(axis.values) > 1}
+        fields = [f"{axis.key}={values[axis.key]}" for axis in constant if axis.key in values and axis.method is None]
+        label = ", ".join([with_options(row.series, values), *fields])
+        points.setdefault((label, row.series), {})[row.values[first.key]] = row
     return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]
 
 
@@ -61,7 +65,7 @@ def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> dict[str, 
         "break_even": [_break_even(line, axes[0], "speedup") for line in methods],
         "edge": [_break_even(line, axes[0], "colocated_ratio") for line in drafting_at_edge],
         "fastest": list(_fastest(rows)),
-        "rows": [_flat(row) for row in rows],
+        "rows": [_table_row(row) for row in rows],
     }
 
 
@@ -82,14 +86,6 @@ def _fastest(rows: Sequence[SweepRow]) -> Iterator[dict[str, object]]:
         }
 
 
-def _label(row: SweepRow, constant: Sequence[SweepAxis]) -> str:
-    """Return the method with the values that tell its line from its other lines."""
-    values = {axis.key: row.values[axis.key] for axis in constant if len(axis.values) > 1}
-    spec = with_options(row.series, values)
-    fields = [f"{axis.key}={values[axis.key]}" for axis in constant if axis.key in values and axis.method is None]
-    return ", ".join([spec, *fields])
-
-
 def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, object]:
     """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
     ratios = {value: row.overall[metric] for value, row in line.points.items()}
@@ -104,7 +100,7 @@ def _break_even(line: SweepLine, axis: SweepAxis, metric: str) -> dict[str, obje
     return {**result, "verdict": numeric.verdict, "crossings": [asdict(crossing) for crossing in numeric.crossings]}
 
 
-def _flat(row: SweepRow) -> dict[str, object]:
+def _table_row(row: SweepRow) -> dict[str, object]:
     overall = row.overall
     low, high = overall["intervals"]["speedup"] or (None, None)
     return {

@@ -1,6 +1,5 @@
 """A synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -52,16 +51,12 @@ class SyntheticPrompts:
             batch_size=self.batch_size,
             deployment=deployment,
         )
-        for request in self._requests():
-            engine.submit(request)
+        generator = torch.Generator().manual_seed(self.seed)
+        prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
+        for number, prompt in enumerate(prompts):
+            engine.submit(Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens))
         records: list[RequestRecord] = []
         with torch.inference_mode():
             while not engine.idle:
                 records += engine.step()
         return sorted(records, key=lambda record: record.request_id)
-
-    def _requests(self) -> Iterator[Request]:
-        generator = torch.Generator().manual_seed(self.seed)
-        prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
-        for number, prompt in enumerate(prompts):
-            yield Request(f"{number:03}", "synthetic", tuple(prompt), self.output_tokens)

@@ -98,7 +98,18 @@ class Evaluation:
 
     def decoding(self) -> dict[str, Metrics]:
         """Return each contender's metrics, as `reports.vocabulary` defines them, and its ratios to others."""
-        return {name: self._metrics(played) | self._ratios(name) for name, played in self.played.items()}
+        metrics = {}
+        for name, played in self.played.items():
+            group = RequestGroup(to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s))
+            metrics[name] = {
+                "kind": played.contender.kind,
+                **counts(group),
+                **ratios(group.rounds),
+                **wasted_time(group.rounds),
+                **per_makespan(group, float(played.seconds.sum())),
+                **self._ratios(name),
+            }
+        return metrics
 
     def classification(self) -> dict[str, Metrics]:
         """Return how well each judge separates accepted from rejected tokens (WISP Tables 4 and 10)."""
@@ -148,16 +159,6 @@ class Evaluation:
             "never_wrong": self.timing.speed(self.offsets, stop_at_rejection(self.offsets), leader.policy_s),
             "deciding_for_free": self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
             "last_token_sent": submitting_last.speed,
-        }
-
-    def _metrics(self, played: PlayedContender) -> Metrics:
-        group = RequestGroup(to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s))
-        return {
-            "kind": played.contender.kind,
-            **counts(group),
-            **ratios(group.rounds),
-            **wasted_time(group.rounds),
-            **per_makespan(group, float(played.seconds.sum())),
         }
 
     def _ratios(self, name: str) -> Metrics:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import time_scores
-from specbench_kit.predictors.search import Budget, search
+from specbench_kit.predictors.search import Budget, SearchTrial, search
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.deployment_tuning import DeploymentTuning
@@ -91,21 +91,23 @@ def train(
     """Search hyper-parameters and train every family; thresholds are chosen when the experiment is asked for them."""
     for name, part in split.parts.items():
         extract(part).require_both_classes(name)
-    trained = {family: _train_family(family, settings, split, report) for family in settings.chosen_families}
+    training, validation = (extract(part, settings.features) for part in (split.training, split.validation))
+    samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
+    trained = {}
+    for family in settings.chosen_families:
+        result = search(
+            families.get(family)(),
+            training,
+            validation,
+            Budget(settings.trials),
+            settings.seed,
+            partial(_report_trial, report, family),
+            settings.space_of(family),
+        )
+        latency = time_scores(result.scorer, samples, LATENCY_TRIALS)
+        trained[family] = TrainedFamily(family, result, settings.features, latency)
     return TrainingExperiment(settings, split, timing, trained, key, further)
 
 
-def _train_family(
-    name: str, settings: PredictorTrainingSettings, split: Split, report: ProgressCallback
-) -> TrainedFamily:
-    result = search(
-        families.get(name)(),
-        extract(split.training, settings.features),
-        extract(split.validation, settings.features),
-        Budget(settings.trials),
-        settings.seed,
-        lambda done, planned, _trial: report(f"training {name}", done, planned),
-        settings.space_of(name),
-    )
-    samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
-    return TrainedFamily(name, result, settings.features, time_scores(result.scorer, samples, LATENCY_TRIALS))
+def _report_trial(report: ProgressCallback, family: str, done: int, planned: int, _trial: SearchTrial) -> None:
+    report(f"training {family}", done, planned)

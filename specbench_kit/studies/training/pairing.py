@@ -35,11 +35,12 @@ class PairedSums:
 
     def estimate(self, quantity: Callable[[SumOf], Sums]) -> PairedEstimate:
         """Return a quantity of sums; it is undefined if it is not finite."""
-        (value,), without = (self._evaluate(quantity, sums) for sums in (self._sums, self._without))
+
+        def evaluate(sums: Sums) -> Sums:
+            return quantity(lambda contender, column: sums[:, self._index[contender, column]])
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            (value,), without = evaluate(self._sums), evaluate(self._without)
         if not np.isfinite(value):
             return PairedEstimate(None, None)
         return PairedEstimate(float(value), interval_of_estimate(float(value), without, self._weight))
-
-    def _evaluate(self, quantity: Callable[[SumOf], Sums], sums: Sums) -> Sums:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return quantity(lambda contender, column: sums[:, self._index[contender, column]])

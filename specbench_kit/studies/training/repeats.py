@@ -7,8 +7,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.statistics import interval_of_resplits
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.search import SearchResult, SearchTrial
-from specbench_kit.studies.training.contenders import TrainedFamily
-from specbench_kit.studies.training.examples import SHARES, Split, extract, split_by_prompt
+from specbench_kit.studies.training.examples import SHARES, extract, split_by_prompt
 from specbench_kit.studies.training.experiment import TrainingExperiment
 from specbench_kit.studies.training.offsets import Offsets
 
@@ -38,16 +37,14 @@ def _experiments(
         labels = [extract(part).labels for part in split.parts.values()]
         if all(part.any() and not part.all() for part in labels):
             settings = replace(experiment.settings, seed=seed)
-            trained = {name: _refit(family, split, seed) for name, family in experiment.trained.items()}
+            trained = {}
+            for name, family in experiment.trained.items():
+                training, validation = (extract(part, family.names) for part in (split.training, split.validation))
+                params = family.search.best.params
+                scorer = families.get(name)().fit(training, validation, params, seed)
+                trained[name] = replace(family, search=SearchResult(scorer, SearchTrial(params, 0.0), ()))
             yield replace(experiment, settings=settings, split=split, trained=trained, further=())
         report(number, count - 1)
-
-
-def _refit(trained: TrainedFamily, split: Split, seed: int) -> TrainedFamily:
-    training, validation = (extract(part, trained.names) for part in (split.training, split.validation))
-    params = trained.search.best.params
-    scorer = families.get(trained.family)().fit(training, validation, params, seed)
-    return replace(trained, search=SearchResult(scorer, SearchTrial(params, 0.0), ()))
 
 
 def _speed_ratios(experiment: TrainingExperiment) -> dict[str, float]:

@@ -11,11 +11,17 @@ from specbench_kit.studies.training.evaluation import labels_and_scores
 from specbench_kit.studies.training.examples import extract
 from specbench_kit.studies.training.experiment import TrainingExperiment
 
+CALIBRATION_FIELDS = ("mean_score", "accepted_share", "count")
+
 
 def summarise(experiment: TrainingExperiment) -> dict[str, Any]:
     """Return the content of `summary.json`; every number is on the test prompts unless its key says otherwise."""
     evaluation, leaders = experiment.evaluation, experiment.leaders
     training, test = extract(experiment.split.training), experiment.split.test
+    calibrations = {}
+    for name in experiment.trained:
+        bins = calibration(*labels_and_scores(test, evaluation.played[name].contender))
+        calibrations[name] = {field: getattr(bins, field).tolist() for field in CALIBRATION_FIELDS}
     return {
         "recommended": leaders.classifier,
         "leaders": asdict(leaders),
@@ -28,7 +34,7 @@ def summarise(experiment: TrainingExperiment) -> dict[str, Any]:
         "contenders": [_describe_contender(contender, experiment) for contender in experiment.contenders],
         "decoding": evaluation.decoding(),
         "classification": evaluation.classification(),
-        "calibration": {name: _calibration(name, experiment) for name in experiment.trained},
+        "calibration": calibrations,
         "theorem_1": evaluation.theorem(),
         "choices": evaluation.choices(),
         "sites": [tuning.worth(leaders.classifier, test) for tuning in experiment.tunings],
@@ -62,8 +68,3 @@ def _describe_contender(contender: Contender, experiment: TrainingExperiment) ->
         "longest": judge.longest if judge else None,
         "validation_throughput": experiment.tuner.speed(contender),
     }
-
-
-def _calibration(name: str, experiment: TrainingExperiment) -> dict[str, list[float]]:
-    bins = calibration(*labels_and_scores(experiment.split.test, experiment.evaluation.played[name].contender))
-    return {field: getattr(bins, field).tolist() for field in ("mean_score", "accepted_share", "count")}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Link
+from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
 from specbench_kit.studies.training.rounds import Plan, RoundArrays, Seconds, play, total_seconds
 from specbench_kit.traces.replay import recorded
@@ -36,12 +36,18 @@ class Timing:
         """
         recording, lengths = recorded(header), range(header.max_draft + 1)
         served = deployment or recording
+        link = served.link
         priced = recording if served.predictor_s is None else served
         return cls(
             draft_s=served.drafter.latency.seconds([(1, context)]),
             verify_s=tuple(served.verifier.latency.seconds([(1 + count, context)]) for count in lengths),
             statistics_s=priced.predictor_s or 0.0,
-            link_s=tuple(_round_trip_s(served.link, count) for count in lengths) if served.placement == "edge" else (),
+            # Sends `count` tokens, and receives the verdict on them with all accepted and a bonus token.
+            link_s=tuple(
+                link.rtt_s + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)
+                for count in lengths
+                if served.placement == "edge"
+            ),
             adds_scores=priced is recording,
             origin=priced.predictor_origin,
         )
@@ -74,8 +80,3 @@ class Timing:
         answer_s = np.sum([self.verify_s, self.link_s] if self.link_s else [self.verify_s], axis=0)[submitted]
         seconds: Seconds = drafted * (self.draft_s + policy_s) + answer_s
         return seconds
-
-
-def _round_trip_s(link: Link, count: int) -> float:
-    """Return the seconds to send `count` tokens and to receive the verdict on them, all accepted."""
-    return link.rtt_s + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)

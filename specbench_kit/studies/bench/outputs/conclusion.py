@@ -74,7 +74,8 @@ def conclude(
 
     Reports of several runs are text only, since figures and HTML page belong to the report that compares the runs.
     """
-    oracle = next((_throughput(run, read(run).records) for run in runs if _reads_reference(run)), None)
+    oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
+    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
     conclusions = []
     for run in runs:
         records = read(run)
@@ -135,7 +136,3 @@ def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | 
     """Return tokens per second over all requests; None if an interruption makes the clock meaningless."""
     span_s = None if spans_interruption(run.run) else makespan_s(records)
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
-
-
-def _reads_reference(run: RunDirectory) -> bool:
-    return parse_method(run.run["method"]).needs_reference

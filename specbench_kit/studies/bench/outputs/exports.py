@@ -48,17 +48,15 @@ class RunExports:
 
     def write(self, tokenizer: Optional["PreTrainedTokenizerBase"] = None) -> None:
         """Write all exports; a timeline covers what was decoded since the run was last resumed."""
+        run = self._run.run
         if self.timeline is not None and self.timeline.spans:
-            run, time = self._run.run, time_kind(self._run.run)
-            method = method_label(run)
+            method, time = method_label(run), time_kind(run)
             trace = chrome_trace(self.timeline, {"method": method, "dataset": run["dataset"]["name"], "time": time})
             self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
             write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
-        if self._details is not None:
-            self._write_pages(tokenizer)
-
-    def _write_pages(self, tokenizer: Optional["PreTrainedTokenizerBase"]) -> None:
-        run, records = self._run.run, self._run.records()
+        if self._details is None:
+            return
+        records = self._run.records()
         show, pages = token_pages.token_text(tokenizer), token_pages.pages(records, self._run.details())
         for page in pages:
             assert tokenizer is not None  # pages exist only after decoding with models

@@ -1,7 +1,6 @@
 """Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
@@ -37,11 +36,13 @@ class LocalOutputJudge:
         if not baseline:
             return {"lossless": None, "sampling": None}
         virtual = config.get("launch", "virtual") == "virtual"
-        judge = ShapeJudge(
-            self._shapes,
-            partial(_choice, sampler, config["seed"]),
-            virtual and method.pipeline is None,
-        )
+
+        def choice(record: RequestRecord) -> TokenChoice:
+            if sampler.greedy:
+                return GreedyChoice()
+            return SampledChoice(sampler, RequestRandom(config["seed"], record.request_id))
+
+        judge = ShapeJudge(self._shapes, choice, virtual and method.pipeline is None)
         checks = summarise_checks(check_all(records, baseline, judge))
         return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise})
 
@@ -109,7 +110,3 @@ def _verdicts(sampler: Sampler, checks: dict[str, Any]) -> Verdicts:
 
 def _sampler(config: RunDescription) -> Sampler:
     return Sampler(config["temperature"], config["top_p"], config["top_k"])
-
-
-def _choice(sampler: Sampler, seed: int, record: RequestRecord) -> TokenChoice:
-    return GreedyChoice() if sampler.greedy else SampledChoice(sampler, RequestRandom(seed, record.request_id))

@@ -33,7 +33,7 @@ MIN_ANSWERS = 10
 
 
 class HeadSummary(TypedDict):
-    """What a head was trained on, its size, and its agreement with the target.
+    """The numbers of answers and tokens that a head was trained on, its size, and its agreement with the target.
 
     `agreement` are the shares of held-out positions at which the head's first, second, ... token equals the target's.
     """
@@ -69,6 +69,15 @@ def train_head(settings: HeadTrainingSettings, dataset: LoadedDataset | None, re
     fit(head, target, training, recipe, lambda share, _: report("training", round(100 * share), 100))
     folder = settings.save_to or folder_for(pair.target.source)
     save_head(head, folder)
+    # `head_library.learned_from` reads these keys, so that a benchmark can exclude the prompts.
+    sources: dict[str, object] = {}
+    if dataset is not None:
+        sources |= {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
+    else:
+        assert settings.trace is not None
+        run = TraceFile(settings.trace).header.run
+        sources |= {name: run.get(name) for name in ("dataset", "prompts")}
+        sources["trace"] = provenance.hash_file(settings.trace)
     summary: HeadSummary = {
         "agreement": _agreement(head, target, test, recipe),
         "answers": len(training),
@@ -77,7 +86,7 @@ def train_head(settings: HeadTrainingSettings, dataset: LoadedDataset | None, re
     }
     record = {
         "models": pair.describe(provenance.hash_model),
-        **_describe_prompts(settings, dataset),
+        **sources,
         "max_new_tokens": settings.max_new_tokens,
         "recipe": asdict(recipe),
         **summary,
@@ -135,12 +144,3 @@ def _agreement(head: HeadModel, target: PreTrainedModel, texts: Sequence[Trainin
     )
     shares: list[float] = (hits * torch.tensor(weights)[:, None]).sum(0).div(sum(weights)).tolist()
     return [round(share, 4) for share in shares]
-
-
-def _describe_prompts(settings: HeadTrainingSettings, dataset: LoadedDataset | None) -> dict[str, object]:
-    """Return the part of a head's record that `head_library.learned_from` reads."""
-    if dataset is not None:
-        return {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
-    assert settings.trace is not None
-    run = TraceFile(settings.trace).header.run
-    return {**{name: run.get(name) for name in ("dataset", "prompts")}, "trace": provenance.hash_file(settings.trace)}
