@@ -12,7 +12,7 @@ from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import BYTES, find_device
 from specbench_kit.profilers.interconnects import find_interconnect
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.software import FUSED, Reached, Software, find_software
+from specbench_kit.profilers.software import FUSED, AchievedSpeed, Software, find_software
 
 FILE = Path(__file__).with_suffix(".toml")
 MODEL, DTYPE, CONTEXT = "llama2-70b", "float16", 512 + 128 // 2
@@ -75,7 +75,7 @@ def _operators(software: Software) -> Iterator[Figure]:
     """Compare with held-out times of another source, without attention and the gaps between kernels."""
     device, shapes = find_device("a100-80"), bundled_architectures()[MODEL]
     parameters = shapes.layer_parameters / shapes.layers
-    for name, reached in {SOFTWARE: software.on(device.name), "the data sheet alone": Reached()}.items():
+    for name, reached in {SOFTWARE: software.on(device.name), "the data sheet alone": AchievedSpeed()}.items():
         read_s = parameters * BYTES[DTYPE] / (device.bandwidth_bytes_per_s * reached.bandwidth)
         token_s = 2 * parameters / (device.peak(DTYPE) * reached.compute)
         ratios = [(read_s + tokens * token_s) * 1e3 / measured_ms for tokens, measured_ms in OPERATORS_MS.items()]

@@ -4,20 +4,20 @@ from specbench_kit.cli.common import command_line, not_saved, say, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Given
-from specbench_kit.profilers.settings import Drafter, Settings, Verifier
+from specbench_kit.profilers.settings import DrafterProfileSettings, ProfileSettings, VerifierProfileSettings
 
 
-def profile_verifier(options: Given[Verifier], as_json: JsonOption = False) -> None:
+def profile_verifier(options: Given[VerifierProfileSettings], as_json: JsonOption = False) -> None:
     """Profile a target on a device."""
     _profile(options.make(argv=command_line()), as_json)
 
 
-def profile_drafter(options: Given[Drafter], as_json: JsonOption = False) -> None:
+def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption = False) -> None:
     """Profile a pair of models on the device at hand."""
     _profile(options.make(argv=command_line()), as_json)
 
 
-def _profile(settings: Settings, as_json: bool) -> None:
+def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import TimeRemainingColumn
 

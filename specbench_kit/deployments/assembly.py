@@ -20,9 +20,9 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.processes.target import PipelineTarget
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier
-from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.base import Deployment, HiddenStates
 from specbench_kit.deployments.pipeline_time import PipelineTime
-from specbench_kit.deployments.placing import on_edge, timed
+from specbench_kit.deployments.placing import add_modelled_time, drafts_on_edge
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 
@@ -76,7 +76,9 @@ def live_engine(
         measured = MeasuringClock(target.device, started_s)
         return make(round_policy(method), drafter(measured), verifier, measured)
     states, modelled = hidden_states(method, deployment, target, models), ModelledClock(started_s)
-    return make(round_policy(method), *timed(method, drafter(modelled), verifier, deployment, modelled, states))
+    return make(
+        round_policy(method), *add_modelled_time(method, drafter(modelled), verifier, deployment, modelled, states)
+    )
 
 
 def round_drafter(
@@ -102,7 +104,7 @@ def pipeline_engine(
     capacity: int,
     started_s: float = 0.0,
     deployment: Deployment | None = None,
-    states: States | None = None,
+    states: HiddenStates | None = None,
 ) -> PipelineEngine:
     """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
     assert method.pipeline is not None
@@ -141,13 +143,13 @@ def require_stages(method: Method, deployment: Deployment) -> None:
 
 def hidden_states(
     method: Method, deployment: Deployment, target: Runner, models: Mapping[str, Runner]
-) -> States | None:
+) -> HiddenStates | None:
     """Those of the target that the method's drafter reads; `models` are the drafter's, by name."""
     layers = tuple(sorted(set(method.drafting.layers(models))))
     if not layers:
         return None
     each = deployment.link.state_bytes or target.executor.state_bytes
-    return States(layers, each * len(layers) if on_edge(method, deployment) else 0.0)
+    return HiddenStates(layers, each * len(layers) if drafts_on_edge(method, deployment) else 0.0)
 
 
 def round_policy(method: Method) -> Policy:

@@ -91,7 +91,7 @@ class Link:
         return seconds
 
 
-class States(NamedTuple):
+class HiddenStates(NamedTuple):
     """Hidden states that a drafter reads, of every token that the target keeps: in which of its layers, and the bytes
     that cross the link for a token, none where the drafter is on the server."""
 

@@ -8,8 +8,8 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment, States
-from specbench_kit.deployments.modelled import Client, Timelines
+from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.timelines import RequestTimeline, Timelines
 
 
 def colocate(deployment: Deployment) -> Deployment:
@@ -36,7 +36,7 @@ class Colocated(Timelines):
     When a request ends, its record is told how long it took here.
     """
 
-    def __init__(self, deployment: Deployment, *, learned: bool, states: States | None = None) -> None:
+    def __init__(self, deployment: Deployment, *, learned: bool, states: HiddenStates | None = None) -> None:
         beside = states._replace(bytes_per_token=0.0) if states else None
         super().__init__(colocate(deployment), ModelledClock(), on_edge=False, learned=learned, states=beside)
         self._requests: dict[str, _Request] = {}
@@ -86,7 +86,7 @@ class Colocated(Timelines):
         if kept is None:
             self._requests[draft.request_id].ahead_s = 0.0
 
-    def _work(self, label: str, clients: Sequence[Client], seconds: Sequence[float]) -> None:
+    def _work(self, label: str, clients: Sequence[RequestTimeline], seconds: Sequence[float]) -> None:
         super()._work(label, clients, seconds)
         for client in clients:
             self._requests[client.name].drafting_s += max(seconds) / len(clients)

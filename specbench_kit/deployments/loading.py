@@ -62,7 +62,7 @@ def find(name: str) -> Definition:
         return Definition(path, name, cards.read_toml(path))
     known = bundled()
     if name not in known:
-        raise cards.unknown("deployment", name, [LOCAL, *known], ", or a .toml file")
+        raise cards.unknown_name("deployment", name, [LOCAL, *known], ", or a .toml file")
     return known[name]
 
 

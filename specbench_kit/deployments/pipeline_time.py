@@ -7,7 +7,7 @@ from specbench_kit.decoding.clock import ModelledClock, Phase
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.session import Session
-from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.base import Deployment, HiddenStates
 
 
 class PipelineTime:
@@ -17,7 +17,7 @@ class PipelineTime:
     """
 
     def __init__(
-        self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True, states: States | None = None
+        self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True, states: HiddenStates | None = None
     ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._cached_prompts = deployment.placement == "edge", deployment.cached_prompts

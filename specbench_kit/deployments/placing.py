@@ -9,12 +9,12 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.drafter import DraftSource, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.verification import Verifier
-from specbench_kit.deployments.alone import Alone
-from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, States
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, HiddenStates
 from specbench_kit.deployments.colocated import Colocated, colocate
 from specbench_kit.deployments.description import digest
-from specbench_kit.deployments.modelled import Timelines
+from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.deployments.timed import TimedDrafter, TimedVerifier
+from specbench_kit.deployments.timelines import Timelines
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
@@ -22,17 +22,17 @@ from specbench_kit.profilers.base import Role
 from specbench_kit.profilers.loading import find_measured
 
 
-def timed(
+def add_modelled_time(
     method: Method,
     drafter: DraftSource,
     verifier: Verifier,
     deployment: Deployment,
     clock: ModelledClock,
-    states: States | None = None,
+    states: HiddenStates | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Drafter and verifier that take a deployment's time, and the clock that tells it."""
     learned, place = method.learned, _drafting(method, deployment)
-    timelines = Timelines(place, clock, on_edge=on_edge(method, deployment), learned=learned, states=states)
+    timelines = Timelines(place, clock, on_edge=drafts_on_edge(method, deployment), learned=learned, states=states)
     beside = None
     if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
         beside = Colocated(place, learned=learned, states=states)
@@ -40,22 +40,24 @@ def timed(
     return TimedDrafter(drafter, timelines, latencies, beside), TimedVerifier(verifier, timelines, beside), clock
 
 
-def alone(method: Method, deployment: Deployment) -> Alone:
+def single_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock:
     """The clock of a deployment that serves one request after the other."""
-    return Alone(_drafting(method, deployment), on_edge=on_edge(method, deployment), learned=method.learned)
+    return SingleRequestClock(
+        _drafting(method, deployment), on_edge=drafts_on_edge(method, deployment), learned=method.learned
+    )
 
 
-def alone_colocated(method: Method, deployment: Deployment) -> Alone | None:
+def colocated_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock | None:
     """The same with the draft model beside the target; None where it is there already, or has to be at the edge."""
-    return alone(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
+    return single_request_clock(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
 
 
 def can_be_colocated(method: Method, deployment: Deployment) -> bool:
     """Whether the method drafts beyond the link, and could draft beside the target."""
-    return method.placement is None and on_edge(method, deployment)
+    return method.placement is None and drafts_on_edge(method, deployment)
 
 
-def on_edge(method: Method, deployment: Deployment) -> bool:
+def drafts_on_edge(method: Method, deployment: Deployment) -> bool:
     """Whether the method's draft tokens come from beyond the link."""
     return (method.placement or deployment.placement) == "edge" and method.uses_drafter
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.devices import known_device
+from specbench_kit.profilers.devices import bundled_device
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import describe
 
@@ -20,7 +20,7 @@ def find_profile(name: str, folder: Path, place: str) -> Profile:
 
 def power_of(profile: Profile) -> float:
     """Watts of a profile's device, of all its cards together; 0 where its card states none."""
-    card = profile.device_card or known_device(profile.device)
+    card = profile.device_card or bundled_device(profile.device)
     return card.power_w * profile.tensor_parallel if card else 0.0
 
 

@@ -12,7 +12,7 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
 from specbench_kit.deployments.colocated import Colocated
-from specbench_kit.deployments.modelled import Timelines
+from specbench_kit.deployments.timelines import Timelines
 
 
 class TimedDrafter:

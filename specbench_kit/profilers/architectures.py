@@ -81,15 +81,17 @@ class Architecture:
 def bundled_architectures() -> dict[str, Architecture]:
     """Every card that ships with the kit, by name."""
     content = cards.read_toml(_FILE)
-    return {name: architecture(card, f"the architecture card '{name}' in {_FILE}") for name, card in content.items()}
+    return {
+        name: parse_architecture(card, f"the architecture card '{name}' in {_FILE}") for name, card in content.items()
+    }
 
 
 def read_architecture(path: Path) -> Architecture:
     """A card of one's own."""
-    return architecture(cards.read_toml(path), f"the architecture card {path}")
+    return parse_architecture(cards.read_toml(path), f"the architecture card {path}")
 
 
-def architecture(content: Mapping[str, Any], place: str) -> Architecture:
+def parse_architecture(content: Mapping[str, Any], place: str) -> Architecture:
     """A card from its fields, checked."""
     names = [one.name for one in fields(Architecture)]
     cards.require_keys(content, names, names, place)
@@ -102,7 +104,7 @@ def architecture(content: Mapping[str, Any], place: str) -> Architecture:
     return Architecture(**{**content, **{name: int(value) for name, value in sizes.items()}})
 
 
-def of_config(config: Any) -> Architecture | None:
+def architecture_of_config(config: Any) -> Architecture | None:
     """The shapes in a transformers configuration, where its type is one whose work they tell."""
     text = config.get_text_config()
     if text.model_type not in FAMILIES:

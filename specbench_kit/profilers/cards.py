@@ -26,7 +26,7 @@ def names_a_file(name: str) -> bool:
     return name.endswith(".toml")
 
 
-def unknown(kind: str, name: str, known: Iterable[str], hint: str = "") -> SkitError:
+def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> SkitError:
     """The error for a name that stands for nothing."""
     choices = list(known)
     guess = did_you_mean(name.lower(), choices)

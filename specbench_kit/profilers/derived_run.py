@@ -5,23 +5,27 @@ from dataclasses import asdict
 
 from specbench_kit.decoding.latency import HostedModel
 from specbench_kit.profilers.base import Form, Profile
-from specbench_kit.profilers.devices import Device, known_device
+from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.interconnects import find_interconnect
-from specbench_kit.profilers.part import Part, Result, name_profile
-from specbench_kit.profilers.place import Place
+from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, name_profile
+from specbench_kit.profilers.profiled_device import ProfiledDevice
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import require_architecture
 
 
-def derive(settings: Settings, place: Place, card: Device, parts: Sequence[Part], date: str) -> list[Result]:
+def derive(
+    settings: ProfileSettings, place: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart], date: str
+) -> list[ProfileResult]:
     """Evaluate each part's roofline: the profile is the roofline itself, at the shares that its software reaches."""
     return [_derive(settings, place, card, part, date) for part in parts]
 
 
-def _derive(settings: Settings, place: Place, card: Device, part: Part, date: str) -> Result:
+def _derive(
+    settings: ProfileSettings, place: ProfiledDevice, card: Device, part: ProfiledPart, date: str
+) -> ProfileResult:
     shapes, software, members = require_architecture(part.subject), find_software(settings.software), settings.cards
     over = find_interconnect(settings.interconnect) if settings.interconnect else None
     model = Roofline(card.times(members), shapes, place.dtype).estimate(software, members, over)
@@ -41,13 +45,13 @@ def _derive(settings: Settings, place: Place, card: Device, part: Part, date: st
         software=software.name,
         tensor_parallel=members,
         architecture=None if part.subject.is_card else shapes,
-        device_card=None if known_device(card.name) == card else card,
+        device_card=None if bundled_device(card.name) == card else card,
     )
     observations = [Observation(one, model.seconds(one.rows)) for one in part.configurations]
-    return Result(profile, evaluated(form, asdict(model), observations))
+    return ProfileResult(profile, evaluated(form, asdict(model), observations))
 
 
-def _ending(settings: Settings) -> str:
+def _ending(settings: ProfileSettings) -> str:
     """What sets a derived profile's name apart."""
     cards = f"-tp{settings.cards}" if settings.cards > 1 else ""
     return f"{cards}-roofline" if settings.is_fused else f"{cards}-{settings.software}-roofline"

@@ -75,20 +75,20 @@ def find_device(name: str) -> Device:
     """The card of that name or alias, or in a TOML file of one's own; an unknown name lists the known ones."""
     if cards.names_a_file(name):
         path = Path(name).expanduser()
-        return device({"name": path.stem, **cards.read_toml(path)}, f"the device card {path}")
+        return parse_device({"name": path.stem, **cards.read_toml(path)}, f"the device card {path}")
     known = bundled_devices()
     for card in known.values():
         if name.lower() in (card.name, *card.aliases):
             return card
-    raise cards.unknown("GPU", name, known, ", or a .toml file with a card of your own")
+    raise cards.unknown_name("GPU", name, known, ", or a .toml file with a card of your own")
 
 
-def known_device(name: str) -> Device | None:
+def bundled_device(name: str) -> Device | None:
     """The bundled card of that name, if there is one."""
     return bundled_devices().get(name)
 
 
-def reported_as(name: str) -> Device | None:
+def device_reported_as(name: str) -> Device | None:
     """The bundled card of the device that a driver calls so."""
     return next((card for card in bundled_devices().values() if name in card.reported), None)
 
@@ -98,11 +98,12 @@ def bundled_devices() -> dict[str, Device]:
     """Every card that ships with the kit, by name."""
     content = cards.read_toml(_FILE)
     return {
-        name: device({"name": name, **card}, f"the device card '{name}' in {_FILE}") for name, card in content.items()
+        name: parse_device({"name": name, **card}, f"the device card '{name}' in {_FILE}")
+        for name, card in content.items()
     }
 
 
-def device(content: Mapping[str, Any], place: str) -> Device:
+def parse_device(content: Mapping[str, Any], place: str) -> Device:
     """A card from its fields, checked."""
     wanted = ("name", "title", "memory_bytes", "bandwidth_bytes_per_s", "peak_flops")
     allowed = [one.name for one in fields(Device) if one.name != "cores"]

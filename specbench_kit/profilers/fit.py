@@ -19,7 +19,7 @@ LEAST_TRAIN, LEAST_TEST = 15, 5
 """Configurations without which a fit would mean nothing."""
 
 
-class TooLittle(SkitError):
+class TooFewConfigurations(SkitError):
     """Too few configurations to fit a profile."""
 
 
@@ -189,7 +189,7 @@ def _bootstrap(matrix: Matrix, seconds: Matrix, seed: int) -> Matrix:
 
 def _require_enough(train: int, test: int) -> None:
     if train < LEAST_TRAIN or test < LEAST_TEST:
-        raise TooLittle(
+        raise TooFewConfigurations(
             f"too little was measured to fit a profile: {train} configurations to fit on and {test} to test on, of at "
             f"least {LEAST_TRAIN} and {LEAST_TEST}"
         )

@@ -37,5 +37,5 @@ INTERCONNECTS = {
 def find_interconnect(name: str) -> Interconnect:
     """The interconnect of that name; an unknown one lists the known ones."""
     if name not in INTERCONNECTS:
-        raise cards.unknown("interconnect", name, INTERCONNECTS)
+        raise cards.unknown_name("interconnect", name, INTERCONNECTS)
     return INTERCONNECTS[name]

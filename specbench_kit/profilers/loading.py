@@ -38,7 +38,7 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
     return profile
 
 
-def everything() -> dict[str, Profile | SkitError]:
+def all_profiles() -> dict[str, Profile | SkitError]:
     """Every bundled profile and the user's own by name; a file that cannot be used by its own name, with why."""
     found: dict[str, Profile | SkitError] = {}
     for path in [file for folder in (BUNDLED, data_folder()) for file in sorted(folder.glob("*.toml"))]:
@@ -63,7 +63,7 @@ def find_measured(
     hardware = hardware_text(resolve_device(str(device)))
     fitting = [
         profile
-        for profile in everything().values()
+        for profile in all_profiles().values()
         if isinstance(profile, Profile)
         and (profile.source, profile.role, profile.model_hash) == ("measured", role, model_hash)
         and profile.hardware == hardware
@@ -99,8 +99,8 @@ def _read(path: Path, changed_ns: int) -> Profile:
         **plain,
         form=form,
         coefficients=coefficients,
-        architecture=_optional(content, "architecture", architectures.architecture, place),
-        device_card=_optional(content, "device_card", devices.device, place),
+        architecture=_optional(content, "architecture", architectures.parse_architecture, place),
+        device_card=_optional(content, "device_card", devices.parse_device, place),
     )
 
 
@@ -112,9 +112,9 @@ def save(path: Path, profile: Profile) -> None:
 
 
 def _by_name(name: str) -> Profile:
-    known = everything()
+    known = all_profiles()
     if name not in known:
-        raise cards.unknown("profile", name, known, ", or a .toml file")
+        raise cards.unknown_name("profile", name, known, ", or a .toml file")
     found = known[name]
     if isinstance(found, SkitError):
         raise found

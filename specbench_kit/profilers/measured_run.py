@@ -16,23 +16,23 @@ from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import BYTES
-from specbench_kit.profilers.fit import Fit, Observation, TooLittle, fit
+from specbench_kit.profilers.fit import Fit, Observation, TooFewConfigurations, fit
+from specbench_kit.profilers.machine_readings import machine_recorded
 from specbench_kit.profilers.measurement import (
-    Measured,
-    Stand,
+    MeasurementGaps,
+    TimingRig,
     choose_factor,
     free_bytes,
     hardware_text,
     measure,
 )
-from specbench_kit.profilers.part import Part, Result, name_profile
-from specbench_kit.profilers.place import Place
+from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.policy import measure_policy
+from specbench_kit.profilers.profiled_device import ProfiledDevice
 from specbench_kit.profilers.samples import Samples
 from specbench_kit.profilers.saving import describe_run
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import Subject
-from specbench_kit.profilers.watching import watched
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
@@ -44,18 +44,22 @@ STEADY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedMeasurement:
     """What a measurement leaves."""
 
     folder: Path
     run: Fields
-    results: Sequence[Result]
+    results: Sequence[ProfileResult]
     policy: Fields = field(default_factory=dict)
 
 
 def run_measured(
-    settings: Settings, place: Place, device: torch.device, parts: Sequence[Part], report: ProgressCallback
-) -> Finished:
+    settings: ProfileSettings,
+    place: ProfiledDevice,
+    device: torch.device,
+    parts: Sequence[ProfiledPart],
+    report: ProgressCallback,
+) -> FinishedMeasurement:
     """Measure every part within the budget; samples are on disk as soon as they are made."""
     clock, probe = MeasuringClock(device), probe_here()
     with clock.running():
@@ -63,26 +67,26 @@ def run_measured(
         folder, run = _open(settings, place, parts, stands, models)
         results = []
         for number, (part, stand) in enumerate(zip(parts, stands, strict=True), 1):
-            profile = unfitted(settings, place, part, run)
+            profile = profile_without_fit(settings, place, part, run)
             samples = Samples.open(folder / str(profile.samples))
             factor, deadline_s = run["workload"][part.role]["factor"], settings.budget_s * number / len(parts)
-            with watched(probe, stand, part, samples, partial(_note_machine, folder, run)):
+            with machine_recorded(probe, stand, part, samples, partial(_note_machine, folder, run)):
                 measured = measure_part(stand, part, factor, samples, deadline_s, report)
-            results.append(Result(profile, *_fit(part, factor, samples, measured, settings.seed)))
+            results.append(ProfileResult(profile, *_fit(part, factor, samples, measured, settings.seed)))
         policy = {} if settings.draft is None else _policy(stands, models, device)
-    return Finished(folder, run, results, policy)
+    return FinishedMeasurement(folder, run, results, policy)
 
 
 def _load(
-    settings: Settings, parts: Sequence[Part], device: torch.device, dtype: str, clock: MeasuringClock
-) -> tuple[list[Stand], Fields]:
+    settings: ProfileSettings, parts: Sequence[ProfiledPart], device: torch.device, dtype: str, clock: MeasuringClock
+) -> tuple[list[TimingRig], Fields]:
     """Every model in memory, and what a run records of it."""
     stands, models = [], {}
     for part in parts:
         _require_memory(part.subject, device, dtype)
         loaded = part.subject.load(device, dtype)
         models[part.model] = part.subject.describe(loaded)
-        stands.append(Stand(loaded, clock, settings.seed, settings.runs))
+        stands.append(TimingRig(loaded, clock, settings.seed, settings.runs))
     return stands, models
 
 
@@ -100,7 +104,11 @@ def _require_memory(subject: Subject, device: torch.device, dtype: str) -> None:
 
 
 def _open(
-    settings: Settings, place: Place, parts: Sequence[Part], stands: Sequence[Stand], models: Fields
+    settings: ProfileSettings,
+    place: ProfiledDevice,
+    parts: Sequence[ProfiledPart],
+    stands: Sequence[TimingRig],
+    models: Fields,
 ) -> tuple[Path, Fields]:
     """A new folder, or the one that is to be gone on with, and the content of its `run.json`."""
     defining = {
@@ -135,7 +143,9 @@ def _unfinished(out: Path, command: str, key: str) -> tuple[Path, Fields]:
     return unfinished[-1], run
 
 
-def unfitted(settings: Settings, place: Place, part: Part, run: Mapping[str, Any]) -> Profile:
+def profile_without_fit(
+    settings: ProfileSettings, place: ProfiledDevice, part: ProfiledPart, run: Mapping[str, Any]
+) -> Profile:
     """All but the numbers."""
     assert place.device is not None
     weights = run["models"][part.model].get("hash")
@@ -164,22 +174,26 @@ def _note_machine(folder: Path, run: Fields, block: Fields) -> None:
 
 
 def measure_part(
-    stand: Stand, part: Part, factor: float, samples: Samples, deadline_s: float, report: ProgressCallback
-) -> Measured:
+    stand: TimingRig, part: ProfiledPart, factor: float, samples: Samples, deadline_s: float, report: ProgressCallback
+) -> MeasurementGaps:
     """Time all of a part; what was left out is returned."""
     scaled = [one.scaled(factor) for one in part.configurations]
     return measure(stand, scaled, samples, deadline_s, f"timing the {part.role}", report)
 
 
-def _fit(part: Part, factor: float, samples: Samples, measured: Measured, seed: int) -> tuple[Fit, Fields]:
+def _fit(
+    part: ProfiledPart, factor: float, samples: Samples, measured: MeasurementGaps, seed: int
+) -> tuple[Fit, Fields]:
     """As `fit_part`, with what to do where too little was measured."""
     try:
         return fit_part(part, factor, samples, measured, seed)
-    except TooLittle as error:
+    except TooFewConfigurations as error:
         raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
 
 
-def fit_part(part: Part, factor: float, samples: Samples, measured: Measured, seed: int) -> tuple[Fit, Fields]:
+def fit_part(
+    part: ProfiledPart, factor: float, samples: Samples, measured: MeasurementGaps, seed: int
+) -> tuple[Fit, Fields]:
     """The fit, and what else is to be told of the measurement."""
     found = fit(part.form, observe([one.scaled(factor) for one in part.configurations], samples), seed)
     return found, _told(measured, found)
@@ -197,7 +211,7 @@ def observe(configurations: Sequence[Configuration], samples: Samples) -> list[O
     return observations
 
 
-def _told(measured: Measured, found: Fit) -> Fields:
+def _told(measured: MeasurementGaps, found: Fit) -> Fields:
     """How steady the timings were, and what was left out."""
     variations = sorted(one.variation for one in found.observations if one.variation is not None)
     steadiness: Fields = {"count": len(variations)}
@@ -207,7 +221,7 @@ def _told(measured: Measured, found: Fit) -> Fields:
     return {"variation": steadiness, "skipped": measured.skipped, "cut_off": measured.cut_off}
 
 
-def _policy(stands: Sequence[Stand], models: Fields, device: torch.device) -> Fields:
+def _policy(stands: Sequence[TimingRig], models: Fields, device: torch.device) -> Fields:
     hashes = [models[role].get("hash") for role in ("target", "draft")]
     pair = PairHashes(*map(str, hashes)) if all(hashes) else None
     return measure_policy(min(stand.vocabulary for stand in stands), str(device), pair)

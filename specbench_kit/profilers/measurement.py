@@ -29,7 +29,7 @@ SPARE = 0.8
 """Share of the budget, and of the free memory, that is planned for."""
 
 
-class Stand:
+class TimingRig:
     """One model on one device, with as much KV as a workload needs; `runs` times it is to be gone through."""
 
     def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
@@ -107,7 +107,7 @@ class Stand:
 
 
 @dataclass
-class Measured:
+class MeasurementGaps:
     """What a measurement left out: configurations that did not fit the memory, and runs that the budget cut off."""
 
     skipped: list[str] = field(default_factory=list)
@@ -115,18 +115,18 @@ class Measured:
 
 
 def measure(
-    stand: Stand,
+    stand: TimingRig,
     configurations: Sequence[Configuration],
     samples: Samples,
     deadline_s: float,
     step: str,
     report: ProgressCallback,
-) -> Measured:
+) -> MeasurementGaps:
     """Time what the samples lack, in an order that is drawn anew for each run, until the clock says `deadline_s`.
 
     Wide batches come last, where the memory holds them.
     """
-    outcome, planned = Measured(), len(configurations) * stand.runs
+    outcome, planned = MeasurementGaps(), len(configurations) * stand.runs
     for wide in (False, True):
         group = [one for one in configurations if (one.regime == "batched") is wide]
         if wide and group and not _fits(stand, group):
@@ -144,13 +144,13 @@ def measure(
     return outcome
 
 
-def _in_turn(stand: Stand, configurations: Sequence[Configuration]) -> Iterator[tuple[Configuration, int]]:
+def _in_turn(stand: TimingRig, configurations: Sequence[Configuration]) -> Iterator[tuple[Configuration, int]]:
     for run in range(stand.runs):
         for one in Random(f"order/{stand.seed}/{run}").sample(configurations, len(configurations)):
             yield one, run
 
 
-def _time(stand: Stand, one: Configuration, run: int, samples: Samples, outcome: Measured) -> None:
+def _time(stand: TimingRig, one: Configuration, run: int, samples: Samples, outcome: MeasurementGaps) -> None:
     try:
         samples.add(one, run, stand.time(one, run))
     except (MemoryError, RuntimeError) as error:
@@ -161,7 +161,7 @@ def _time(stand: Stand, one: Configuration, run: int, samples: Samples, outcome:
             torch.cuda.empty_cache()
 
 
-def choose_factor(stand: Stand, configurations: Sequence[Configuration], budget_s: float) -> float:
+def choose_factor(stand: TimingRig, configurations: Sequence[Configuration], budget_s: float) -> float:
     """The largest factor by which the lengths fit context, memory and budget; else the smallest, if that fits.
 
     Wide batches do not have to fit: those that do not are skipped.
@@ -189,7 +189,7 @@ def planned_s(configurations: Sequence[Configuration], latency: InteractionModel
     return total_s
 
 
-def _pilot(stand: Stand, budget_s: float) -> InteractionModel:
+def _pilot(stand: TimingRig, budget_s: float) -> InteractionModel:
     """A rough latency model, from prompts of growing length for as long as they take little of the budget."""
     lengths, seconds = [], []
     for length in PILOT_LENGTHS:
@@ -203,7 +203,7 @@ def _pilot(stand: Stand, budget_s: float) -> InteractionModel:
     return InteractionModel(a_s, b_compute_s, 0.0, max(c_s, 1e-6))
 
 
-def _fits(stand: Stand, configurations: Sequence[Configuration]) -> bool:
+def _fits(stand: TimingRig, configurations: Sequence[Configuration]) -> bool:
     """Whether the context and the free memory can hold the longest and the widest of them."""
     length = _room(configurations)[1]
     return length <= stand.loaded.context and stand.kv_bytes(configurations) <= SPARE * free_bytes(stand.device)

@@ -9,7 +9,7 @@ from specbench_kit.decoding.latency import BatchSums, HostedModel, Row, WorkMode
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, terms
-from specbench_kit.profilers.devices import BYTES, Device, known_device
+from specbench_kit.profilers.devices import BYTES, Device, bundled_device
 from specbench_kit.profilers.interconnects import REDUCTIONS_PER_LAYER, Interconnect
 from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
@@ -121,7 +121,7 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RooflineVerdict:
     """Whether a device can be as fast as a profile says.
 
     `impossible`: in some regime the predictions fall short of the limit by more than the tolerance on average.
@@ -140,7 +140,7 @@ class Verdict:
 
 def roofline_of(profile: Profile) -> Roofline | str:
     """The limit of a profile's device and model, or why there is none."""
-    device = profile.device_card or known_device(profile.device)
+    device = profile.device_card or bundled_device(profile.device)
     shapes = profile.architecture or bundled_architectures().get(profile.model)
     if shapes is None:
         return f"no architecture card for {profile.model}" if profile.model else "the source names no model"
@@ -163,11 +163,11 @@ def _sums(one: Configuration) -> BatchSums:
     return sums_of(one.rows)
 
 
-def judge(profile: Profile) -> Verdict:
+def judge(profile: Profile) -> RooflineVerdict:
     """Compare a profile with its physical limit; a coefficient that was not given is taken to be at its bound."""
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
-        return Verdict("unchecked", roofline)
+        return RooflineVerdict("unchecked", roofline)
     bounds = roofline.bounds(profile.form)
     given = {**bounds, **profile.coefficients}
     predicted: dict[str, list[tuple[float, float]]] = {}
@@ -181,13 +181,13 @@ def judge(profile: Profile) -> Verdict:
     ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
     short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)
     if not short:
-        return Verdict("possible", regimes=regimes, slow=slow)
+        return RooflineVerdict("possible", regimes=regimes, slow=slow)
     low = {
         name: (value, bounds[name])
         for name, value in profile.coefficients.items()
         if value < (1 - TOLERANCE) * bounds[name]
     }
     impossible = min(regimes.values()) < 1 - TOLERANCE
-    return Verdict(
+    return RooflineVerdict(
         "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
     )

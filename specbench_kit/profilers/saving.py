@@ -10,10 +10,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.loading import data_folder, save
-from specbench_kit.profilers.part import Result
-from specbench_kit.profilers.place import Place
+from specbench_kit.profilers.parts import ProfileResult
+from specbench_kit.profilers.profiled_device import ProfiledDevice
 from specbench_kit.profilers.roofline import judge, roofline_of
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
 
 Fields = dict[str, Any]
@@ -22,7 +22,7 @@ KEPT = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
 
-def describe_run(settings: Settings, place: Place, models: Fields, time_kind: str) -> Fields:
+def describe_run(settings: ProfileSettings, place: ProfiledDevice, models: Fields, time_kind: str) -> Fields:
     """The content of `run.json`, less the workload."""
     config: Fields = {"device": place.name, "dtype": place.dtype, "runs": settings.runs}
     config |= {"budget_s": settings.budget_s, "seed": settings.seed}
@@ -35,7 +35,7 @@ def describe_run(settings: Settings, place: Place, models: Fields, time_kind: st
     }
 
 
-def complete(result: Result, run: Mapping[str, Any], policy: Mapping[str, Any]) -> Profile:
+def complete_profile(result: ProfileResult, run: Mapping[str, Any], policy: Mapping[str, Any]) -> Profile:
     """The profile with its numbers."""
     found, profile = result.fit.describe(), result.profile
     if profile.source == "roofline":
@@ -45,7 +45,7 @@ def complete(result: Result, run: Mapping[str, Any], policy: Mapping[str, Any]) 
     return replace(profile, coefficients=found["coefficients"], fit=facts, policy=costs)
 
 
-def summarise(profile: Profile, result: Result) -> Fields:
+def summarise_profile(profile: Profile, result: ProfileResult) -> Fields:
     """The numbers of one profile, ready for JSON."""
     verdict, roofline = judge(profile), roofline_of(profile)
     return {
@@ -81,7 +81,7 @@ def steps(found: Fit) -> list[Fields]:
     ]
 
 
-def keep(profile: Profile, folder: Path, settings: Settings) -> Path:
+def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSettings) -> Path:
     """Save to where the settings say, with the raw samples beside it; returns the file."""
     path, chosen = data_folder() / f"{profile.name}.toml", settings.save_to
     if chosen is not None:

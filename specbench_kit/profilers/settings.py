@@ -13,7 +13,7 @@ Budget = Annotated[float, Option("Seconds that measuring may take; lengths shrin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProfileSettings:
     """Checked when made.
 
     `gpu` names a device card, `device` one of torch's; `draft` is set where a pair is profiled. Profiles go to the
@@ -77,7 +77,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verifier(Settings):
+class VerifierProfileSettings(ProfileSettings):
     """A target alone, here or by the data sheet of a device."""
 
     gpu: Annotated[
@@ -91,7 +91,7 @@ class Verifier(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafter(Settings):
+class DrafterProfileSettings(ProfileSettings):
     """Both models of a pair."""
 
     draft: Annotated[

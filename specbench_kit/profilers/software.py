@@ -15,7 +15,7 @@ _FILE = Path(__file__).with_name("software.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class AchievedSpeed:
     """Shares of a card's peak, of its bandwidth and of its interconnect's, and what is added to each forward and layer.
 
     The host takes `launch_s` for each layer and `request_s` for each request, beside the device's work; a forward is no
@@ -44,10 +44,10 @@ class Software:
     name: str
     title: str
     source: str
-    anywhere: Reached | None = None
-    cards: Mapping[str, Reached] = field(default_factory=dict)
+    anywhere: AchievedSpeed | None = None
+    cards: Mapping[str, AchievedSpeed] = field(default_factory=dict)
 
-    def on(self, device: str) -> Reached:
+    def on(self, device: str) -> AchievedSpeed:
         """What it reaches on a device."""
         reached = self.cards.get(device, self.anywhere)
         if reached is None:
@@ -77,7 +77,7 @@ def find_software(name: str) -> Software:
     """The card of that name; an unknown one lists the known ones."""
     known = bundled_software()
     if name not in known:
-        raise cards.unknown("software", name, known)
+        raise cards.unknown_name("software", name, known)
     return known[name]
 
 
@@ -98,11 +98,11 @@ def _software(name: str, content: Mapping[str, Any], place: str) -> Software:
     return Software(name, content["title"], content["source"], anywhere, known)
 
 
-def _reached(content: Mapping[str, Any], place: str) -> Reached:
-    names = [one.name for one in fields(Reached)]
+def _reached(content: Mapping[str, Any], place: str) -> AchievedSpeed:
+    names = [one.name for one in fields(AchievedSpeed)]
     cards.require_keys(content, ("source",), names, place)
     cards.require_numbers({key: value for key, value in content.items() if key != "source"}, place)
     for key in ("compute", "bandwidth", "interconnect"):
         if not 0 < content.get(key, 1.0) <= 1:
             raise SkitError(f"{place}: {key} is a share of the data sheet from above 0 to 1, not {content[key]:g}")
-    return Reached(**content)
+    return AchievedSpeed(**content)

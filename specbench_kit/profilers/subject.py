@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.architectures import Architecture, bundled_architectures, of_config, read_architecture
+from specbench_kit.profilers.architectures import (
+    Architecture,
+    architecture_of_config,
+    bundled_architectures,
+    read_architecture,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -69,9 +74,9 @@ def find_subject(name: str, role: Role) -> Subject:
             return Subject(name.lower(), card)
         if "/" not in name:
             hint = f"; or '{BUNDLED}', a folder, a hub id like owner/name, or a .toml file with a card of your own"
-            raise cards.unknown("architecture", name, bundled_architectures(), hint)
+            raise cards.unknown_name("architecture", name, bundled_architectures(), hint)
     source = locate(name, role)
-    return Subject(source.label, of_config(read_config(source)), source)
+    return Subject(source.label, architecture_of_config(read_config(source)), source)
 
 
 def require_architecture(subject: Subject) -> Architecture:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import Chains, StopRule
 from specbench_kit.decoding.records import EXPECTED_DIGITS, RequestRecord, RoundRecord
-from specbench_kit.deployments.alone import Alone
+from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 Integers = NDArray[np.integer[Any]]
@@ -45,7 +45,11 @@ class ChainLengths(NamedTuple):
 
 
 def replay_chains(
-    rule: StopRule, header: TraceHeader, traces: Iterable[RequestTrace], clock: Alone, beside: Alone | None = None
+    rule: StopRule,
+    header: TraceHeader,
+    traces: Iterable[RequestTrace],
+    clock: SingleRequestClock,
+    beside: SingleRequestClock | None = None,
 ) -> Iterator[RequestRecord]:
     """The records of decoding the traces' requests one after the other; `beside` takes its time over them, too."""
     for trace in traces:
@@ -60,7 +64,7 @@ def replay_chains(
         yield record
 
 
-def _go_through(record: RequestRecord, beside: Alone) -> None:
+def _go_through(record: RequestRecord, beside: SingleRequestClock) -> None:
     """Time the same rounds with the draft model beside the target."""
     began_s, context = beside.now_s, len(record.prompt_ids)
     beside.begin(record.request_id, context)
@@ -71,7 +75,7 @@ def _go_through(record: RequestRecord, beside: Alone) -> None:
 
 
 def _walk(
-    trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: Alone, began_s: float
+    trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: SingleRequestClock, began_s: float
 ) -> Iterator[RoundRecord]:
     """From round to round, each of which begins where the one before has ended."""
     offset, end, known = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)

@@ -22,7 +22,12 @@ from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
-from specbench_kit.deployments.placing import alone, alone_colocated, environment, timed
+from specbench_kit.deployments.placing import (
+    add_modelled_time,
+    colocated_request_clock,
+    environment,
+    single_request_clock,
+)
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.traces.chain_replay import beyond_answer, replay_chains, too_short
@@ -184,13 +189,15 @@ def replay(
     place, policy = deployment or recorded(header), round_policy(method)
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or method.drafting.on_record):
-        return replay_chains(rule, header, traces, alone(method, place), alone_colocated(method, place))
+        return replay_chains(
+            rule, header, traces, single_request_clock(method, place), colocated_request_clock(method, place)
+        )
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
     drafter, verifier = _source(method, header, active, clock), ReplayVerifier(active)
     engine = Engine(
         policy,
-        *timed(method, drafter, verifier, place, clock),
+        *add_modelled_time(method, drafter, verifier, place, clock),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,

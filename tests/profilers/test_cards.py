@@ -7,8 +7,8 @@ from tiny_models import tiny_llama
 from tomli_w import dumps
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.profilers.architectures import bundled_architectures, of_config, read_architecture
-from specbench_kit.profilers.devices import bundled_devices, find_device, reported_as
+from specbench_kit.profilers.architectures import architecture_of_config, bundled_architectures, read_architecture
+from specbench_kit.profilers.devices import bundled_devices, device_reported_as, find_device
 from specbench_kit.profilers.subject import find_subject
 
 BILLIONS = {
@@ -40,7 +40,7 @@ def test_shapes_give_the_published_number_of_parameters(name: str) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_shapes_of_a_real_model_count_its_matrices(tied: bool) -> None:
     model = tiny_llama(tie_word_embeddings=tied)
-    shapes = of_config(model.config)
+    shapes = architecture_of_config(model.config)
     assert shapes is not None
     assert shapes.parameters == sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
     assert shapes.kv_numbers == 2 * 2 * 2 * 8
@@ -60,10 +60,10 @@ def test_every_required_device_has_a_card() -> None:
     required = "a100-40 a100-80 h100 h200 l40 l40s rtx4090 rtx3090 rtx4070ti-super rtx2080ti cpu"
     assert set(required.split()) <= set(bundled_devices())
     assert find_device("a100") is find_device("A100-80")
-    a100, l40s = reported_as("NVIDIA A100-SXM4-40GB"), reported_as("NVIDIA L40S")
+    a100, l40s = device_reported_as("NVIDIA A100-SXM4-40GB"), device_reported_as("NVIDIA L40S")
     assert a100 is not None
     assert l40s is not None
-    assert (a100.name, l40s.name, reported_as("NVIDIA T4")) == ("a100-40", "l40s", None)
+    assert (a100.name, l40s.name, device_reported_as("NVIDIA T4")) == ("a100-40", "l40s", None)
 
 
 def test_a_cpu_has_the_peaks_of_its_cores() -> None:

@@ -11,7 +11,7 @@ from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.fit import Observation, fit
 from specbench_kit.profilers.interconnects import Interconnect
 from specbench_kit.profilers.roofline import Roofline
-from specbench_kit.profilers.software import FUSED, Reached, Software, find_software
+from specbench_kit.profilers.software import FUSED, AchievedSpeed, Software, find_software
 from specbench_kit.profilers.workload import verification
 
 # 2 layers: attention 4 x 2 x (2 x 2 + 2 x 1) = 48 and 3 x 4 x 8 = 96 weights each, 288 in all; head 4 x 10 = 40.
@@ -48,7 +48,7 @@ def test_an_estimate_adds_compute_traffic_and_the_gaps_between_kernels() -> None
 
 def test_a_software_reaches_its_share_of_a_card_and_adds_its_steps_and_reductions() -> None:
     """Half the peak and a quarter of the bandwidth; 4 reductions of 8 bytes a token, 1.5 times each over 2 bytes/s."""
-    software = Software("s", "S", "", cards={"d": Reached(0.5, 0.25, 3.0, 0.5)})
+    software = Software("s", "S", "", cards={"d": AchievedSpeed(0.5, 0.25, 3.0, 0.5)})
     rows, wire = [(3, 5)], Interconnect("w", "W", 2.0, 7.0)
     plain_s = 2 * ROOFLINE.compute_s(sums_of(rows)) + 4 * ROOFLINE.traffic_s(sums_of(rows)) + 3.0 + 2 * 0.5
     assert ROOFLINE.estimate(software).seconds(rows) == pytest.approx(plain_s)

@@ -16,9 +16,9 @@ from specbench_kit.models.executors.base import Executor, make_executor
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.pair import LoadedModel
 from specbench_kit.profilers.measured_run import observe
-from specbench_kit.profilers.measurement import REPEATS, RUNS, Stand, choose_factor, measure, planned_s
+from specbench_kit.profilers.measurement import REPEATS, RUNS, TimingRig, choose_factor, measure, planned_s
 from specbench_kit.profilers.samples import Samples
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.workload import Configuration, verification
 
 PLAN = [
@@ -30,11 +30,11 @@ FOREVER_S = 1e9
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
+def stand() -> Iterator[TimingRig]:
     clock = MeasuringClock(torch.device("cpu"))
     loaded = LoadedModel(tiny_llama(), ModelSource("", "tiny", local_only=True))
     with clock.running():
-        yield Stand(loaded, clock, seed=0)
+        yield TimingRig(loaded, clock, seed=0)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def nothing(step: str, done: int, planned: int) -> None:
     """No progress bar."""
 
 
-def test_every_configuration_is_timed_in_every_run(stand: Stand, samples: Samples) -> None:
+def test_every_configuration_is_timed_in_every_run(stand: TimingRig, samples: Samples) -> None:
     seen: list[tuple[str, int, int]] = []
     left = measure(stand, PLAN, samples, FOREVER_S, "timing", lambda *told: seen.append(told))
     assert (left.skipped, left.cut_off) == ([], 0)
@@ -83,7 +83,7 @@ class Watch:
         return executor
 
 
-def test_the_cached_tokens_kv_is_really_there(stand: Stand) -> None:
+def test_the_cached_tokens_kv_is_really_there(stand: TimingRig) -> None:
     watching = Watch()
     stand.make_executor = watching.make
     stand.provide(PLAN)
@@ -98,7 +98,7 @@ def test_the_cached_tokens_kv_is_really_there(stand: Stand) -> None:
     assert not torch.equal(watching.keys, first)
 
 
-def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: Stand, samples: Samples) -> None:
+def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: TimingRig, samples: Samples) -> None:
     stand.make_executor = Watch(most=64).make
     left = measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
     assert left.skipped == ["wide"]
@@ -106,7 +106,7 @@ def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: Stand, samples
     assert [one.configuration.name for one in observe(PLAN, samples)] == ["short", "cold"]
 
 
-def test_a_cpu_without_memory_is_told_from_another_error(stand: Stand, samples: Samples) -> None:
+def test_a_cpu_without_memory_is_told_from_another_error(stand: TimingRig, samples: Samples) -> None:
     stand.make_executor = Watch(64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")).make
     assert measure(stand, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
     stand.make_executor = Watch(64, RuntimeError("shapes differ")).make
@@ -114,13 +114,13 @@ def test_a_cpu_without_memory_is_told_from_another_error(stand: Stand, samples: 
         measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
 
 
-def test_the_budget_cuts_off(stand: Stand, samples: Samples) -> None:
+def test_the_budget_cuts_off(stand: TimingRig, samples: Samples) -> None:
     left = measure(stand, PLAN, samples, 0.0, "timing", nothing)
     assert left.cut_off == 9
     assert not samples.seconds
 
 
-def test_finished_timings_are_not_made_again(stand: Stand, samples: Samples) -> None:
+def test_finished_timings_are_not_made_again(stand: TimingRig, samples: Samples) -> None:
     measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
     again = Samples.open(samples.path)
     assert {key: pytest.approx(value, abs=1e-9) for key, value in samples.seconds.items()} == again.seconds
@@ -142,13 +142,13 @@ def test_a_timing_that_was_cut_short_is_dropped(samples: Samples) -> None:
         Samples.open(samples.path)
 
 
-def test_lengths_shrink_to_the_context(stand: Stand) -> None:
+def test_lengths_shrink_to_the_context(stand: TimingRig) -> None:
     factor = choose_factor(stand, verification(), budget_s=FOREVER_S)
     assert factor == 1 / 8
     assert max(one.scaled(factor).longest for one in verification()) <= stand.loaded.context
 
 
-def test_lengths_shrink_to_the_budget(stand: Stand) -> None:
+def test_lengths_shrink_to_the_budget(stand: TimingRig) -> None:
     assert choose_factor(stand, verification(), budget_s=1e-6) == 1 / 32
 
 
@@ -177,4 +177,4 @@ def test_the_plan_counts_prompts_and_repeats() -> None:
 )
 def test_bad_settings_are_one_line(options: dict[str, object], problem: str) -> None:
     with pytest.raises(SkitError, match=problem):
-        Settings(**options)  # type: ignore[arg-type]
+        ProfileSettings(**options)  # type: ignore[arg-type]

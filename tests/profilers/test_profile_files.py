@@ -13,7 +13,7 @@ from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.loading import BUNDLED, data_folder, everything, find_measured, load, read, save
+from specbench_kit.profilers.loading import BUNDLED, all_profiles, data_folder, find_measured, load, read, save
 from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.reports.profile.listing import entries
 
@@ -57,7 +57,7 @@ def test_a_profile_survives_the_disk(tmp_path: Path) -> None:
 
 def test_published_profiles_name_their_place_in_a_paper() -> None:
     assert {path.stem for path in BUNDLED.glob("*.toml")} == {read(path).name for path in BUNDLED.glob("*.toml")}
-    for name, found in everything().items():
+    for name, found in all_profiles().items():
         if (BUNDLED / f"{name}.toml").exists():
             assert isinstance(found, Profile)
             assert found.source == "published"

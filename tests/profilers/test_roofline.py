@@ -11,7 +11,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.interconnects import find_interconnect
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
-from specbench_kit.profilers.software import FUSED, Reached, Software, find_software
+from specbench_kit.profilers.software import FUSED, AchievedSpeed, Software, find_software
 from specbench_kit.profilers.workload import batches, verification
 
 A100 = Roofline(find_device("a100-80"), bundled_architectures()["qwen3-32b"], "bfloat16")
@@ -98,10 +98,10 @@ def test_table_12_gives_the_papers_times() -> None:
 
 
 def test_a_forward_waits_for_its_host_where_that_takes_longer() -> None:
-    reached = Reached(launch_s=1e-3, request_s=1e-4)
+    reached = AchievedSpeed(launch_s=1e-3, request_s=1e-4)
     roofline = roofline_of(load("wisp-table-12"))
     assert isinstance(roofline, Roofline)
-    device = roofline.estimate(Software("x", "x", "", anywhere=Reached()))
+    device = roofline.estimate(Software("x", "x", "", anywhere=AchievedSpeed()))
     hosted = roofline.estimate(Software("x", "x", "", anywhere=reached))
     host_s = 1e-3 * roofline.architecture.layers
     assert hosted.seconds([(1, 0)] * 3) == host_s + 3e-4 > device.seconds([(1, 0)] * 3)
@@ -111,7 +111,7 @@ def test_a_forward_waits_for_its_host_where_that_takes_longer() -> None:
 
 def test_a_slower_share_of_the_interconnect_tells_where_cards_share_a_model() -> None:
     over = find_interconnect("nvlink3")
-    whole, half = (Software("x", "x", "", anywhere=Reached(interconnect=share)) for share in (1.0, 0.5))
+    whole, half = (Software("x", "x", "", anywhere=AchievedSpeed(interconnect=share)) for share in (1.0, 0.5))
     assert A100.estimate(half).token_s == A100.estimate(whole).token_s
     alone_s = A100.estimate(whole).token_s
     whole_s, half_s = (A100.estimate(one, 2, over).token_s for one in (whole, half))

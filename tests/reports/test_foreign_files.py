@@ -227,7 +227,7 @@ def test_profiles_and_deployments(place: str, read: Read, count: int, trial: Beg
     ("place", "read"),
     [
         ("profilers/architectures.toml", lambda path: architectures.read_architecture(path)),
-        ("profilers/devices.toml", lambda path: devices.device(cards.read_toml(path), str(path))),
+        ("profilers/devices.toml", lambda path: devices.parse_device(cards.read_toml(path), str(path))),
     ],
 )
 def test_cards(place: str, read: Read, trial: Begin, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The entries of `skit list profiles`."""
 
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.loading import everything
+from specbench_kit.profilers.loading import all_profiles
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.reports.writing.profiles import SYMBOLS, score, verdict_sentence
 
@@ -10,7 +10,7 @@ def entries() -> list[dict[str, object]]:
     """Return one entry per profile; for a file that cannot be used, only its name and the reason."""
     return [
         _entry(profile) if isinstance(profile, Profile) else {"name": name, "summary": f"cannot be used: {profile}"}
-        for name, profile in everything().items()
+        for name, profile in all_profiles().items()
     ]
 
 

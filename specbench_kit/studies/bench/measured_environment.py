@@ -16,15 +16,15 @@ from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.profilers.fit import TooLittle
-from specbench_kit.profilers.measured_run import fit_part, measure_part, unfitted
-from specbench_kit.profilers.measurement import Stand, choose_factor
-from specbench_kit.profilers.part import Part, Result, parts_of
-from specbench_kit.profilers.place import find_place
+from specbench_kit.profilers.fit import TooFewConfigurations
+from specbench_kit.profilers.machine_readings import machine_recorded
+from specbench_kit.profilers.measured_run import fit_part, measure_part, profile_without_fit
+from specbench_kit.profilers.measurement import TimingRig, choose_factor
+from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, parts_of
+from specbench_kit.profilers.profiled_device import find_profiled_device
 from specbench_kit.profilers.samples import Samples
-from specbench_kit.profilers.saving import complete
-from specbench_kit.profilers.settings import Settings as ProfileSettings
-from specbench_kit.profilers.watching import watched
+from specbench_kit.profilers.saving import complete_profile
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -92,14 +92,14 @@ class MeasuredEnvironment:
         profiles = [profile.latency() for part in parts if (profile := self._find(part, disturbed=True))]
         return Latencies(*profiles)  # the parts are the drafter and the verifier, in this order
 
-    def _find(self, part: Part, *, disturbed: bool) -> Profile | None:
+    def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:
         weights, device = self._models[part.model]["hash"], self._profiling.device
         return loading.find_measured(weights, part.role, device, form=part.form, disturbed=disturbed)
 
-    def _measure(self, part: Part, clock: MeasuringClock) -> None:
+    def _measure(self, part: ProfiledPart, clock: MeasuringClock) -> None:
         """Time the steps of one model and save the profile among the user's profiles."""
         settings = self._profiling
-        stand = Stand(
+        stand = TimingRig(
             self._pair.needed_draft if part.model == "draft" else self._pair.target, clock, settings.seed, settings.runs
         )
         factor = choose_factor(stand, part.configurations, AIM_S)
@@ -108,7 +108,7 @@ class MeasuredEnvironment:
             "models": self._models,
             "workload": {part.role: {"configurations": len(part.configurations), "factor": factor}},
         }
-        profile = unfitted(settings, find_place(settings), part, run)
+        profile = profile_without_fit(settings, find_profiled_device(settings), part, run)
         # Profiles of one pair differ by hardware, and a short one must not replace a thorough one of another.
         name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:NAME_DIGITS]}"
         note = f"short: one run of {len(part.configurations)} configurations, measured by skit bench"
@@ -116,13 +116,15 @@ class MeasuredEnvironment:
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
         samples, blocks = Samples.open(file), list[dict[str, Any]]()
-        with watched(self._probe, stand, part, samples, blocks.append):
+        with machine_recorded(self._probe, stand, part, samples, blocks.append):
             measured = measure_part(stand, part, factor, samples, inf, self._report)
         self.machine += blocks
         try:
             fit, quality = fit_part(part, factor, samples, measured, settings.seed)
-        except TooLittle as error:  # nothing but memory can cut this measurement short
+        except TooFewConfigurations as error:  # nothing but memory can cut this measurement short
             raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
         if doubts := disturbances(blocks):
             quality["disturbed"] = doubts
-        loading.save(loading.data_folder() / f"{name}.toml", complete(Result(profile, fit, quality), run, {}))
+        loading.save(
+            loading.data_folder() / f"{name}.toml", complete_profile(ProfileResult(profile, fit, quality), run, {})
+        )

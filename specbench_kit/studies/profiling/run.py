@@ -9,11 +9,11 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
-from specbench_kit.profilers.measured_run import Finished, run_measured
-from specbench_kit.profilers.part import Part, parts_of
-from specbench_kit.profilers.place import Place, find_place
-from specbench_kit.profilers.saving import complete, describe_run, keep, summarise
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.measured_run import FinishedMeasurement, run_measured
+from specbench_kit.profilers.parts import ProfiledPart, parts_of
+from specbench_kit.profilers.profiled_device import ProfiledDevice, find_profiled_device
+from specbench_kit.profilers.saving import complete_profile, describe_run, save_profile_as_chosen, summarise_profile
+from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import require_architecture
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances
@@ -33,9 +33,9 @@ class ProfilingOutcome:
     doubts: Sequence[str] = ()
 
 
-def run_profiling(settings: Settings, report: ProgressCallback) -> ProfilingOutcome:
+def run_profiling(settings: ProfileSettings, report: ProgressCallback) -> ProfilingOutcome:
     """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
-    place = find_place(settings)
+    place = find_profiled_device(settings)
     parts = parts_of(settings)
     if place.device is not None:
         return _finish(settings, run_measured(settings, place, place.device, parts, report))
@@ -43,7 +43,9 @@ def run_profiling(settings: Settings, report: ProgressCallback) -> ProfilingOutc
     return _finish(settings, _derive(settings, place, place.card, parts))
 
 
-def _derive(settings: Settings, place: Place, card: Device, parts: Sequence[Part]) -> Finished:
+def _derive(
+    settings: ProfileSettings, place: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart]
+) -> FinishedMeasurement:
     models = {
         part.model: {"name": part.subject.name, "parameters": require_architecture(part.subject).parameters}
         for part in parts
@@ -55,23 +57,28 @@ def _derive(settings: Settings, place: Place, card: Device, parts: Sequence[Part
     names = "-".join(part.subject.name for part in parts)
     folder = unused_folder(settings.out, settings.command, f"{names}-{card.name}", run["config"])
     write_text(folder / "run.json", to_json(run))
-    return Finished(folder, run, results)
+    return FinishedMeasurement(folder, run, results)
 
 
-def _finish(settings: Settings, finished: Finished) -> ProfilingOutcome:
+def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> ProfilingOutcome:
     """Save profiles and reports; the summary comes last, since a folder without a summary can be resumed."""
     from specbench_kit.reports.profile.plots import write_plots
     from specbench_kit.reports.profile.report import render
 
     folder, run, policy = finished.folder, finished.run, finished.policy
-    profiles = [complete(result, run, policy) for result in finished.results]
+    profiles = [complete_profile(result, run, policy) for result in finished.results]
     pairs = list(zip(profiles, finished.results, strict=True))
-    summary = {"profiles": {profile.role: summarise(profile, result) for profile, result in pairs}, "policy": policy}
+    summary = {
+        "profiles": {profile.role: summarise_profile(profile, result) for profile, result in pairs},
+        "policy": policy,
+    }
     for profile, result in pairs:
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
     doubts = [] if settings.force else disturbances(run.get("machine", []))
-    saved: dict[str, Path] = {} if doubts else {profile.role: keep(profile, folder, settings) for profile in profiles}
+    saved: dict[str, Path] = (
+        {} if doubts else {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
+    )
     write_text(folder / "report.md", render(run, summary))
     write_text(folder / "summary.json", to_json(summary))
     return ProfilingOutcome(folder, run, summary, saved, doubts)

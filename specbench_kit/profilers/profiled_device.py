@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.profilers.devices import CPU, Device, find_device, known_device, reported_as
-from specbench_kit.profilers.settings import Settings
+from specbench_kit.profilers.devices import CPU, Device, bundled_device, device_reported_as, find_device
+from specbench_kit.profilers.settings import ProfileSettings
 
 if TYPE_CHECKING:
     import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProfiledDevice:
     """`name` is the card's, or what the driver calls a device that has none.
 
     `device` is None where the device of the card is not in this machine.
@@ -24,18 +24,18 @@ class Place:
     card: Device | None
 
 
-def find_place(settings: Settings) -> Place:
+def find_profiled_device(settings: ProfileSettings) -> ProfiledDevice:
     """The device that is asked for, or its card where it is not here; dtype `auto` is what it serves in."""
     from specbench_kit.models.pair import resolve_device
 
     if settings.gpu is None:
         device = resolve_device(settings.device)
         card = _card_of(device)
-        return Place(card.name if card else _reported(device), _dtype(settings.dtype, device), device, card)
+        return ProfiledDevice(card.name if card else _reported(device), _dtype(settings.dtype, device), device, card)
     card = find_device(settings.gpu)
     here = _device_of(card)
     if here is not None:
-        return Place(card.name, _dtype(settings.dtype, here), here, card)
+        return ProfiledDevice(card.name, _dtype(settings.dtype, here), here, card)
     if settings.require_measured:
         raise SkitError(
             f"--require-measured: no {card.title} is here ({_present()}); run this where there is one, "
@@ -43,7 +43,7 @@ def find_place(settings: Settings) -> Place:
         )
     dtype = card.default_dtype if settings.dtype == "auto" else settings.dtype
     card.peak(dtype)
-    return Place(card.name, dtype, None, card)
+    return ProfiledDevice(card.name, dtype, None, card)
 
 
 def _dtype(wanted: str, device: "torch.device") -> str:
@@ -53,7 +53,7 @@ def _dtype(wanted: str, device: "torch.device") -> str:
 
 
 def _card_of(device: "torch.device") -> Device | None:
-    return known_device(CPU) if device.type == CPU else reported_as(_reported(device))
+    return bundled_device(CPU) if device.type == CPU else device_reported_as(_reported(device))
 
 
 def _device_of(card: Device) -> "torch.device | None":

@@ -9,11 +9,11 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment, States
+from specbench_kit.deployments.base import Deployment, HiddenStates
 
 
 @dataclass(slots=True)
-class Client:
+class RequestTimeline:
     """One request: what either model has in KV, and when its next step can begin."""
 
     name: str
@@ -46,14 +46,14 @@ class Timelines:
         *,
         on_edge: bool,
         learned: bool,
-        states: States | None = None,
+        states: HiddenStates | None = None,
     ) -> None:
         self._drafter, self._verifier, self._link = deployment.drafter, deployment.verifier, deployment.link
         self._on_edge, self._states = on_edge, states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
         self.clock = clock
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, RequestTimeline] = {}
         self._shared_free_s = 0.0
         """When the drafting device that all requests share is free."""
 
@@ -61,7 +61,7 @@ class Timelines:
         """Take in a request."""
         cached = len(session.tokens) - 1 if self._cached_prompts else 0
         name = session.request.id
-        self._clients[name] = Client(name, Random(f"{self._link.seed}/{name}"), cached, cached)
+        self._clients[name] = RequestTimeline(name, Random(f"{self._link.seed}/{name}"), cached, cached)
 
     def release(self, session: Session) -> None:
         """Forget a request."""
@@ -125,7 +125,7 @@ class Timelines:
         return rows
 
     def _mark_verification(
-        self, clients: Sequence[Client], arrivals_s: Sequence[float], start_s: float, end_s: float
+        self, clients: Sequence[RequestTimeline], arrivals_s: Sequence[float], start_s: float, end_s: float
     ) -> None:
         self.clock.mark("server", "verify", start_s, end_s, *(client.name for client in clients))
         for client, arrival_s in zip(clients, arrivals_s, strict=True):
@@ -158,7 +158,7 @@ class Timelines:
         client.draft_cached -= len(client.forwarded.difference(path, below, (0,)))
         client.forwarded = {new for new, node in enumerate(below) if node in client.forwarded}
 
-    def _prefill(self, clients: Sequence[Client], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
+    def _prefill(self, clients: Sequence[RequestTimeline], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """New requests bring their prompts into the draft model's KV, one after the other on a shared device."""
         for client, (draft, _) in zip(clients, frontier, strict=True):
             if client.draft_cached or not (prefix := draft.context_length - 1):
@@ -169,7 +169,7 @@ class Timelines:
             waiting = [client] if self._on_edge else clients
             self._work("prefill", waiting, [taken_s] * len(waiting))
 
-    def _work(self, label: str, clients: Sequence[Client], seconds: Sequence[float]) -> None:
+    def _work(self, label: str, clients: Sequence[RequestTimeline], seconds: Sequence[float]) -> None:
         """Drafting devices are busy for a while: each request's own, or the one that all share."""
         if self._on_edge:
             for client, taken_s in zip(clients, seconds, strict=True):
@@ -195,14 +195,14 @@ class Timelines:
         client.forwarded.update(nodes, (0,))
         return new, cached
 
-    def _send(self, client: Client, verdict: Verdict) -> float:
+    def _send(self, client: RequestTimeline, verdict: Verdict) -> float:
         """Seconds of the message up: once the prompt, and from the edge the draft."""
         prompt, client.asked = 0 if client.asked else verdict.draft.context_length, True
         draft = len(verdict.submitted) if self._on_edge else 0
         beside, up = draft * self._link.draft_bytes, self._link.up_bytes_per_s
         return self._cross(client, prompt + draft, up, more_bytes=beside, typical=not prompt)
 
-    def _answer(self, client: Client, verdict: Verdict) -> float:
+    def _answer(self, client: RequestTimeline, verdict: Verdict) -> float:
         """Seconds of the message down, with the hidden states of what the target newly keeps where they are read."""
         kept = verdict.draft.context_length - client.target_cached + len(verdict.path)
         states_bytes = kept * self._states.bytes_per_token if self._states else 0.0
@@ -210,7 +210,7 @@ class Timelines:
         tokens, bytes_per_s = len(verdict.path) + 1, self._link.down_bytes_per_s
         return self._cross(client, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
-    def _cross_meanwhile(self, client: Client, verdict: Verdict) -> None:
+    def _cross_meanwhile(self, client: RequestTimeline, verdict: Verdict) -> None:
         """The prompt came up while the server was at work for others, and the answer goes down while it goes on."""
         session, name = verdict.draft.session, client.name
         up_s, down_s = self._send(client, verdict), self._answer(client, verdict)
@@ -222,7 +222,7 @@ class Timelines:
         session.arrival_s -= seconds
 
     def _cross(
-        self, client: Client, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
+        self, client: RequestTimeline, tokens: int, bytes_per_s: float, *, more_bytes: float = 0.0, typical: bool = True
     ) -> float:
         """Seconds of one message, charged to the link."""
         seconds = self._link.message_s(tokens, bytes_per_s, client.random, more_bytes)

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from specbench_kit.decoding.clock import read_processor_time
-from specbench_kit.profilers.measurement import Stand
-from specbench_kit.profilers.part import Part
+from specbench_kit.profilers.measurement import TimingRig
+from specbench_kit.profilers.parts import ProfiledPart
 from specbench_kit.profilers.samples import Samples
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
@@ -15,7 +15,9 @@ Fields = dict[str, Any]
 
 
 @contextmanager
-def watched(probe: Probe, stand: Stand, part: Part, samples: Samples, keep: Callable[[Fields], None]) -> Iterator[None]:
+def machine_recorded(
+    probe: Probe, stand: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[Fields], None]
+) -> Iterator[None]:
     """Hand over the readings on the timing of one part, however that ends."""
     watch, before = Watch(probe, stand.device), read_processor_time()
     try:

@@ -12,7 +12,7 @@ REMEMBERED = 1 << 16
 """Rows whose seconds are kept: requests come by the same lengths again and again."""
 
 
-class Spent(NamedTuple):
+class RoundTimes(NamedTuple):
     """Seconds of one round by phase, and when it ended on the run's clock."""
 
     prefill_s: float
@@ -23,7 +23,7 @@ class Spent(NamedTuple):
     end_s: float
 
 
-class Alone:
+class SingleRequestClock:
     """The clock of a run whose requests have edge, link and server to themselves, one after the other.
 
     Every sum is taken in the order in which `Timelines` takes it, so that both give the same seconds to the last bit.
@@ -46,7 +46,7 @@ class Alone:
         self._asked = False
         self.drafting_s = 0.0
 
-    def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> Spent:
+    def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> RoundTimes:
         """One round after `context` committed tokens."""
         ready_s, prefill_s, draft_s, policy_s = self.now_s, 0.0, 0.0, 0.0
         if drafted:
@@ -67,7 +67,7 @@ class Alone:
         down_s = self._link.message_s(accepted + 1, self._link.down_bytes_per_s, self._random) if crosses else 0.0
         self._target_cached = context + committed - 1
         self.now_s = ready_s + up_s + verify_s + down_s
-        return Spent(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)
+        return RoundTimes(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)
 
     def _prefill_s(self, context: int) -> float:
         """Of the prompt, where the draft model does not have it yet."""
