@@ -16,9 +16,9 @@ from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
-from specbench_kit.serving.arrivals import read_arrivals
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.serving.result import Column
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -37,7 +37,7 @@ PARTS = {
     f"first {FITTED_ON} requests": slice(FITTED_ON),
     f"other {300 - FITTED_ON}": slice(FITTED_ON, None),
 }
-Times = Mapping[str, Column]
+Times = Mapping[str, Floats]
 
 
 def run(_setting: Setting) -> Outcome:
@@ -86,7 +86,7 @@ def _simulated(deployment: Deployment, log: Path, settings: dict[str, Any]) -> T
         deployment,
         systems.get("centralized"),
         iid(0.8, 4),
-        len(arrivals.asked),
+        len(arrivals.requests),
         slo=parse_slo("0.1/s"),
         arrivals=arrivals,
         memory=KvCapacity(settings["kv_cache"]["num_kv_tokens"], engine["max_model_len"]),
@@ -100,7 +100,7 @@ def _simulated(deployment: Deployment, log: Path, settings: dict[str, Any]) -> T
     return _times(*(table[name][order] for name in ("start_s", "first_s", "end_s", "tokens")))
 
 
-def _times(arrived_s: Column, first_s: Column, last_s: Column, tokens: Column) -> Times:
+def _times(arrived_s: Floats, first_s: Floats, last_s: Floats, tokens: Floats) -> Times:
     return {
         "TTFT": first_s - arrived_s,
         "TPOT": (last_s - first_s) / np.maximum(tokens - 1, 1),

@@ -1,27 +1,26 @@
-"""All devices as arrays: when they ask, send, and have their answers."""
+"""All devices as arrays: when they request, draft, send, and have their answers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from specbench_kit.serving.counter_rng import Floats, Integers
+from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import Drafted
 from specbench_kit.serving.link_delays import LinkDelays
-from specbench_kit.serving.result import Column
 from specbench_kit.serving.round_rows import RECORDED, RoundRows
-from specbench_kit.serving.round_table import Mask, RoundTable
+from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-SEEN = ("arrived_s", "deadline_s", "new", "cached")
+AT_SERVER = ("arrived_s", "deadline_s", "new", "cached")
 """What the server knows of a round that has reached it."""
 
 
 class AnsweredRounds(NamedTuple):
-    """Rounds that were answered, with their times; those of the response are its start and its first tokens'."""
+    """Answered rounds with their times; `start_s` and `first_s` are the response's start and first answer."""
 
-    planned: RoundRows
+    rows: RoundRows
     start_s: Floats
     first_s: Floats
     sent_s: Floats
@@ -29,144 +28,148 @@ class AnsweredRounds(NamedTuple):
 
 
 class Devices:
-    """What every device is at; arrays are [devices], and most methods are about some of them."""
+    """The state of every device; arrays are [devices], and most methods take the devices that they are about."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         count = scenario.devices
-        self._scenario, self._scripts = scenario, RoundTable(scenario, seed)
-        self._on_edge, self._keeps = scenario.system.drafting == "edge", scenario.system.prefix_cache
+        self._scenario, self._table = scenario, RoundTable(scenario, seed)
+        self._on_edge, self._keeps_kv = scenario.system.drafting == "edge", scenario.system.prefix_cache
         self._longest = scenario.longest_response
-        self._crossings: LinkDelays | None = None
-        if not scenario.network.is_plain:
-            self._crossings = LinkDelays(scenario.network, self._scripts.fleet, on_edge=self._on_edge)
-        self.slo = self._scripts.slo
+        self._delays: LinkDelays | None = None
+        if scenario.network.delays_messages:
+            self._delays = LinkDelays(scenario.network, self._table.fleet, on_edge=self._on_edge)
+        self.slo = self._table.slo
         self.cached = np.zeros(count, dtype=np.int64)
-        """Tokens that the server holds."""
-        self.seen = np.zeros((count, len(SEEN)))
-        """Of every round that waits or is verified."""
+        """Tokens of each device's session that the server holds in KV."""
+        self.at_server = np.zeros((count, len(AT_SERVER)))
+        """Fields `AT_SERVER` of each device's round that waits or is verified."""
         self.arrives_s = np.full(count, np.inf)
-        """When its round reaches the server; infinity where none is on its way."""
+        """When each device's round reaches the server; infinite if none is on its way."""
         self.start_s, self.first_s, self.sent_s = np.zeros(count), np.full(count, np.inf), np.zeros(count)
-        free_s = np.zeros(count)
-        self._send(np.arange(count), self._scripts.present(np.arange(count)), free_s, free_s)
+        at_zero_s = np.zeros(count)
+        self._send(np.arange(count), self._table.current(np.arange(count)), at_zero_s, at_zero_s)
 
     def arrived(self, until_s: float, *, before: bool = False) -> Integers:
-        """Those whose rounds have reached the server by a moment, or `before` it, in their order."""
-        (here,) = (self.arrives_s < until_s if before else self.arrives_s <= until_s).nonzero()
-        return here[self.arrives_s[here].argsort(kind="stable")] if len(here) > 1 else here
+        """Return the devices whose rounds reach the server up to `until_s`, or strictly `before` it, in order.
 
-    def waiting(self, devices: Integers) -> list[WaitingRound]:
-        """The rounds that have reached the server, as it sees them; they wait there."""
-        planned, cached = self._scripts.present(devices), self.cached[devices]
-        seen = np.empty((len(devices), len(SEEN)))
-        seen[:, 0] = arrived_s = self.arrives_s[devices]
-        seen[:, 1] = self.sent_s[devices] + planned["up_s"] + planned["slack_s"]
-        seen[:, 2] = planned["context"] - cached + (planned["submitted"] if self._on_edge else 0)
-        seen[:, 3] = cached
-        self.seen[devices], self.arrives_s[devices] = seen, np.inf
-        promised_s = (self.start_s[devices] + planned["promise_s"]).tolist()
-        new, known = seen[:, 2].astype(np.int64).tolist(), planned["expected"].tolist()
-        times = (arrived_s.tolist(), seen[:, 1].tolist())
-        return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, known, promised_s))
+        Rounds that arrive at the same moment are ordered by device number: the sort is stable.
+        """
+        (arrived,) = (self.arrives_s < until_s if before else self.arrives_s <= until_s).nonzero()
+        return arrived[self.arrives_s[arrived].argsort(kind="stable")] if len(arrived) > 1 else arrived
+
+    def take_arrived(self, devices: Integers) -> list[WaitingRound]:
+        """Return the rounds that have reached the server as schedulers see them; they count as waiting there."""
+        rows, cached = self._table.current(devices), self.cached[devices]
+        at_server = np.empty((len(devices), len(AT_SERVER)))
+        at_server[:, 0] = arrived_s = self.arrives_s[devices]
+        # Counted from the planned arrival: what a shared link or a trace delays a message comes off its budget.
+        at_server[:, 1] = self.sent_s[devices] + rows["up_s"] + rows["round_budget_s"]
+        at_server[:, 2] = rows["context"] - cached + (rows["submitted"] if self._on_edge else 0)
+        at_server[:, 3] = cached
+        self.at_server[devices], self.arrives_s[devices] = at_server, np.inf
+        response_deadline_s = (self.start_s[devices] + rows["response_budget_s"]).tolist()
+        new, expected = at_server[:, 2].astype(np.int64).tolist(), rows["expected_tokens"].tolist()
+        times = (arrived_s.tolist(), at_server[:, 1].tolist())
+        return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, expected, response_deadline_s))
 
     def evict(self, device: int) -> None:
-        """The server has lost its tokens."""
+        """Note that the server has lost the KV of a device's session."""
         self.cached[device] = 0
-        _, _, new, cached = self.seen[device]
-        self.seen[device, 2:] = new + cached, 0
+        _, _, new, cached = self.at_server[device]
+        self.at_server[device, 2:] = new + cached, 0
 
-    def compute(self, request: WaitingRound, tokens: int) -> None:
-        """The server has computed so many of a round's tokens, which waits there for the rest."""
-        request.new, request.cached, request.taken = request.new - tokens, request.cached + tokens, False
+    def compute_chunk(self, request: WaitingRound, tokens: int) -> None:
+        """Note that the server has computed `tokens` of a round, which waits there for the others."""
+        request.new, request.cached, request.scheduled = request.new - tokens, request.cached + tokens, False
         self.cached[request.client] = request.cached
-        self.seen[request.client, 2:] = request.new, request.cached
+        self.at_server[request.client, 2:] = request.new, request.cached
 
     def drafts(self, devices: Sequence[int]) -> list[tuple[int, int]]:
-        """Forwards of the draft model and tokens sent in the present rounds."""
-        planned = self._scripts.present(np.array(devices))
-        pairs = np.stack([planned["drafted"], planned["submitted"]], axis=1).astype(np.int64).tolist()
+        """Return the draft model's forwards and the submitted tokens of the current rounds."""
+        rows = self._table.current(np.array(devices))
+        pairs = np.stack([rows["drafted"], rows["submitted"]], axis=1).astype(np.int64).tolist()
         return [(steps, submitted) for steps, submitted in pairs]
 
-    def sureties(self, devices: Sequence[int]) -> list[list[float]]:
-        """Chances of the tokens of their present drafts, one after the other."""
-        chances: list[list[float]] = self._scripts.sureties(np.array(devices)).tolist()
-        return chances
+    def confidences(self, devices: Sequence[int]) -> list[list[float]]:
+        """Return the draft model's confidences in the tokens of the current drafts."""
+        confidences: list[list[float]] = self._table.confidences(np.array(devices)).tolist()
+        return confidences
 
-    def has_begun(self, device: int) -> bool:
-        """Whether its present response has an earlier round."""
-        planned = self._scripts.present(np.array([device]))
-        return bool(planned["context"] > planned["prompt"])
+    def is_first_round(self, device: int) -> bool:
+        """Return True if the device's current response has no earlier round."""
+        rows = self._table.current(np.array([device]))
+        return bool(rows["context"] <= rows["prompt"])
 
-    def receive(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> AnsweredRounds:
-        """Take the answers, where the server drafted at most so many tokens, and go on; returns what came of them."""
-        planned = self._scripts.answer(devices, drafted)
-        answered_s = ended_s + planned["down_s"]
-        if self._crossings is not None:
-            answered_s = answered_s + self._crossings.late_down_s(devices, planned, ended_s)
+    def receive_answers(self, devices: Integers, ended_s: float | Floats, drafted: Drafted) -> AnsweredRounds:
+        """Deliver the answers of verifications that ended at `ended_s`, and let the devices send their next rounds.
+
+        `drafted` is the most tokens that the server drafted for each request, if it drafts.
+        """
+        rows = self._table.advance(devices, drafted)
+        answered_s = ended_s + rows["down_s"]
+        if self._delays is not None:
+            answered_s = answered_s + self._delays.downlink_excess_s(devices, rows, ended_s)
         first_s = np.minimum(self.first_s[devices], answered_s)
-        found = AnsweredRounds(planned, self.start_s[devices], first_s, self.sent_s[devices], answered_s)
-        if self._keeps:
-            held = (planned["context"] + planned["committed"] - 1) * (planned["ends"] == 0)
-            self.cached[devices] = held
+        answered = AnsweredRounds(rows, self.start_s[devices], first_s, self.sent_s[devices], answered_s)
+        if self._keeps_kv:
+            # The bonus token is not in the verifier's KV: it is computed in the next round.
+            self.cached[devices] = (rows["context"] + rows["committed"] - 1) * (rows["ends"] == 0)
         self.first_s[devices] = first_s
-        self._send(devices, self._scripts.present(devices), answered_s, self._free_s(devices, found))
-        return found
+        self._send(devices, self._table.current(devices), answered_s, self._free_s(devices, answered))
+        return answered
 
-    def unfinished(self, devices: Integers) -> dict[str, Column]:
-        """What was sent in the rounds of devices that have no answer."""
-        planned = self._scripts.present(devices)
-        found = {name: planned[name] for name in RECORDED} | {"sent_s": self.sent_s[devices]}
-        return found | dict(zip(SEEN, self.seen[devices].T, strict=True))
+    def unanswered_rounds(self, devices: Integers) -> dict[str, Floats]:
+        """Return columns of the devices' current rounds that have no answer yet."""
+        rows = self._table.current(devices)
+        columns = {name: rows[name] for name in RECORDED} | {"sent_s": self.sent_s[devices]}
+        return columns | dict(zip(AT_SERVER, self.at_server[devices].T, strict=True))
 
-    def going_on(self, end_s: float) -> dict[str, Column]:
-        """Responses that were asked for by the end and not answered in whole, those behind them included."""
+    def unfinished_responses(self, end_s: float) -> dict[str, Floats]:
+        """Return columns of the responses requested up to `end_s` and not finished, queued requests included."""
         (begun,) = (self.start_s <= end_s).nonzero()
-        planned = self._scripts.present(begun)
-        behind = np.array(self._scripts.asked_in_vain(begun, end_s)).reshape(-1, 4).T
-        clients = np.concatenate([begun, behind[0]]).astype(np.int64)
-        never = np.full(behind.shape[1], np.inf)
-        found = {
+        rows = self._table.current(begun)
+        queued = np.array(self._table.queued_requests(begun, end_s)).reshape(-1, 4).T
+        clients = np.concatenate([begun, queued[0]]).astype(np.int64)
+        never_s = np.full(queued.shape[1], np.inf)
+        columns = {
             "client": clients,
             "slo": self.slo[clients],
-            "start_s": np.concatenate([self.start_s[begun], behind[1]]),
-            "first_s": np.concatenate([self.first_s[begun], never]),
+            "start_s": np.concatenate([self.start_s[begun], queued[1]]),
+            "first_s": np.concatenate([self.first_s[begun], never_s]),
             "end_s": np.full(len(clients), np.inf),
-            "prompt": np.concatenate([planned["prompt"], behind[2]]),
-            "tokens": np.concatenate([planned["tokens"], behind[3]]),
-            "committed": np.concatenate([planned["context"] - planned["prompt"], np.zeros(len(never))]),
+            "prompt": np.concatenate([rows["prompt"], queued[2]]),
+            "tokens": np.concatenate([rows["tokens"], queued[3]]),
+            "committed": np.concatenate([rows["context"] - rows["prompt"], np.zeros(len(never_s))]),
         }
         order = np.argsort(clients, kind="stable")
-        return {name: column[order] for name, column in found.items()}
+        return {name: column[order] for name, column in columns.items()}
 
-    def _send(self, devices: Integers, planned: RoundRows, answered_s: Floats, free_s: Floats) -> None:
-        """Draft and send the next round of this response, or of the next one once that is asked for."""
-        begins = planned["begins"] > 0
+    def _send(self, devices: Integers, rows: RoundRows, answered_s: Floats, free_s: Floats) -> None:
+        """Draft and send the next round of the response, or the first one of the next once it is requested."""
+        begins = rows["begins"] > 0
         if begins.any():
-            start_s = np.maximum(planned["at_s"], answered_s + planned["gap_s"])
-            self._check_lengths(planned, begins & (start_s < np.inf))
+            start_s = np.maximum(rows["earliest_s"], answered_s + rows["gap_s"])
+            if self._longest < np.inf:
+                too_long = begins & (start_s < np.inf) & (rows["prompt"] + rows["tokens"] > self._longest)
+                for index in too_long.nonzero()[0][:1]:
+                    self._scenario.check_lengths(int(rows["prompt"][index]), int(rows["tokens"][index]))
             self.start_s[devices[begins]], self.first_s[devices[begins]] = start_s[begins], np.inf
             free_s = np.where(begins, np.maximum(start_s, answered_s), free_s)
-        self.sent_s[devices] = sent_s = free_s + planned["draft_s"]
-        self.arrives_s[devices] = sent_s + planned["up_s"]
-        if self._crossings is not None:
-            moved, arrives_s = self._crossings.up(devices, planned, sent_s)
+        self.sent_s[devices] = sent_s = free_s + rows["draft_s"]
+        self.arrives_s[devices] = sent_s + rows["up_s"]
+        if self._delays is not None:
+            # Messages of other devices that are still on their way may be moved too, behind these on a shared link.
+            moved, arrives_s = self._delays.uplink_arrivals(devices, rows, sent_s)
             self.arrives_s[moved] = arrives_s
 
-    def _free_s(self, devices: Integers, found: AnsweredRounds) -> Floats:
-        """When devices have their answers and have finished the forward that they began in the meantime."""
-        planned, answered_s, sent_s = found.planned, found.answered_s, found.sent_s
-        if not (self._on_edge and planned["proactive"].any()):
+    def _free_s(self, devices: Integers, answered: AnsweredRounds) -> Floats:
+        """Return when devices can draft again: with their answer, and after a proactive forward that is under way."""
+        rows, answered_s, sent_s = answered.rows, answered.answered_s, answered.sent_s
+        if not (self._on_edge and rows["proactive"].any()):
             return answered_s
-        contexts = (planned["context"] + planned["committed"]).astype(np.int64).tolist()
-        times = zip(self._scripts.times_of(devices), contexts, strict=False)
+        contexts = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
+        times = zip(self._table.draft_times_of(devices), contexts, strict=False)
         step_s = np.array([time.draft_s(1, 1, context) for time, context in times])
-        begun = np.minimum(np.ceil((answered_s - sent_s) / step_s), planned["proactive"])
+        begun = np.minimum(np.ceil((answered_s - sent_s) / step_s), rows["proactive"])
         free_s: Floats = np.maximum(answered_s, sent_s + begun * step_s)
         return free_s
-
-    def _check_lengths(self, planned: RoundRows, of: Mask) -> None:
-        """Refuse responses that the server cannot hold."""
-        if self._longest == np.inf:
-            return
-        for place in (of & (planned["prompt"] + planned["tokens"] > self._longest)).nonzero()[0][:1]:
-            self._scenario.check_lengths(int(planned["prompt"][place]), int(planned["tokens"][place]))

@@ -1,24 +1,25 @@
-"""What happened in a simulation, as Parquet files and as a timeline."""
+"""Event logs of a simulation, as Parquet files and as a timeline."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
-from specbench_kit.serving.result import Column, SimulationResult
+from specbench_kit.serving.result import SimulationResult
 
-WHOLE = ("client", "slo", "response", "batch", "new", "cached", "drafted", "submitted", "accepted", "committed",
-         "prompt", "tokens", "size", "left_waiting")  # fmt: skip
-"""Columns of whole numbers; the others are seconds."""
+WHOLE_NUMBERS = (
+    "client", "slo", "response", "batch", "new", "cached", "drafted", "submitted", "accepted", "committed",
+    "prompt", "tokens", "size", "left_waiting",
+)  # fmt: skip
+"""Columns that are stored as integers; the others are seconds."""
 TABLES = ("rounds", "responses", "batches")
 
 
 def parse_window(text: str) -> tuple[float, float]:
-    """`FROM:TO` in simulated seconds."""
+    """Return start and end of `FROM:TO` in simulated seconds."""
     first, _, last = text.partition(":")
     try:
         start_s, end_s = float(first), float(last)
@@ -30,57 +31,57 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def write_events(folder: Path, name: str, result: SimulationResult) -> list[Path]:
-    """`<name>-rounds.parquet`, and the same of responses and batches."""
+    """Write `<name>-rounds.parquet`, `<name>-responses.parquet` and `<name>-batches.parquet`; return their paths."""
     import pyarrow
     import pyarrow.parquet
 
-    written = []
+    paths = [folder / f"{name}-{table}.parquet" for table in TABLES]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for table in TABLES:
-            path = folder / f"{name}-{table}.parquet"
-            pyarrow.parquet.write_table(pyarrow.table(_columns(getattr(result, table))), path, compression="zstd")
-            written.append(path)
+        for path, table in zip(paths, (result.rounds, result.responses, result.batches), strict=True):
+            columns = {
+                key: values.astype(np.int64) if key in WHOLE_NUMBERS else values for key, values in table.items()
+            }
+            pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="zstd")
     except OSError as error:
         raise SkitError(f"cannot write events in {folder}: {error.strerror or error}") from error
-    return written
-
-
-def _columns(table: Mapping[str, Column]) -> dict[str, Any]:
-    return {name: values.astype(np.int64) if name in WHOLE else values for name, values in table.items()}
+    return paths
 
 
 def timeline(result: SimulationResult, start_s: float, end_s: float) -> Timeline:
-    """Everything that goes on between two moments, every device's part by itself."""
-    found = Timeline()
-    for span in sorted(_spans(result, start_s, end_s), key=lambda one: one.start_s):
+    """Return everything between two moments, with one lane per device and part of the system."""
+    spans = Timeline()
+    for span in sorted(_spans(result, start_s, end_s), key=lambda span: span.start_s):
         if span.start_s < end_s and span.end_s > start_s:
-            found.add(span)
-    return found
+            spans.add(span)
+    return spans
 
 
 def _spans(result: SimulationResult, start_s: float, end_s: float) -> Iterator[Span]:
     rounds, batches = result.rounds, result.batches
     began_s = rounds["sent_s"] - rounds["draft_s"]
     ended_s = np.minimum(rounds["answered_s"], result.end_s)
-    for place in np.flatnonzero((began_s < end_s) & (ended_s > start_s)):
-        yield from _round({name: float(column[place]) for name, column in rounds.items()}, result.end_s)
-    for place in np.flatnonzero((batches["started_s"] < end_s) & (batches["ended_s"] > start_s)):
-        one = {name: float(column[place]) for name, column in batches.items()}
-        members = rounds["client"][rounds["batch"] == place].astype(int)
-        yield Span("server", "verify", one["started_s"], one["ended_s"], tuple(f"device {n}" for n in members))
+    for index in np.flatnonzero((began_s < end_s) & (ended_s > start_s)):
+        yield from _round_spans({name: float(column[index]) for name, column in rounds.items()}, result.end_s)
+    for index in np.flatnonzero((batches["started_s"] < end_s) & (batches["ended_s"] > start_s)):
+        members = rounds["client"][rounds["batch"] == index].astype(int)
+        span_s = float(batches["started_s"][index]), float(batches["ended_s"][index])
+        yield Span("server", "verify", *span_s, tuple(f"device {client}" for client in members))
 
 
-def _round(one: Mapping[str, float], end_s: float) -> Iterator[Span]:
-    """What a round waits for, one thing after the other; what the end cut short stops there."""
-    device = f"device {one['client']:.0f}"
-    moments = [one["sent_s"] - one["draft_s"], one["sent_s"], one["arrived_s"], one["started_s"], one["ended_s"]]
-    moments = [min(at, end_s) for at in (*moments, one["answered_s"])]
-    parts = (("edge", "draft"), ("link", "transfer"), ("server queue", "queue"), ("in verification", "verify"))
-    for (resource, label), first_s, last_s in zip((*parts, ("link", "transfer")), moments, moments[1:], strict=False):
-        yield Span(f"{resource}/{device}", label, first_s, last_s, (device,))
-    yield Span(f"{REQUESTS}/{device}", f"round {_outcome(one)}", moments[0], moments[-1], (device,))
-
-
-def _outcome(one: Mapping[str, float]) -> str:
-    return f"{one['response']:.0f}: {one['committed']:.0f} of {one['submitted']:.0f}+1"
+def _round_spans(row: dict[str, float], end_s: float) -> Iterator[Span]:
+    """Yield the phases of a round one after the other, cut at the end of the simulation."""
+    device = f"device {row['client']:.0f}"
+    names = ("sent_s", "arrived_s", "started_s", "ended_s", "answered_s")
+    moments = [min(moment, end_s) for moment in (row["sent_s"] - row["draft_s"], *(row[name] for name in names))]
+    phases = (
+        ("edge", "draft"),
+        ("link", "transfer"),
+        ("server queue", "queue"),
+        ("in verification", "verify"),
+        ("link", "transfer"),
+    )
+    for (resource, label), from_s, to_s in zip(phases, moments, moments[1:], strict=False):
+        yield Span(f"{resource}/{device}", label, from_s, to_s, (device,))
+    outcome = f"{row['response']:.0f}: {row['committed']:.0f} of {row['submitted']:.0f}+1"
+    yield Span(f"{REQUESTS}/{device}", f"round {outcome}", moments[0], moments[-1], (device,))

@@ -1,4 +1,4 @@
-"""How long a device's own work takes, and how long a batch occupies the server."""
+"""What a batch costs: seconds of the server's verification, of its drafting, and of drafting on a device."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -7,95 +7,99 @@ from typing import Protocol
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.specedge import calibrated_depth
-from specbench_kit.serving.counter_rng import Integers
+from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-Parts = Mapping[int, int]
-Drafts = Callable[[Sequence[int]], list[tuple[int, int]]]
-"""Forwards of the draft model and tokens sent, of each of several clients."""
+Chunks = Mapping[int, int]
+"""Tokens that a batch computes of each client whose round it computes only in part."""
+RoundDrafts = Callable[[Sequence[int]], list[tuple[int, int]]]
+"""Returns the draft model's forwards and the submitted tokens of each of several clients."""
 Drafted = Integers | int | None
-"""The most tokens that a server drafted for every request, or as many as for each; None where it does not draft."""
-REMEMBERED = 1 << 17
-"""Drafts of one length after one context whose time is kept."""
+"""The most tokens that the server drafted for every request, or for each; None if it does not draft."""
+CACHED_TIMES = 1 << 17
+"""Draft times that are remembered, by draft length and context."""
 
 
 class DraftTime:
-    """Seconds on an edge device."""
+    """Seconds that an edge device takes to draft; with `learned`, a predictor judges every drafted token."""
 
     def __init__(self, deployment: Deployment, learned: bool) -> None:
         self._latency = deployment.drafter.latency
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
-        self.draft_s = lru_cache(REMEMBERED)(self._draft_s)
-        self.prefill_s = lru_cache(REMEMBERED)(self._prefill_s)
+        # Millions of rounds have few different shapes.
+        self.draft_s = lru_cache(CACHED_TIMES)(self._draft_s)
+        self.prefill_s = lru_cache(CACHED_TIMES)(self._prefill_s)
 
-    def _draft_s(self, steps: int, lacking: int, cached: int) -> float:
-        """Of `steps` forwards, the first of which brings the KV up to date with `lacking` tokens."""
+    def _draft_s(self, steps: int, missing: int, cached: int) -> float:
+        """Return the seconds of `steps` forwards, the first of which also adds `missing` tokens to the KV."""
         if not steps:
             return 0.0
-        seconds = self._latency.seconds(((lacking, cached),))
-        for place in range(lacking + cached, lacking + cached + steps - 1):
-            seconds += self._latency.seconds(((1, place),))
+        seconds = self._latency.seconds(((missing, cached),))
+        for context in range(missing + cached, missing + cached + steps - 1):
+            seconds += self._latency.seconds(((1, context),))
         return seconds + steps * self._decision_s
 
     def _prefill_s(self, prompt: int) -> float:
+        # The last token of the prompt is the first one that drafting forwards.
         return self._latency.seconds(((prompt - 1, 0),)) if prompt > 1 else 0.0
 
 
 class BatchExecution(Protocol):
-    """What the server does with a batch."""
+    """One way in which the server processes a batch."""
 
-    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
-        """Its seconds, and where the server drafts, how many tokens it sent on for each request.
-
-        Of clients in `parts` only so many tokens are computed.
-        """
+    def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
+        """Return the seconds of a batch, and how many tokens the server drafted for its requests if it drafts."""
 
 
 class VerificationOnly:
-    """The target's forward over tokens that were drafted elsewhere; without a drafter, `drafted` is 0."""
+    """One forward of the target over tokens that were drafted elsewhere; `drafted` is 0 if nobody drafts."""
 
     def __init__(self, deployment: Deployment, drafted: int | None) -> None:
-        self._pass_s, self._partly_s, self._drafted = deployment.verifier.pass_s, deployment.verifier.of_sums, drafted
+        self._verifier, self._drafted = deployment.verifier, drafted
 
-    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
-        """One forward over all rows."""
-        rows = [(one.new, one.cached) for one in batch] if not parts else rows_of(batch, parts)
+    def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
+        """Return the seconds of one forward over all requests."""
+        rows = [(request.new, request.cached) for request in batch] if not chunks else rows_of(batch, chunks)
         if self._drafted == 0:
-            return self._partly_s(sums_of(rows)._replace(logit_rows=len(rows))), 0
-        return self._pass_s(rows), self._drafted
+            # Without drafts only the last token of each request needs logits, also in a chunk of a prompt.
+            return self._verifier.of_sums(sums_of(rows)._replace(logit_rows=len(rows))), 0
+        return self._verifier.pass_s(rows), self._drafted
 
 
-class RecordedDrafting:
-    """Drafts for the whole batch, each request as far as its round says and to `longest` tokens at most.
+class RoundDrafting:
+    """Drafting on the server as far as each request's round says, at most `longest` tokens, then one verification.
 
-    Prompts are read by both models, and not drafted for.
+    Prompts are read by both models; a batch with a prompt is not drafted for.
     """
 
-    def __init__(self, deployment: Deployment, drafts: Drafts, longest: int, *, learned: bool) -> None:
+    def __init__(self, deployment: Deployment, drafts: RoundDrafts, longest: int, *, learned: bool) -> None:
         self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._drafts, self._longest = drafts, longest
 
-    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
-        """A draft forward after the other, each for those that go on, and one verification."""
-        rows = rows_of(batch, parts)
-        if parts or any(not cached for _, cached in rows):
+    def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
+        """Return the seconds of all draft forwards, each over the requests that go on, and of the verification."""
+        rows = rows_of(batch, chunks)
+        if chunks or any(not cached for _, cached in rows):
             return self._verify_s(rows) + self._draft_s(rows), 0
-        drafts = [tuple(min(n, self._longest) for n in one) for one in self._drafts([one.client for one in batch])]
+        drafts = [
+            (min(steps, self._longest), min(submitted, self._longest))
+            for steps, submitted in self._drafts([request.client for request in batch])
+        ]
         seconds = 0.0
         for step in range(max(steps for steps, _ in drafts)):
-            going = [(1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step]
-            seconds += self._draft_s(going) + self._decision_s * len(going)
-        sent = [(new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)]
-        return seconds + self._verify_s(sent), max(submitted for _, submitted in drafts)
+            ongoing = [(1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step]
+            seconds += self._draft_s(ongoing) + self._decision_s * len(ongoing)
+        verified = [(new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)]
+        return seconds + self._verify_s(verified), max(submitted for _, submitted in drafts)
 
 
-def rows_of(batch: Sequence[WaitingRound], parts: Parts) -> list[Row]:
-    """New and cached tokens of each request."""
-    return [(parts.get(one.client, one.new), one.cached) for one in batch]
+def rows_of(batch: Sequence[WaitingRound], chunks: Chunks) -> list[Row]:
+    """Return new and cached tokens of each request."""
+    return [(chunks.get(request.client, request.new), request.cached) for request in batch]
 
 
-def levels_of_trees(deployment: Deployment, new: int, cached: int) -> int:
-    """Levels that SpecEdge grows on a deployment while the other group's batch is verified."""
+def levels_while_verified(deployment: Deployment, new: int, cached: int) -> int:
+    """Return how many tree levels SpecEdge grows on a device while a verification of that shape is under way."""
     verify_s = deployment.verifier.pass_s(((new, cached),))
     return calibrated_depth(verify_s, deployment.link.rtt_s, deployment.drafter.latency.seconds(((1, cached),)))

@@ -1,4 +1,4 @@
-"""How many tokens prompts and responses have: one number, or a distribution."""
+"""Lengths of prompts and responses in tokens: one number, or a distribution."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +9,12 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
-from specbench_kit.serving.counter_rng import Floats, Integers
+from specbench_kit.serving.arrays import Floats, Integers
 
 
 @dataclass(frozen=True)
 class LogNormalLengths:
-    """Lengths whose logarithm is normal, by their mean in tokens and their standard deviation over it."""
+    """Log-normal lengths, by their mean in tokens and their coefficient of variation `cv`."""
 
     mean: float
     cv: float
@@ -23,10 +23,11 @@ class LogNormalLengths:
         if not (self.mean >= 1 and self.cv > 0):
             raise SkitError(f"lognormal: mean must be at least 1 token and cv above 0, not {self.mean:g}, {self.cv:g}")
 
-    def drawn(self, chance: Floats) -> Integers:
-        """A length for each random number, of 1 token at least."""
-        normal = np.array([self._normal.inv_cdf(min(max(one, 1e-9), 1 - 1e-9)) for one in chance])
-        lengths: Integers = np.maximum(np.rint(np.exp(normal)), 1).astype(np.int64)
+    def sample(self, uniform: Floats) -> Integers:
+        """Return one length, of at least 1 token, per random number."""
+        # At 0 and 1 the normal distribution has no quantile.
+        logarithms = np.array([self._normal.inv_cdf(min(max(number, 1e-9), 1 - 1e-9)) for number in uniform])
+        lengths: Integers = np.maximum(np.rint(np.exp(logarithms)), 1).astype(np.int64)
         return lengths
 
     @cached_property
@@ -36,7 +37,7 @@ class LogNormalLengths:
 
     @property
     def longest(self) -> int:
-        """Which one in a thousand exceeds."""
+        """Length that one in a thousand exceeds."""
         return round(exp(self._normal.inv_cdf(0.999)))
 
 
@@ -44,15 +45,15 @@ Lengths = int | LogNormalLengths
 
 
 def parse_lengths(text: str | int) -> Lengths:
-    """`250`, or `lognormal:mean=90,cv=0.62`."""
-    name, _, tail = str(text).partition(":")
+    """Return the lengths that `250` or `lognormal:mean=90,cv=0.62` names."""
+    name, _, options = str(text).partition(":")
     if name == "lognormal":
-        return from_options(name, LogNormalLengths, tail)
-    if not name.isdigit() or tail:
+        return from_options(name, LogNormalLengths, options)
+    if not name.isdigit() or options:
         raise SkitError(f"a length is a number of tokens or lognormal:mean=90,cv=0.62, not '{text}'")
     return int(name)
 
 
 def longest(lengths: Lengths) -> int:
-    """Tokens that room is needed for."""
+    """Return the length that a scenario has to have room for, in tokens."""
     return lengths if isinstance(lengths, int) else lengths.longest

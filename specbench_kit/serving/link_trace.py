@@ -1,61 +1,59 @@
-"""Links as they were recorded: round trip and bandwidth over time, from a file."""
+"""Recorded links: round trip and bandwidth over time, from a file."""
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.counter_rng import Floats
+from specbench_kit.serving.arrays import Floats
 
 COLUMNS = ("time_s", "rtt_s", "bytes_per_s")
 
 
 @dataclass(frozen=True, eq=False)
 class LinkTrace:
-    """Round trip and bytes per second, each way, from every `time_s` to the next; then it begins again.
+    """Round trip and bytes per second in either direction, from every `time_s` to the next; repeats from the start.
 
-    Arrays [rows]; the last row lasts as long as the one before it, and at 0 bytes per second messages wait.
+    Arrays [rows]. The last row lasts as long as the one before it. Messages wait while there are 0 bytes per second.
     """
 
     time_s: Floats
     rtt_s: Floats
     bytes_per_s: Floats
 
-    def message_s(self, size: Floats, at_s: Floats) -> Floats:
-        """Seconds of messages of so many bytes that set out at some times: half a round trip, and their bytes."""
+    def transfer_s(self, size: Floats, at_s: Floats) -> Floats:
+        """Return the seconds of messages of `size` bytes that are sent at `at_s`: half a round trip, and the bytes."""
         at_s = np.where(at_s < inf, at_s, 0.0)
-        row = np.searchsorted(self._edges_s, at_s % self.lasts_s, side="right") - 1
-        passes, rest = np.divmod(self._crossed(at_s) + size, self._crossed_bytes[-1])
-        there_s = passes * self.lasts_s + np.interp(rest, self._crossed_bytes, self._edges_s)
-        seconds: Floats = self.rtt_s[row] / 2 + np.maximum(0.0, there_s - at_s)
+        row = np.searchsorted(self._edges_s, at_s % self.duration_s, side="right") - 1
+        # Bytes that the link could have carried since 0 s grow with time; a message ends when they have grown by its
+        # size, which is found by inverting that function.
+        passes, offset_s = np.divmod(at_s, self.duration_s)
+        carried = passes * self._carried_bytes[-1] + np.interp(offset_s, self._edges_s, self._carried_bytes)
+        passes, rest = np.divmod(carried + size, self._carried_bytes[-1])
+        end_s = passes * self.duration_s + np.interp(rest, self._carried_bytes, self._edges_s)
+        seconds: Floats = self.rtt_s[row] / 2 + np.maximum(0.0, end_s - at_s)
         return seconds
 
     @property
     def mean_rtt_s(self) -> float:
-        """Over time."""
-        return float(self.rtt_s @ np.diff(self._edges_s) / self.lasts_s)
+        """Round trip, averaged over time."""
+        return float(self.rtt_s @ np.diff(self._edges_s) / self.duration_s)
 
     @property
     def mean_bytes_per_s(self) -> float:
-        """Over time."""
-        return float(self._crossed_bytes[-1] / self.lasts_s)
-
-    def _crossed(self, until_s: Floats) -> Floats:
-        """Bytes that could have crossed by some times."""
-        passes, rest_s = np.divmod(until_s, self.lasts_s)
-        crossed: Floats = passes * self._crossed_bytes[-1] + np.interp(rest_s, self._edges_s, self._crossed_bytes)
-        return crossed
+        """Bytes per second, averaged over time."""
+        return float(self._carried_bytes[-1] / self.duration_s)
 
     @property
-    def lasts_s(self) -> float:
-        """Seconds until it begins again."""
+    def duration_s(self) -> float:
+        """Seconds after which the trace repeats."""
         return float(self._edges_s[-1])
 
     @cached_property
@@ -65,15 +63,15 @@ class LinkTrace:
         return np.append(from_zero, from_zero[-1] + last_s)
 
     @cached_property
-    def _crossed_bytes(self) -> Floats:
+    def _carried_bytes(self) -> Floats:
         return np.concatenate([[0.0], np.cumsum(self.bytes_per_s * np.diff(self._edges_s))])
 
 
 def read_link_trace(path: Path) -> LinkTrace:
-    """A .csv or .jsonl with `time_s`, `rtt_s` and `bytes_per_s`."""
+    """Return the link trace in a .csv or .jsonl file with `time_s`, `rtt_s` and `bytes_per_s`."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [_numbers(row, place) for row, place in _rows(file, path)]
+            rows = [_numbers(row, location) for row, location in _rows(file, path)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SkitError(f"cannot read the link trace {path}: {getattr(error, 'strerror', None) or error}") from error
     if not rows:
@@ -84,7 +82,7 @@ def read_link_trace(path: Path) -> LinkTrace:
     return LinkTrace(time_s, rtt_s, bytes_per_s)
 
 
-def _rows(lines: Any, path: Path) -> Iterator[tuple[Any, str]]:
+def _rows(lines: TextIO, path: Path) -> Iterator[tuple[Mapping[str, str | float], str]]:
     if path.suffix != ".jsonl":
         reader = csv.DictReader(lines)
         yield from ((row, f"{path}:{reader.line_num}") for row in reader)
@@ -97,11 +95,11 @@ def _rows(lines: Any, path: Path) -> Iterator[tuple[Any, str]]:
                 raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
 
 
-def _numbers(row: Any, place: str) -> Sequence[float]:
+def _numbers(row: Mapping[str, str | float], location: str) -> list[float]:
     try:
-        found = [float(row[name]) for name in COLUMNS]
+        numbers = [float(row[name]) for name in COLUMNS]
     except (KeyError, TypeError, ValueError) as error:
-        raise SkitError(f"{place}: not a row with {', '.join(COLUMNS)} ({error})") from error
-    if not all(0 <= value < inf for value in found):
-        raise SkitError(f"{place}: {', '.join(COLUMNS)} must be numbers from 0 up")
-    return found
+        raise SkitError(f"{location}: not a row with {', '.join(COLUMNS)} ({error})") from error
+    if not all(0 <= number < inf for number in numbers):
+        raise SkitError(f"{location}: {', '.join(COLUMNS)} must be numbers from 0 up")
+    return numbers

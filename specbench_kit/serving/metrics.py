@@ -1,69 +1,120 @@
-"""Figures of merit of one simulation."""
+"""The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load and cost."""
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
-from specbench_kit.serving.result import Column, SimulationResult
+from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.steady_state import STEADY_WITHIN, drift, warm_up_s
-from specbench_kit.serving.time_series import over_time
-
-"""What a promised speed is held against: tokens over the whole response, or time per token after the first."""
-Fields = dict[str, Any]
-Mask = NDArray[np.bool_]
+from specbench_kit.serving.steady_state import STEADY_WITHIN, throughput_drift, warm_up_end_s
+from specbench_kit.serving.time_series import TimeSeries, time_series
 
 COMPUTE_DOMINANT = 1.5
-"""A violation is put down to its own batch where that takes so many times the moving mean (WISP, Fig. 8)."""
+"""A missed deadline is attributed to its own batch if that took so many times the moving mean (WISP, Fig. 8)."""
 
 
-def figures(scenario: Scenario, result: SimulationResult, objective: Objective = "speed", window: int = 50) -> Fields:
-    """Everything a report shows, after the warm-up; rates of nothing are None.
+class Distribution(TypedDict):
+    """Mean and percentiles of a quantity."""
 
-    `window` is how many batches the moving mean of verification time goes over.
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class GroupMetrics(TypedDict):
+    """Metrics of one group of devices; rates are None where there is nothing to count."""
+
+    responses: int
+    violation_rate: float | None
+    starved_rate: float | None
+    rounds: int
+    deadline_miss_rate: float | None
+    slow_round_rate: float | None
+    throughput: float
+    goodput: float
+    acceptance_length: float | None
+    submitted_per_verify: float | None
+    speed: Distribution | None
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    queue_s: Distribution | None
+    verify_s: Distribution | None
+    interference: Distribution | None
+
+
+class ClassMetrics(GroupMetrics):
+    """Metrics of the devices of one SLO class."""
+
+    promised_speed: float
+
+
+class ServingMetrics(TypedDict):
+    """All metrics of one simulation after its warm-up."""
+
+    overall: GroupMetrics
+    classes: dict[str, ClassMetrics]
+    kinds: dict[str, GroupMetrics]
+    violations: dict[str, int]
+    server: dict[str, float | int | Distribution | None]
+    steady: dict[str, float | bool | None]
+    over_time: TimeSeries
+    cost: dict[str, float | None]
+
+
+def compute_metrics(
+    scenario: Scenario, result: SimulationResult, objective: Objective = "speed", window: int = 50
+) -> ServingMetrics:
+    """Return the metrics of a simulation after its warm-up.
+
+    `window` is the number of batches in the moving mean of verification time, by which missed deadlines are attributed.
     """
     responses, rounds = _Responses(scenario, result, objective), _Rounds(scenario, result)
-    everyone = np.ones(len(responses.slo), dtype=bool), np.ones(len(rounds.slo), dtype=bool)
-    classes = {
-        name: {"promised_speed": speed, **_group(responses, rounds, responses.slo == place, rounds.slo == place)}
-        for place, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True))
-    }
+    all_responses, all_rounds = np.ones(len(responses.slo), dtype=bool), np.ones(len(rounds.slo), dtype=bool)
+    classes: dict[str, ClassMetrics] = {}
+    for index, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True)):
+        group = _group_metrics(responses, rounds, responses.slo == index, rounds.slo == index)
+        classes[name] = {"promised_speed": speed, **group}
     kinds = {
-        kind.name: _group(responses, rounds, responses.kind == place, rounds.kind == place)
-        for place, kind in enumerate(scenario.kinds)
+        kind.name: _group_metrics(responses, rounds, responses.kind == index, rounds.kind == index)
+        for index, kind in enumerate(scenario.kinds)
         if len(scenario.kinds) > 1
     }
+    drift = throughput_drift(scenario, result)
     return {
-        "overall": _group(responses, rounds, *everyone),
+        "overall": _group_metrics(responses, rounds, all_responses, all_rounds),
         "classes": classes,
         "kinds": kinds,
-        "violations": _attribution(rounds, result, window),
-        "server": _server(scenario, result),
-        "steady": _steady(scenario, result),
-        "over_time": over_time(result),
+        "violations": _attribute_misses(rounds, result, window),
+        "server": _server_metrics(scenario, result),
+        "steady": {
+            "drift": drift,
+            "steady": drift is not None and abs(drift) <= STEADY_WITHIN,
+            "warm_up_left_s": max(0.0, warm_up_end_s(result) - scenario.warmup_s),
+        },
+        "over_time": time_series(result),
         "cost": _cost(scenario, result),
     }
 
 
-def violations(
+def slo_violations(
     scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
-) -> tuple[Mask, NDArray[np.int64]]:
-    """Of each response that fell due, in the order of their ends, whether the promise was broken, and its class."""
+) -> tuple[Mask, Integers]:
+    """Return, for each response that fell due, in order of their ends, if it violated its SLO, and its class."""
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
     return responses.violated[due], responses.slo[due].astype(np.int64)
 
 
 class _Responses:
-    """Responses, and how many of each are `owed`: begun after the warm-up and due before the end, finished or not.
+    """Responses, and how often each was `owed`: began after the warm-up and fell due before the end, finished or not.
 
-    One that is not there after k times the time that it should take is owed k times. The violation rate counts it
-    once (WISP, Eq. 20), so that a starved device counts the less, the longer it waits; `starved_rate` counts it k
-    times.
+    A response that is not there after k times its allowed time is owed k times. The violation rate counts it once
+    (WISP, Eq. 20), so that a starved device counts the less the longer it waits; `starved_rate` counts it k times.
     """
 
     def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
@@ -72,16 +123,16 @@ class _Responses:
         self.kind = _kinds(scenario, table)
         self.start_s, self.first_s, self.end_s = table["start_s"], table["first_s"], table["end_s"]
         speeds = np.asarray(scenario.slo.speeds)[self.slo.astype(int)]
-        began_s, owed = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
-        allowed_s = np.maximum(owed / speeds, 1e-9)
+        began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
+        allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
-        self.owed = _owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
+        self.owed = _times_owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
         self.finished = (self.end_s <= result.end_s) & (self.start_s >= scenario.warmup_s)
         self.window_s = result.end_s - scenario.warmup_s
 
 
 class _Rounds:
-    """Rounds that reached the server after the warm-up; those whose deadline came before the end are judged."""
+    """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`."""
 
     def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
         table = _after(result.rounds, "arrived_s", scenario.warmup_s)
@@ -94,107 +145,90 @@ class _Rounds:
         self.slow = (table["accepted"] + 1) / (table["answered_s"] - began_s) < speeds
         self.queue_s = table["started_s"][self.verified] - table["arrived_s"][self.verified]
         self.verify_s = table["ended_s"][self.verified] - table["started_s"][self.verified]
-        self.interference = self.verify_s / _alone_s(scenario, table, self.verified)
+        # The latency model is asked once for each shape: many rounds share one.
+        shapes = np.stack([table["new"][self.verified], table["cached"][self.verified]], axis=1).astype(int)
+        unique, index = np.unique(shapes, axis=0, return_inverse=True)
+        isolated_s = [scenario.deployment.verifier.pass_s(((int(new), int(cached)),)) for new, cached in unique]
+        self.interference = self.verify_s / np.asarray(isolated_s)[index.ravel()]
 
 
-def _kinds(scenario: Scenario, table: dict[str, Column]) -> NDArray[Any]:
-    """The kind of each row's device."""
-    kinds: NDArray[Any] = Fleet(scenario.kinds, scenario.devices).kind[table["client"].astype(int)]
+def _kinds(scenario: Scenario, table: Table) -> Integers:
+    """Return the kind of each row's device."""
+    kinds: Integers = Fleet(scenario.kinds, scenario.devices).kind[table["client"].astype(int)]
     return kinds
 
 
-def _group(responses: _Responses, rounds: _Rounds, of: Mask, rounds_of: Mask) -> Fields:
-    """The figures of one class, or of all."""
-    finished, owed = responses.finished & of, responses.owed[of]
-    due = of & (responses.owed > 0)
-    judged_rounds, verified = rounds.judged & rounds_of, rounds_of[rounds.verified]
+def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask) -> GroupMetrics:
+    """Return the metrics of one group, given which responses and rounds belong to it."""
+    finished, owed = responses.finished & group, responses.owed[group]
+    due = group & (responses.owed > 0)
+    judged_rounds, verified = rounds.judged & group_rounds, group_rounds[rounds.verified]
     met = finished & ~responses.violated
-    committed, submitted = (rounds.table[name][rounds_of] for name in ("committed", "submitted"))
-    lasted_s = responses.end_s[finished] - responses.start_s[finished]
+    committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
+    duration_s = responses.end_s[finished] - responses.start_s[finished]
+    several = finished & (responses.tokens > 1)
+    tpot_s = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
     return {
         "responses": int(due.sum()),
         "violation_rate": _share(responses.violated, due),
-        "starved_rate": ratio_of_sums((owed * responses.violated[of]).sum(), owed.sum()),
+        "starved_rate": ratio_of_sums((owed * responses.violated[group]).sum(), owed.sum()),
         "rounds": int(judged_rounds.sum()),
         "deadline_miss_rate": _share(rounds.missed, judged_rounds),
         "slow_round_rate": _share(rounds.slow, judged_rounds),
         "throughput": float(committed.sum()) / responses.window_s,
         "goodput": float(responses.tokens[met].sum()) / responses.window_s,
-        "acceptance_length": _mean(committed[rounds.verified[rounds_of]]),
-        "submitted_per_verify": _mean(submitted[rounds.verified[rounds_of]]),
-        "speed": _spread(responses.tokens[finished] / lasted_s),
-        "ttft_s": _spread(responses.first_s[finished] - responses.start_s[finished]),
-        "tpot_s": _spread(_tpot(responses, finished)),
-        "queue_s": _spread(rounds.queue_s[verified]),
-        "verify_s": _spread(rounds.verify_s[verified]),
-        "interference": _spread(rounds.interference[verified]),
+        "acceptance_length": _mean(committed[rounds.verified[group_rounds]]),
+        "submitted_per_verify": _mean(submitted[rounds.verified[group_rounds]]),
+        "speed": _distribution(responses.tokens[finished] / duration_s),
+        "ttft_s": _distribution(responses.first_s[finished] - responses.start_s[finished]),
+        "tpot_s": _distribution(tpot_s),
+        "queue_s": _distribution(rounds.queue_s[verified]),
+        "verify_s": _distribution(rounds.verify_s[verified]),
+        "interference": _distribution(rounds.interference[verified]),
     }
 
 
-def _owed(
-    began_s: Column, allowed_s: Column, end_s: Column, violated: Mask, warmup_s: float, until_s: float
-) -> NDArray[np.int64]:
-    """Times that each response falls due before the end, until it is there, in spans that began after the warm-up.
+def _times_owed(
+    began_s: Floats, allowed_s: Floats, end_s: Floats, violated: Mask, warmup_s: float, until_s: float
+) -> Integers:
+    """Return how often each response falls due until it is there, in spans that began after the warm-up.
 
-    A span that had begun by then was partly spent on a server that was still filling up: like `finished`, it does not
-    count, although the response falls due after the warm-up. Of one that is owed several times the later spans do.
+    A span that began during the warm-up was partly spent on a server that was still filling up: like `finished`, it
+    does not count, although it ends after the warm-up. Later spans of the same response do.
     """
     begun = began_s < until_s
-    lasted_s = np.minimum(end_s, until_s)[begun] - began_s[begun]
-    due = np.maximum(np.floor(lasted_s / allowed_s[begun]), began_s[begun] + allowed_s[begun] <= until_s)
-    due = np.where(violated[begun], due, began_s[begun] + allowed_s[begun] <= until_s)
-    before = np.maximum(np.ceil((warmup_s - began_s[begun]) / allowed_s[begun]), 0)
+    duration_s = np.minimum(end_s, until_s)[begun] - began_s[begun]
+    is_due = began_s[begun] + allowed_s[begun] <= until_s
+    due = np.maximum(np.floor(duration_s / allowed_s[begun]), is_due)
+    due = np.where(violated[begun], due, is_due)
+    during_warm_up = np.maximum(np.ceil((warmup_s - began_s[begun]) / allowed_s[begun]), 0)
     owed = np.zeros(len(began_s), dtype=np.int64)
-    owed[begun] = np.maximum(due - before, 0)
+    owed[begun] = np.maximum(due - during_warm_up, 0)
     return owed
 
 
-def _tpot(responses: _Responses, of: Mask) -> Column:
-    several = of & (responses.tokens > 1)
-    gaps_s: Column = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
-    return gaps_s
-
-
-def _attribution(rounds: _Rounds, result: SimulationResult, window: int) -> Fields:
-    """Missed deadlines of verified rounds by what kept them: their own batch, or the queue before it."""
-    batches = result.batches
-    took_s = batches["ended_s"] - batches["started_s"]
-    ratio = took_s / _moving_mean(took_s, window)
+def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) -> dict[str, int]:
+    """Return how many verified rounds missed their deadline because of their own batch, and because of the queue."""
+    batch_s = result.batches["ended_s"] - result.batches["started_s"]
+    total_s = np.concatenate([[0.0], np.cumsum(batch_s)])
+    ends = np.arange(1, len(batch_s) + 1)
+    starts = np.maximum(0, ends - window)
+    moving_mean_s = (total_s[ends] - total_s[starts]) / (ends - starts)
+    ratio = batch_s / moving_mean_s
     missed = rounds.verified & rounds.judged & rounds.missed
     compute = int((ratio[rounds.table["batch"][missed].astype(int)] > COMPUTE_DOMINANT).sum())
-    total = int(missed.sum())
-    return {"window": window, "compute_dominant": compute, "queue_dominant": total - compute}
+    return {"window": window, "compute_dominant": compute, "queue_dominant": int(missed.sum()) - compute}
 
 
-def _moving_mean(values: Column, window: int) -> Column:
-    """Of each value and those before it, `window` at most."""
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - window)
-    mean: Column = (total[ends] - total[starts]) / (ends - starts)
-    return mean
-
-
-def _alone_s(scenario: Scenario, table: dict[str, Column], of: Mask) -> Column:
-    """Seconds that rounds would take by themselves; each shape is asked for once."""
-    shapes = np.stack([table["new"][of], table["cached"][of]], axis=1).astype(int)
-    unique, places = np.unique(shapes, axis=0, return_inverse=True)
-    seconds = [scenario.deployment.verifier.pass_s(((int(new), int(cached)),)) for new, cached in unique]
-    alone_s: Column = np.asarray(seconds)[places.ravel()]
-    return alone_s
-
-
-def _server(scenario: Scenario, result: SimulationResult) -> Fields:
+def _server_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, float | int | Distribution | None]:
     batches = _after(result.batches, "started_s", scenario.warmup_s)
-    busy_s = np.minimum(batches["ended_s"], result.end_s) - batches["started_s"]
+    expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
     return {
-        "utilisation": float(busy_s.sum()) / (result.end_s - scenario.warmup_s),
-        "batches": len(busy_s),
-        "batch_size": _spread(batches["size"]),
-        "left_waiting": _spread(batches["left_waiting"]),
-        "estimate_over_true": _mean(
-            (batches["expected_s"] - batches["started_s"]) / (batches["ended_s"] - batches["started_s"])
-        ),
+        "utilisation": _busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s),
+        "batches": len(batches["size"]),
+        "batch_size": _distribution(batches["size"]),
+        "left_waiting": _distribution(batches["left_waiting"]),
+        "estimate_over_true": _mean(expected_s / true_s),
         "refusals": result.refusals,
         "idle_while_waiting_s": result.idle_waiting_s,
         "evictions": result.evictions,
@@ -203,67 +237,62 @@ def _server(scenario: Scenario, result: SimulationResult) -> Fields:
     }
 
 
-def _steady(scenario: Scenario, result: SimulationResult) -> Fields:
-    """Whether both halves of what counts commit equally many tokens per second, and the end of the warm-up."""
-    found = drift(scenario, result)
-    steady = found is not None and abs(found) <= STEADY_WITHIN
-    return {"drift": found, "steady": steady, "warm_up_left_s": max(0.0, warm_up_s(result) - scenario.warmup_s)}
+def _cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None]:
+    """Return prices and energy after the warm-up.
 
-
-def _cost(scenario: Scenario, result: SimulationResult) -> Fields:
-    """Price of the server's time and of the devices', over what counts: of these while they draft, and while rented.
-
-    A device that drafts is rented the whole time; where the server drafts, the device has no part in it.
+    `price` counts the server all the time and devices while they draft; `rented_price` counts devices all the time.
+    If the server drafts, devices cost nothing.
     """
     rounds = _after(result.rounds, "sent_s", scenario.warmup_s)
     hours = (result.end_s - scenario.warmup_s) / 3600
-    edge_busy_s = float(rounds["draft_s"].sum())
-    per_hour, of_server = Fleet(scenario.kinds, scenario.devices).price_per_hour, scenario.deployment.verifier
+    per_hour, server = Fleet(scenario.kinds, scenario.devices).price_per_hour, scenario.deployment.verifier
     drafting = float((rounds["draft_s"] * per_hour[rounds["client"].astype(int)]).sum()) / 3600
-    price = of_server.price_per_hour * hours + drafting
-    rented = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
-    whole = hours * (of_server.price_per_hour + rented)
+    price = server.price_per_hour * hours + drafting
+    devices_per_hour = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
+    rented_price = hours * (server.price_per_hour + devices_per_hour)
     tokens = float(rounds["committed"].sum())
     energy_j = _energy_j(scenario, result, rounds)
     return {
         "energy_j": energy_j,
         "joules_per_token": energy_j / tokens if energy_j and tokens else None,
-        "edge_busy_s": edge_busy_s,
+        "edge_busy_s": float(rounds["draft_s"].sum()),
         "price": price,
         "tokens_per_price": tokens / price if price else None,
-        "rented_price": whole,
-        "tokens_per_rented_price": tokens / whole if whole else None,
+        "rented_price": rented_price,
+        "tokens_per_rented_price": tokens / rented_price if rented_price else None,
     }
 
 
-def _energy_j(scenario: Scenario, result: SimulationResult, rounds: dict[str, Column]) -> float | None:
-    """At the power that the cards state, of server and devices while they work; None where one of them states none."""
+def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
+    """Return the energy of server and devices while they work; None if the card of one of them states no power."""
     power_w, server_w = Fleet(scenario.kinds, scenario.devices).power_w, scenario.deployment.verifier.power_w
     on_edge = scenario.system.drafting == "edge"
     if not server_w or (on_edge and not power_w.all()):
         return None
     batches = _after(result.batches, "started_s", scenario.warmup_s)
-    busy_s = float((np.minimum(batches["ended_s"], result.end_s) - batches["started_s"]).sum())
     drafting_j = float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if on_edge else 0.0
-    return server_w * busy_s + drafting_j
+    return server_w * _busy_s(batches, result.end_s) + drafting_j
 
 
-def _after(table: dict[str, Column], time: str, warmup_s: float) -> dict[str, Column]:
-    of = table[time] >= warmup_s
-    return {name: column[of] for name, column in table.items()}
+def _busy_s(batches: Table, end_s: float) -> float:
+    return float((np.minimum(batches["ended_s"], end_s) - batches["started_s"]).sum())
 
 
-def _share(what: Mask, among: Mask) -> float | None:
-    return float(what[among].mean()) if among.any() else None
+def _after(table: Table, time: str, warmup_s: float) -> Table:
+    counted = table[time] >= warmup_s
+    return {name: column[counted] for name, column in table.items()}
 
 
-def _mean(values: Column) -> float | None:
+def _share(holds: Mask, among: Mask) -> float | None:
+    return float(holds[among].mean()) if among.any() else None
+
+
+def _mean(values: Floats) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _spread(values: Column) -> Fields | None:
-    """Mean and percentiles."""
+def _distribution(values: Floats) -> Distribution | None:
     if not len(values):
         return None
-    places = np.quantile(values, [0.5, 0.95, 0.99])
-    return {"mean": float(values.mean()), **dict(zip(("p50", "p95", "p99"), map(float, places), strict=True))}
+    p50, p95, p99 = map(float, np.quantile(values, [0.5, 0.95, 0.99]))
+    return {"mean": float(values.mean()), "p50": p50, "p95": p95, "p99": p99}

@@ -1,4 +1,4 @@
-"""Networks beyond one link for each device: links recorded over time, and ways that all devices share."""
+"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -10,13 +10,14 @@ from specbench_kit.serving.link_trace import LinkTrace
 
 @dataclass(frozen=True)
 class Network:
-    """`trace`: every device's link goes as recorded, each from a place of its own in the recording.
+    """Delays beyond those of the devices' own links.
 
-    `shared_up_bytes_per_s`: behind their links, all devices' messages to the server cross one more link, one after the
-    other in the order in which they reach it. `frame_s` is what the server takes to read a message or to write one, one
-    after the other in each direction and beside its verifications. From one verification to the next it takes `turn_s`,
-    and `turn_answer_s` for each answer of the first. An answer that leaves beside a verification holds it up by
-    `answer_s`; the deployment's seconds of one have one such answer for each of its requests.
+    `trace`: all links follow this recording, each from a different position in it. `shared_up_bytes_per_s`: bandwidth
+    of one more link behind the devices' own, which their messages to the server cross one after the other. `frame_s`:
+    the server's time per message that it reads or writes, one after the other in each direction, in parallel to
+    verifications. `turn_s`: fixed gap between two verifications, and `turn_answer_s` the gap added per answer of the
+    previous batch. `answer_s`: extra verification time per answer of the previous batch that is still being sent; the
+    latency model of the verifier was measured with one such answer per request of the batch.
     """
 
     trace: LinkTrace | None = None
@@ -34,16 +35,16 @@ class Network:
                 raise SkitError(f"--{name.replace('_', '-')} takes seconds from 0 on, not {seconds:g}")
 
     @property
-    def is_plain(self) -> bool:
-        """Whether deployments' links say it all."""
-        return self.trace is None and self.shared_up_bytes_per_s == inf and not self.frame_s
+    def delays_messages(self) -> bool:
+        """True if messages take longer than the devices' own links say."""
+        return self.trace is not None or self.shared_up_bytes_per_s != inf or self.frame_s > 0
 
     def link(self, nominal: Link) -> Link:
-        """A deployment's link as promises and reports go by it: with a trace, of its mean round trip and bandwidth."""
+        """Return a deployment's link as deadlines and reports count with it: at the means of the trace, if any."""
         if (trace := self.trace) is None:
             return nominal
         up = down = trace.mean_bytes_per_s
         return replace(nominal, rtt_s=trace.mean_rtt_s, jitter_s=0.0, up_bytes_per_s=up, down_bytes_per_s=down)
 
 
-PLAIN = Network()
+NO_DELAYS = Network()

@@ -6,26 +6,27 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from specbench_kit.core.common_options import DatasetOptions, Draft, Dtype, MaxNewTokens, Out, Target, TorchDevice
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 
 LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
 Objective = Literal["speed", "tpot"]
+"""What a promised speed is measured by: tokens over the whole response, or time per token after the first."""
 Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
 Numbers = tuple[float, ...]
 OWN = "own"
-"""Stands for a system's own scheduler or method."""
+"""Names a system's own scheduler or method."""
 RECORD = "record"
-"""Acceptance: a trace that is recorded first."""
-LENGTHS = "Where arrivals do not say: a number, or lognormal:mean=90,cv=0.62; as recorded if left out."
+"""Names a trace that is recorded first, as acceptance."""
+LENGTHS = "tokens, where the arrivals state no length: a number, or lognormal:mean=90,cv=0.62; as recorded if left out."
 EACH = "Once for all, or once for each --system."
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
-    """`20`, `10,20,40`, or `10:100:30` for 10, 40, 70 and 100."""
+    """Return the numbers in `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100)."""
     try:
-        return tuple(number for part in text.split(",") for number in _devices(part))
+        return tuple(number for part in text.split(",") for number in _device_range(part))
     except ValueError:
         raise SkitError(
             f"--devices takes numbers such as 20, 10,20,40 or from:to:step such as 10:100:10, not '{text}'"
@@ -33,7 +34,7 @@ def parse_devices(text: str) -> tuple[int, ...]:
 
 
 def numbers_of(flag: str) -> Callable[[str], Numbers]:
-    """Reads numbers with commas between them."""
+    """Return a parser of numbers with commas between them, whose errors name the flag."""
 
     def parse(text: str) -> Numbers:
         try:
@@ -46,10 +47,11 @@ def numbers_of(flag: str) -> Callable[[str], Numbers]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
-    """Lists of one entry count for every series, longer ones name one entry for each.
+    """Options of simulations and of searches for capacity.
 
-    `seeds` simulations of every point, from `seed` on. `kv_tokens` is the room for KV: a number, `unlimited`, or
-    `auto` for what the verifier's device and model leave.
+    Lists with one entry count for every series, longer ones name one entry for each. `seeds` simulations of every point
+    use the seeds from `seed` on. `kv_tokens` is the room for KV: a number, `unlimited`, or `auto` for what the
+    verifier's device and model leave.
     """
 
     system: Annotated[tuple[str, ...], Option("A name from `skit list systems`; may be given several times.", RUN)] = (
@@ -58,7 +60,7 @@ class ServingOptions:
     scheduler: Annotated[
         tuple[str, ...], Option(f"name or name:key=value,... from `skit list schedulers`. {EACH}", RUN)
     ] = (OWN,)
-    method: Annotated[tuple[str, ...], Option(f"Drafting: name or name:key=value,.... {EACH}", RUN)] = (OWN,)
+    method: Annotated[tuple[str, ...], Option(f"Drafting method: name or name:key=value,.... {EACH}", RUN)] = (OWN,)
     acceptance: Annotated[
         tuple[str, ...],
         Option(
@@ -67,15 +69,15 @@ class ServingOptions:
             RUN,
         ),
     ] = (RECORD,)
-    label: Annotated[tuple[str, ...], Option("What to call each system in the report.", RUN)] = ()
+    label: Annotated[tuple[str, ...], Option("Name of each system in the report.", RUN)] = ()
     deployment: Annotated[
         tuple[str, ...], Option(f"A name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
     ] = ("wisp",)
     fleet: Annotated[
         str | None,
         Option(
-            "Devices of several kinds: deployments with shares, whose drafters and links they have, and odds: "
-            "'wisp=0.5;raspberry-pi=0.5@iid:alpha=0.6,length=4'.",
+            "Several kinds of devices: deployments (for drafter and link) with their shares and, after @, their "
+            "acceptance: 'wisp=0.5;raspberry-pi=0.5@iid:alpha=0.6,length=4'.",
             DEPLOYMENT,
         ),
     ] = None
@@ -89,27 +91,34 @@ class ServingOptions:
     ] = ()
     link_trace: Annotated[
         str | None,
-        Option("A .csv or .jsonl of time_s, rtt_s and bytes_per_s that all links follow over and over.", DEPLOYMENT),
+        Option("A .csv or .jsonl of time_s, rtt_s and bytes_per_s that all links follow, repeatedly.", DEPLOYMENT),
     ] = None
     shared_up_bytes_per_s: Annotated[
         float | None,
         Option(
-            "Bytes per second of one link that all devices' messages to the server cross one after the other.",
+            "Bytes per second of a link that all messages to the server share, one after the other; unlimited if left "
+            "out.",
             DEPLOYMENT,
             flag="shared-uplink",
         ),
     ] = None
     frame_s: Annotated[
         float,
-        Option("Seconds that the server takes for each message, one after the other in each direction.", DEPLOYMENT),
+        Option("Seconds of the server per message, one after the other in each direction.", DEPLOYMENT),
     ] = 0.0
-    turn_s: Annotated[
-        float, Option("Seconds that the server takes from one verification to the next, besides.", DEPLOYMENT)
+    turn_s: Annotated[float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)] = 0.0
+    turn_answer_s: Annotated[
+        float,
+        Option("Gap between verifications added per answer of the previous batch, in seconds.", DEPLOYMENT),
     ] = 0.0
-    turn_answer_s: Annotated[float, Option("Seconds there for each answer of the first.", DEPLOYMENT)] = 0.0
-    answer_s: Annotated[float, Option("Seconds by which each that still leaves holds up the next.", DEPLOYMENT)] = 0.0
+    answer_s: Annotated[
+        float,
+        Option(
+            "Extra verification time per answer of the previous batch that is still being sent, in seconds.", DEPLOYMENT
+        ),
+    ] = 0.0
     verify_cv: Annotated[
-        float, Option("How verifications of one size scatter: standard deviation over mean.", DEPLOYMENT)
+        float, Option("Random variation of verifications of one size: standard deviation over mean.", DEPLOYMENT)
     ] = 0.0
     kv_tokens: Annotated[
         str,
@@ -120,19 +129,22 @@ class ServingOptions:
     eviction: Annotated[
         Eviction,
         Option(
-            "Whose KV makes room: the newest session's, and new ones wait; or lru, the least recently used.", DEPLOYMENT
+            "Session to evict when KV is full: newest (new ones wait until it fits), or lru, the least recently used.",
+            DEPLOYMENT,
         ),
     ] = "newest"
-    max_batch: Annotated[int, Option("Requests in a batch.", DEPLOYMENT)] = 64
+    max_batch: Annotated[int, Option("Most requests in a batch.", DEPLOYMENT)] = 64
     slo: Annotated[
         tuple[str, ...],
         Option("A class (1-4: 2, 4, 6, 8 tokens/s), 7.5/s, or a mix 1:0.5,4:0.5; may be given several times.", LOAD),
     ] = ("2",)
     slo_scale: Annotated[
-        Numbers, Option("Times the time per token that is promised: 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale"))
+        Numbers,
+        Option("Factors on the promised time per token: 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale")),
     ] = (1.0,)
     objective: Annotated[
-        Objective, Option("speed: tokens over the whole response; tpot: time per token after the first.", LOAD)
+        Objective,
+        Option("Speed that is promised: speed, tokens over the whole response; tpot, time per later token.", LOAD),
     ] = "speed"
     arrivals: Annotated[
         str,
@@ -142,57 +154,61 @@ class ServingOptions:
             LOAD,
         ),
     ] = "closed"
-    arrivals_scale: Annotated[float, Option("Times the rate of a trace's arrivals.", LOAD)] = 1.0
-    prompt_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
-    output_tokens: Annotated[str | None, Option(LENGTHS, LOAD)] = None
+    arrivals_scale: Annotated[float, Option("Factor on the rate of a trace's arrivals.", LOAD)] = 1.0
+    prompt_tokens: Annotated[str | None, Option(f"Prompt {LENGTHS}", LOAD)] = None
+    output_tokens: Annotated[str | None, Option(f"Output {LENGTHS}", LOAD)] = None
     estimator_factor: Annotated[
         Numbers,
         Option(
-            "Times the true time that the scheduler believes: 0.5,1,2.",
+            "Factors by which the scheduler's estimate of batch times is wrong: 0.5,1,2.",
             ESTIMATOR,
             parse=numbers_of("--estimator-factor"),
         ),
     ] = (1.0,)
     estimator_noise: Annotated[
         Numbers,
-        Option("Log-normal noise on each request's time: 0,0.2.", ESTIMATOR, parse=numbers_of("--estimator-noise")),
+        Option(
+            "Log-normal noise on the estimate of each request's time: 0,0.2.",
+            ESTIMATOR,
+            parse=numbers_of("--estimator-noise"),
+        ),
     ] = (0.0,)
     estimator_profile: Annotated[
-        str | None, Option("A profile of the same model that the scheduler goes by instead.", ESTIMATOR)
+        str | None, Option("A profile of the same model by which the scheduler estimates instead.", ESTIMATOR)
     ] = None
     guard_s: Annotated[
         Numbers,
         Option(
-            "Guard times of the schedulers that keep one: 0.05,0.1.",
+            "Guard times in seconds, for schedulers that have one: 0.05,0.1.",
             ESTIMATOR,
             flag="guard",
             parse=numbers_of("--guard"),
         ),
     ] = ()
-    duration_s: Annotated[float, Option("SimulationOptions seconds.", SIMULATION, flag="duration")] = 300.0
-    warmup_s: Annotated[float, Option("Seconds that do not count.", SIMULATION, flag="warm-up")] = 30.0
+    duration_s: Annotated[float, Option("Simulated seconds.", SIMULATION, flag="duration")] = 300.0
+    warmup_s: Annotated[float, Option("Seconds at the start that do not count.", SIMULATION, flag="warm-up")] = 30.0
     seed: Annotated[int, Option("The first seed.", SIMULATION)] = 0
-    seeds: Annotated[int, Option("Simulations of each point.", SIMULATION)] = 3
+    seeds: Annotated[int, Option("Simulations of each point, with consecutive seeds.", SIMULATION)] = 3
     jobs: Annotated[int, Option("Processes; -1 is one on every core.", SIMULATION)] = -1
-    backend: Annotated[Backend, Option("processes of this machine, or ray for a cluster that runs.", SIMULATION)] = (
-        "processes"
-    )
+    backend: Annotated[
+        Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)
+    ] = "processes"
     max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", RECORDING)] = 8
     out: Out = Path("results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationOptions(ServingOptions):
-    """A search for capacity finds the number of devices, a simulation is told it."""
+    """Options of simulations, whose number of devices is given; a search for capacity finds it."""
 
     devices: Annotated[
-        tuple[int, ...], Option("How many devices: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices)
+        tuple[int, ...], Option("Number of devices: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices)
     ] = (16,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions(DatasetOptions):
-    """What a trace is recorded of, where no other acceptance is given: 50 prompts take about a minute on two cores."""
+    """Options of the trace that is recorded if no acceptance is given; 50 prompts take a minute on two cores."""
 
     limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50
     target: Target = "bundled"
@@ -204,17 +220,17 @@ class RecordingOptions(DatasetOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is kept of a simulation besides its numbers."""
+    """What is stored of a simulation besides its metrics."""
 
-    events: Annotated[bool, Option("Keep every round, response and batch as Parquet.", OUTPUT)] = False
+    events: Annotated[bool, Option("Store every round, response and batch as Parquet.", OUTPUT)] = False
     timeline: Annotated[
-        str | None, Option("FROM:TO, simulated seconds of each system to keep for Perfetto.", OUTPUT)
+        str | None, Option("FROM:TO, simulated seconds of each system to store for Perfetto.", OUTPUT)
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetOption:
-    """An experiment to begin with."""
+    """A published experiment to start from."""
 
     preset: Annotated[
         str | None, Option("A published experiment from `skit list presets`; other options change it.", RUN)
@@ -223,27 +239,25 @@ class PresetOption:
 
 @dataclass(frozen=True)
 class CapacityRule:
-    """What a run is held against; `most` devices are tried, and `resolution` is the share that may be left open."""
+    """What counts as served, and how far the search for capacity goes."""
 
-    epsilon: Annotated[float, Option("Share of responses that may break their SLO.", LOAD)] = 0.05
-    most: Annotated[int, Option("Devices that are tried at most.", LOAD)] = 4096
-    resolution: Annotated[float, Option("Share of the capacity that may be left open.", LOAD)] = 0.01
+    epsilon: Annotated[float, Option("Share of responses that may violate their SLO.", LOAD)] = 0.05
+    most: Annotated[int, Option("Most devices to try.", LOAD)] = 4096
+    resolution: Annotated[float, Option("Relative precision of the capacity.", LOAD)] = 0.01
     objective: Objective = "speed"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.epsilon < 1:
-            raise SkitError(f"--epsilon is a share of responses from 0 to below 1, not {self.epsilon:g}")
-        if self.most < 1:
-            raise SkitError(f"--most must be at least 1 device, not {self.most}")
-        if not 0 <= self.resolution < 1:
-            raise SkitError(f"--resolution is a share from 0 to below 1, not {self.resolution:g}")
+        epsilon, resolution = self.epsilon, self.resolution
+        require(0 <= epsilon < 1, f"--epsilon is a share of responses from 0 to below 1, not {epsilon:g}")
+        require(self.most >= 1, f"--most must be at least 1 device, not {self.most}")
+        require(0 <= resolution < 1, f"--resolution is a share from 0 to below 1, not {resolution:g}")
 
 
-def _devices(part: str) -> Sequence[int]:
-    first, *rest = map(int, part.split(":"))
-    if not rest:
+def _device_range(part: str) -> Sequence[int]:
+    first, *bounds = map(int, part.split(":"))
+    if not bounds:
         return (first,)
-    last, step = rest if len(rest) == 2 else (rest[0], 1)
-    if step < 1 or last < first or len(rest) > 2:
+    last, step = bounds if len(bounds) == 2 else (bounds[0], 1)
+    if step < 1 or last < first or len(bounds) > 2:
         raise ValueError
     return range(first, last + 1, step)

@@ -1,8 +1,8 @@
-"""Simulations side by side, in processes of this machine or on a Ray cluster."""
+"""Simulations in parallel, in processes of this machine or on a Ray cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.options import Backend
@@ -13,48 +13,30 @@ from specbench_kit.serving.simulation import simulate
 T = TypeVar("T")
 
 
-def in_turn(function: Callable[..., T], work: Sequence[tuple[Any, ...]], jobs: int = 1) -> Iterator[T]:
-    """What a function makes of each item, in their order, whatever the number of processes.
+def map_in_order(function: Callable[..., T], work: Sequence[tuple[object, ...]], jobs: int = 1) -> Iterator[T]:
+    """Yield what the function returns for each tuple of arguments, in their order, from `jobs` processes.
 
-    Items come as they are done where the backend can do that, as Ray cannot.
+    Results come as soon as they are there if the backend can do that, as Ray cannot.
     """
     from joblib import Parallel, delayed
     from joblib.parallel import get_active_backend
 
     streams = get_active_backend()[0].supports_return_generator
     parallel = Parallel(n_jobs=jobs, return_as="generator" if streams else "list")
-    yield from parallel(delayed(function)(*one) for one in work)
+    yield from parallel(delayed(function)(*arguments) for arguments in work)
 
 
-def simulate_all(
-    work: Sequence[tuple[Scenario, int]], measure: Callable[[Scenario, SimulationResult], T], jobs: int = 1
-) -> list[T]:
-    """What `measure` makes of each scenario's run with its seed, in their order, whatever the number of processes.
-
-    Only what it returns leaves a process.
-    """
-    return list(in_turn(measured, [(*one, measure) for one in work], jobs))
-
-
-def measured(scenario: Scenario, seed: int, measure: Callable[[Scenario, SimulationResult], T]) -> T:
-    """What `measure` makes of one run."""
+def simulate_and_measure(scenario: Scenario, seed: int, measure: Callable[[Scenario, SimulationResult], T]) -> T:
+    """Return what `measure` makes of one simulation; only that has to leave the process."""
     return measure(scenario, simulate(scenario, seed))
 
 
 @contextmanager
-def backend(name: Backend) -> Iterator[None]:
-    """Where the work within is done; `ray` connects to the cluster that runs."""
+def parallel_backend(name: Backend) -> Iterator[None]:
+    """Run the work inside on this machine, or on the Ray cluster that is running."""
     if name == "processes":
         yield
         return
-    _join_cluster()
-    from joblib import parallel_config
-
-    with parallel_config(backend="ray"):
-        yield
-
-
-def _join_cluster() -> None:
     try:
         import ray
         from ray.util.joblib import register_ray
@@ -66,3 +48,7 @@ def _join_cluster() -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise SkitError("no Ray cluster runs here: start one with 'ray start --head', or set RAY_ADDRESS") from error
     register_ray()
+    from joblib import parallel_config
+
+    with parallel_config(backend="ray"):
+        yield

@@ -1,101 +1,102 @@
-"""A server that drafts for its whole batch as a method's own policy decides, from how sure the draft model is."""
+"""Drafting on the server by a method's own policy, which sees only how confident the draft model is."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import DraftForward, NodeStats, TokenScorer
 from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import Method, Policy
-from specbench_kit.serving.execution import Drafted, Parts, rows_of
+from specbench_kit.serving.execution import Chunks, Drafted, rows_of
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 TokenConfidences = Callable[[Sequence[int]], Sequence[Sequence[float]]]
-"""Of each of several clients, the chances of its draft's tokens one after the other."""
+"""Returns the draft model's confidences in the tokens of each of several clients' drafts."""
 
 
 class PolicyDrafting:
-    """Drafts for the batch and drops single requests' tokens as the method says, to `longest` tokens at most.
+    """Drafting for the whole batch as a method's policy decides, at most `longest` tokens, then one verification.
 
-    Prompts are read by both models, and not drafted for.
+    Prompts are read by both models; a batch with a prompt is not drafted for.
     """
 
-    def __init__(self, deployment: Deployment, method: Method, sureties: TokenConfidences, longest: int) -> None:
+    def __init__(self, deployment: Deployment, method: Method, confidences: TokenConfidences, longest: int) -> None:
         policy = method.policy()
         assert isinstance(policy, Policy)
-        self._policy, self._sureties, self._longest = policy, sureties, longest
+        self._policy, self._confidences, self._longest = policy, confidences, longest
         self._draft_s, self._verify_s = deployment.drafter.latency.seconds, deployment.verifier.pass_s
         self._decision_s = (deployment.predictor_s or 0.0) if method.learned else 0.0
 
-    def run(self, batch: Sequence[WaitingRound], parts: Parts) -> tuple[float, Drafted]:
-        """The policy's drafts, one forward after the other, and one verification of what it chose."""
-        rows = rows_of(batch, parts)
-        if parts or any(not cached for _, cached in rows):
+    def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
+        """Return the seconds of the policy's draft forwards and of verifying the tokens that it chose."""
+        rows = rows_of(batch, chunks)
+        if chunks or any(not cached for _, cached in rows):
             return self._verify_s(rows) + self._draft_s(rows), 0
-        drafter = _Chances(batch, self._sureties([one.client for one in batch]), self._longest)
+        drafter = _ConfidenceDrafter(batch, self._confidences([request.client for request in batch]), self._longest)
         self._policy.draft(cast("Drafter", drafter))
         chosen = [len(nodes) for nodes in self._policy.choose(drafter.drafts)]
         seconds = sum(self._draft_s(forward) + self._decision_s * len(forward) for forward in drafter.forwards)
-        sent = [(new + submitted, cached) for (new, cached), submitted in zip(rows, chosen, strict=True)]
-        return seconds + self._verify_s(sent), np.array(chosen)
+        verified = [(new + submitted, cached) for (new, cached), submitted in zip(rows, chosen, strict=True)]
+        return seconds + self._verify_s(verified), np.array(chosen)
 
 
-class _Chances:
-    """What a policy sees of a batch: chains whose tokens have nothing but their chances."""
+class _ConfidenceDrafter:
+    """The drafter that a policy sees: chains whose tokens have nothing but a confidence."""
 
-    def __init__(self, batch: Sequence[WaitingRound], sureties: Sequence[Sequence[float]], longest: int) -> None:
-        self.drafts = [Draft(cast("Any", _session(one)), TokenTree(0)) for one in batch]
+    def __init__(self, batch: Sequence[WaitingRound], confidences: Sequence[Sequence[float]], longest: int) -> None:
+        self.drafts = []
+        for round_ in batch:
+            # The policy needs a request's name and the length of its context, nothing else.
+            request = SimpleNamespace(id=str(round_.client))
+            session = SimpleNamespace(request=request, tokens=range(round_.cached + round_.new))
+            self.drafts.append(Draft(cast("Session", session), TokenTree(0)))
         self.forwards: list[list[tuple[int, int]]] = []
-        """New and cached tokens of each request, of one forward after the other."""
-        self._sources = {id(draft): _Chain(chances) for draft, chances in zip(self.drafts, sureties, strict=True)}
+        """New and cached tokens of each request, forward by forward."""
+        self._chains = {id(draft): _Chain(chain) for draft, chain in zip(self.drafts, confidences, strict=True)}
         self._longest = longest
 
     def room(self, draft: Draft) -> int:
-        """Tokens that the chain can still take."""
+        """Return how many tokens the chain can still take."""
         return self._longest - draft.tree.last
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain; returns those that had room for it."""
+        """Append one token to each chain; return those that had room for it."""
         grown = [draft for draft in drafts if self.room(draft) > 0]
         if grown:
             self.forwards.append([(1, draft.context_length - 1 + draft.tree.last) for draft in grown])
         for draft in grown:
-            place = draft.tree.last
-            draft.tree.add(0, place, self._sources[id(draft)], place)
+            position = draft.tree.last
+            draft.tree.add(0, position, self._chains[id(draft)], position)
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Odds are of chains."""
-        raise SkitError("a simulated server drafts chains where only odds are known: name the folder of a run instead")
+        """Refuse to draft trees: acceptance rates describe chains."""
+        raise SkitError("a simulated server drafts chains from acceptance rates: name the folder of a run instead")
 
 
 class _Chain:
     sampled = False
 
-    def __init__(self, chances: Sequence[float]) -> None:
-        self._chances = chances
+    def __init__(self, confidences: Sequence[float]) -> None:
+        self._confidences = confidences
 
     def stats(self, row: int, token: int) -> NodeStats:
-        raise SkitError(READS_MORE)
+        raise SkitError(NEEDS_TRACE)
 
     def probability(self, row: int, token: int) -> float:
-        return self._chances[row]
+        return self._confidences[row]
 
     def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        raise SkitError(READS_MORE)
+        raise SkitError(NEEDS_TRACE)
 
 
-READS_MORE = (
-    "a simulated server knows of a drafted token only how likely it is, and this method reads more: name a trace or "
+NEEDS_TRACE = (
+    "a simulated server knows only the probability of a drafted token, and this method reads more: name a trace or "
     "the folder of a run as --acceptance"
 )
-
-
-def _session(one: WaitingRound) -> SimpleNamespace:
-    """Its context is all that is known of a request."""
-    return SimpleNamespace(request=SimpleNamespace(id=str(one.client)), tokens=range(one.cached + one.new))

@@ -1,23 +1,26 @@
-"""Rounds as they are set up ahead, a row each."""
+"""Rounds that are set up ahead, one per row."""
 
-from specbench_kit.serving.counter_rng import Floats
+from specbench_kit.serving.arrays import Floats
 
 FIELDS = (
     "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
-    "ends", "proactive", "asked_s", "at_s", "gap_s", "up_s", "down_s", "slack_s", "promise_s", "expected",
+    "ends", "proactive", "requested_s", "earliest_s", "gap_s", "up_s", "down_s", "round_budget_s",
+    "response_budget_s", "expected_tokens",
 )  # fmt: skip
-_PLACE = {name: place for place, name in enumerate(FIELDS)}
+_COLUMN = {name: column for column, name in enumerate(FIELDS)}
 RECORDED = FIELDS[:6]
-"""What is kept of every round."""
+"""Fields that a simulation's result keeps of every round."""
 
 
 class RoundRows:
-    """Rounds of some devices, one a row; a field is a column.
+    """Rounds of some devices: a row per round, a column per field.
 
-    `drafted` is how many forwards the draft model makes before a draft is sent. `prompt` and `tokens` are the
-    response's, `context` is the tokens before the round. A round that `begins` a response is asked for as `Asks` says.
-    Its deadline leaves the server `slack_s`, and its answer is due `promise_s` after the response's start. What comes
-    of it is known once it was answered.
+    `response` is the response's number on its device, `prompt` and `tokens` are its lengths, and `requested_s` is when
+    its request arrived; a round that `begins` it starts at `earliest_s` or `gap_s` after the previous response (see
+    `NextRequests`). `context` counts the tokens before the round, `drafted` the draft model's forwards before it
+    submits. The verifier has `round_budget_s` from the arrival of the draft to the round's deadline; the whole
+    response is on schedule if the round is verified `response_budget_s` after the response's start. `submitted` and
+    `accepted` may still shrink, and `committed` and `ends` are set, when the round is concluded.
     """
 
     __slots__ = ("_rows",)
@@ -26,7 +29,7 @@ class RoundRows:
         self._rows = rows
 
     def __getitem__(self, field: str) -> Floats:
-        return self._rows[:, _PLACE[field]]
+        return self._rows[:, _COLUMN[field]]
 
     @property
     def recorded(self) -> Floats:

@@ -1,4 +1,4 @@
-"""Where a response's rounds come from: recorded requests, or the odds that a draft's tokens are accepted."""
+"""The rounds of simulated responses: drawn from acceptance rates, or taken from recorded requests."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,28 +9,31 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.confidence import ConfidenceModel
-from specbench_kit.serving.counter_rng import Floats, Integers
 
 BISECTIONS = 40
 
 
-def even_chance(accepted: float, drafted: float) -> float:
-    """The chance of each of so many tokens, where those before it were accepted, at which a mean of them is."""
+def acceptance_rate_of(accepted: float, drafted: float) -> float:
+    """Return the per-token acceptance rate at which drafts of `drafted` tokens have `accepted` accepted on average.
+
+    The rate is that of a token whose predecessors were all accepted, equal at every position.
+    """
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        brings = middle * (1 - middle**drafted) / (1 - middle)
-        low, high = (middle, high) if brings < accepted else (low, middle)
+        mean_accepted = middle * (1 - middle**drafted) / (1 - middle)
+        low, high = (middle, high) if mean_accepted < accepted else (low, middle)
     return (low + high) / 2
 
 
 class SimulatedRound(NamedTuple):
-    """One round of a device: `steps` forwards of the draft model, tokens sent, and how many the target takes.
+    """One round of a device: draft model forwards (`steps`), tokens submitted, and how many of them are accepted.
 
-    `proactive` steps go on while the round is verified.
+    The draft model makes `proactive` further forwards while the round is verified.
     """
 
     steps: int
@@ -40,7 +43,7 @@ class SimulatedRound(NamedTuple):
 
 
 class RoundArrays(NamedTuple):
-    """A round of each of several devices: the fields of `SimulatedRound`, each an array."""
+    """One round of each of several devices: the fields of `SimulatedRound` as arrays [devices]."""
 
     steps: Integers
     submitted: Integers
@@ -49,33 +52,33 @@ class RoundArrays(NamedTuple):
 
 
 class ResponseStarts(NamedTuple):
-    """Responses: their lengths in tokens, 0 where the source does not know them, and where their rounds begin."""
+    """New responses: their lengths in tokens (0 if the source does not know them) and a cursor to their first round."""
 
     prompt_tokens: Integers
     output_tokens: Integers
-    place: Integers
+    cursor: Integers
 
 
 class RoundSource(Protocol):
-    """A source of rounds. What a scheduler may know of it beforehand is `typical`, never a round's outcome."""
+    """A source of rounds. A scheduler may know its averages (`typical`) beforehand, never the outcome of a round."""
 
     @property
     def typical(self) -> "TypicalRound":
         """Averages over its rounds."""
 
-    def begin(self, chance: Floats) -> ResponseStarts:
-        """A response for each random number."""
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        """Start one response per random number."""
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
-        """The next round of each response, with a random number for it, and the place of the one after it."""
+    def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
+        """Return the next round of each response, drawn with one random number each, and the cursors behind it."""
 
 
 class TypicalRound(NamedTuple):
-    """Averages per round: forwards of the draft model, tokens sent, and the share of these that is accepted.
+    """Averages per round: draft model forwards, submitted tokens, and the share of these that is accepted.
 
-    `longest` is the most that is sent. `rates` are the chances of a token at each place whose forerunners were
-    accepted, where they are known; `spread` is how much single tokens differ from them, and `overconfidence` how much
-    higher the draft model puts them (see `ConfidenceModel`).
+    `longest` is the longest draft. `rates` are the acceptance rates by position, given that all earlier tokens were
+    accepted, where they are known; `spread` and `overconfidence` describe the draft model's confidence (see
+    `ConfidenceModel`).
     """
 
     steps: float
@@ -88,23 +91,23 @@ class TypicalRound(NamedTuple):
 
     @property
     def committed(self) -> float:
-        """Tokens that a round brings."""
+        """Acceptance length: the accepted tokens and the bonus token."""
         return 1 + self.submitted * self.acceptance
 
     @property
-    def surety(self) -> ConfidenceModel:
-        """Of single tokens."""
-        return ConfidenceModel(self.rates or (self.chance,) * self.longest, self.spread, self.overconfidence)
+    def confidence(self) -> ConfidenceModel:
+        """Confidences of single tokens."""
+        return ConfidenceModel(self.rates or (self.rate,) * self.longest, self.spread, self.overconfidence)
 
     @property
-    def chance(self) -> float:
-        """Of a token whose forerunners were accepted, as if it were the same at every place of a draft."""
-        return even_chance(self.submitted * self.acceptance, self.submitted)
+    def rate(self) -> float:
+        """Acceptance rate of a token whose predecessors were accepted, as if it were equal at every position."""
+        return acceptance_rate_of(self.submitted * self.acceptance, self.submitted)
 
 
 @dataclass(frozen=True, slots=True)
-class StopRuleOdds:
-    """A stop rule: the share of right tokens that it lets pass, and of wrong ones that it stops."""
+class StopRuleRates:
+    """A stop rule: the share of right tokens that it lets pass, and the share of wrong ones at which it stops."""
 
     recall: float
     specificity: float
@@ -112,34 +115,34 @@ class StopRuleOdds:
 
 @dataclass(frozen=True)
 class PositionRates:
-    """Chains whose token at position i is accepted with `rates[i]` if all before it were.
+    """Chains whose i-th token is accepted with probability `rates[i]` if all earlier ones were.
 
-    With a predictor, drafting ends at the first token that it stops, which is drafted and not sent. `spread` is how
-    much surer the draft model is of some tokens than of others, and `overconfidence` how much surer than is right, as
-    `ConfidenceModel` has them.
+    With a stop rule, drafting ends at the first token that it stops; that token is drafted and not submitted. `spread`
+    and `overconfidence` are those of `ConfidenceModel`.
     """
 
     rates: tuple[float, ...]
-    predictor: StopRuleOdds | None = None
+    stop_rule: StopRuleRates | None = None
     spread: float = 0.0
     overconfidence: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.spread <= 1:
-            raise SkitError(f"spread must lie in 0..1, not {self.spread:g}")
-        if self.overconfidence <= 0:
-            raise SkitError(f"overconfidence must be above 0, not {self.overconfidence:g}")
-        if not all(0 <= rate <= 1 for rate in self.rates):
-            raise SkitError(f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
-        chances = self.predictor or StopRuleOdds(1, 0)
-        if not (0 <= chances.recall <= 1 and 0 <= chances.specificity <= 1):
-            raise SkitError(f"recall and specificity of a predictor must lie in 0..1, not {self.predictor}")
+        require(0 <= self.spread <= 1, f"spread must lie in 0..1, not {self.spread:g}")
+        require(self.overconfidence > 0, f"overconfidence must be above 0, not {self.overconfidence:g}")
+        rates_in_bounds = all(0 <= rate <= 1 for rate in self.rates)
+        require(rates_in_bounds, f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
+        if self.stop_rule is not None:
+            recall, specificity = self.stop_rule.recall, self.stop_rule.specificity
+            require(
+                0 <= recall <= 1 and 0 <= specificity <= 1,
+                f"recall and specificity must lie in 0..1, not {recall:g} and {specificity:g}",
+            )
 
     @property
     def typical(self) -> TypicalRound:
         steps = submitted = accepted = 0.0
         reached, correct = 1.0, 1.0
-        passes, stops = (self.predictor.recall, self.predictor.specificity) if self.predictor else (1.0, 0.0)
+        passes, stops = (self.stop_rule.recall, self.stop_rule.specificity) if self.stop_rule else (1.0, 0.0)
         for rate in self.rates:
             right = correct * rate
             sent_right, sent_wrong = right * passes, (reached - right) * (1 - stops)
@@ -148,82 +151,86 @@ class PositionRates:
         share = accepted / submitted if submitted else 0.0
         return TypicalRound(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
 
-    def begin(self, chance: Floats) -> ResponseStarts:
-        unknown = np.zeros(len(chance), dtype=np.int64)
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        unknown = np.zeros(len(uniform), dtype=np.int64)
         return ResponseStarts(unknown, unknown, unknown)
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
-        outcomes, below = self._outcomes
-        drawn = np.minimum(np.searchsorted(below, chance, side="right"), len(below) - 1)
-        return RoundArrays(*outcomes[:, drawn]), place
+    def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
+        outcomes, cumulative = self._outcomes
+        index = np.minimum(np.searchsorted(cumulative, uniform, side="right"), len(cumulative) - 1)
+        return RoundArrays(*outcomes[:, index]), cursor
 
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
-        """Every round that can come, [4, outcomes], and the chances of it and of those before it."""
-        odds: defaultdict[SimulatedRound, float] = defaultdict(float)
+        """Return every possible round as a column [4, outcomes], and the cumulative probabilities [outcomes].
+
+        Enumerating them once turns drawing a round into a binary search with a single random number.
+        """
+        probabilities: defaultdict[SimulatedRound, float] = defaultdict(float)
         passes = (1.0, 1.0)
-        if self.predictor:
-            passes = (1 - self.predictor.specificity, self.predictor.recall)
-        going_on = {(True, 0): 1.0}
-        for place, rate in enumerate(self.rates, 1):
-            before, going_on = going_on, defaultdict(float)
+        if self.stop_rule:
+            passes = (1 - self.stop_rule.specificity, self.stop_rule.recall)
+        # State of a draft that goes on: (all tokens right so far, accepted tokens) -> probability.
+        ongoing = {(True, 0): 1.0}
+        for length, rate in enumerate(self.rates, 1):
+            before, ongoing = ongoing, defaultdict(float)
             for ((was_right, accepted), reached), right in product(before.items(), (True, False)):
-                chance = reached * ((rate if right else 1 - rate) if was_right else float(not right))
-                odds[SimulatedRound(place, place - 1, accepted)] += chance * (1 - passes[right])
-                going_on[right, accepted + right] += chance * passes[right]
-        for (_, accepted), reached in going_on.items():
-            odds[SimulatedRound(len(self.rates), len(self.rates), accepted)] += reached
-        possible = {outcome: chance for outcome, chance in odds.items() if chance > 0}
+                probability = reached * ((rate if right else 1 - rate) if was_right else float(not right))
+                probabilities[SimulatedRound(length, length - 1, accepted)] += probability * (1 - passes[right])
+                ongoing[right, accepted + right] += probability * passes[right]
+        for (_, accepted), reached in ongoing.items():
+            probabilities[SimulatedRound(len(self.rates), len(self.rates), accepted)] += reached
+        possible = {outcome: probability for outcome, probability in probabilities.items() if probability > 0}
         return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
 def iid(
-    alpha: float, length: int, predictor: StopRuleOdds | None = None, spread: float = 0.0, overconfidence: float = 1.0
+    alpha: float, length: int, stop_rule: StopRuleRates | None = None, spread: float = 0.0, overconfidence: float = 1.0
 ) -> PositionRates:
-    """Chains of one length whose tokens are accepted independently."""
-    if length < 0:
-        raise SkitError(f"a draft cannot be of {length} tokens")
-    return PositionRates((alpha,) * length, predictor, spread, overconfidence)
+    """Return a source of chains of one length whose tokens are accepted independently with probability `alpha`."""
+    require(length >= 0, f"a draft cannot be of {length} tokens")
+    return PositionRates((alpha,) * length, stop_rule, spread, overconfidence)
 
 
 class RecordedRounds:
-    """RoundArrays as they were recorded, a request at a time, drawn by the device.
+    """Recorded rounds; each response replays the rounds of one recorded request, drawn at random.
 
-    A response that goes on beyond its record continues with another. A chain takes one forward a token, a tree, or what
-    others were drafted beside, one for each level of what it submitted, or `levels` of them where these are said;
-    `proactive` ones may follow.
+    A response that is longer than its record continues with another one. A chain takes one draft forward per token; a
+    tree, or a round with proactive tokens, takes one per level that it submitted, or `levels` where that is given, and
+    `proactive` further ones during verification.
     """
 
     def __init__(self, records: Sequence[RequestRecord], levels: int | None = None, proactive: int = 0) -> None:
-        told = [record for record in records if record.rounds]
-        if not told:
+        records = [record for record in records if record.rounds]
+        if not records:
             raise SkitError("the records hold no finished request: record a trace or a run with at least one")
-        self._lengths = np.array([(len(record.prompt_ids), len(record.output_ids)) for record in told]).T
-        self._rounds = np.array([_round(one, levels, proactive) for record in told for one in record.rounds]).T
-        ends = np.cumsum([len(record.rounds) for record in told])
-        self._first = ends - [len(record.rounds) for record in told]
+        self._lengths = np.array([(len(record.prompt_ids), len(record.output_ids)) for record in records]).T
+        rounds = []
+        for entry in (entry for record in records for entry in record.rounds):
+            steps = levels
+            if steps is None and (entry.parents or entry.proactive):
+                steps = entry.deepest
+            steps = entry.drafted if steps is None else steps
+            rounds.append(SimulatedRound(steps, entry.submitted, entry.accepted, proactive))
+        self._rounds = np.array(rounds).T
+        ends = np.cumsum([len(record.rounds) for record in records])
+        self._first = ends - [len(record.rounds) for record in records]
         self._next = np.arange(1, self._rounds.shape[1] + 1)
-        self._next[ends - 1] = _ANOTHER
+        self._next[ends - 1] = _DRAW_RECORD
         steps, submitted, accepted, _ = self._rounds.sum(axis=1).tolist()
-        rate = accepted / submitted if submitted else 0.0
+        share = accepted / submitted if submitted else 0.0
         count = self._rounds.shape[1]
-        self.typical = TypicalRound(steps / count, submitted / count, rate, int(self._rounds[1].max()))
+        self.typical = TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
 
-    def begin(self, chance: Floats) -> ResponseStarts:
-        drawn = (chance * len(self._first)).astype(np.int64)
-        prompts, outputs = self._lengths[:, drawn]
-        return ResponseStarts(prompts, outputs, self._first[drawn])
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        records = (uniform * len(self._first)).astype(np.int64)
+        prompts, outputs = self._lengths[:, records]
+        return ResponseStarts(prompts, outputs, self._first[records])
 
-    def rounds(self, place: Integers, chance: Floats) -> tuple[RoundArrays, Integers]:
-        here = np.where(place == _ANOTHER, self.begin(chance).place, place)
-        return RoundArrays(*self._rounds[:, here]), self._next[here]
-
-
-_ANOTHER = -1
-"""Stands for the first round of a response that is still to be drawn."""
+    def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
+        current = np.where(cursor == _DRAW_RECORD, self.begin(uniform).cursor, cursor)
+        return RoundArrays(*self._rounds[:, current]), self._next[current]
 
 
-def _round(one: RoundRecord, levels: int | None, proactive: int) -> SimulatedRound:
-    if levels is None:
-        levels = one.deepest if one.parents or one.proactive else None
-    return SimulatedRound(one.drafted if levels is None else levels, one.submitted, one.accepted, proactive)
+_DRAW_RECORD = -1
+"""Cursor of a response whose record is used up: its next round is the first one of a record still to be drawn."""

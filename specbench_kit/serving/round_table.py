@@ -1,15 +1,19 @@
-"""What every device will do, as arrays, set up ahead as far as it does not depend on when the server answers."""
+"""The rounds of all devices, set up ahead as far as they do not depend on the server's answers.
+
+Lengths, drafts, acceptance and link times of a device's next rounds follow from its random numbers alone; only their
+start does not. So they are computed for all devices in blocks of array operations, and the event loop looks them up.
+"""
 
 from collections.abc import Iterable
 from itertools import repeat
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.arrivals import NextRequests
-from specbench_kit.serving.counter_rng import CounterRng, Floats, Integers, Purpose
+from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.execution import Drafted, DraftTime
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.lengths import Lengths, LogNormalLengths
@@ -17,224 +21,226 @@ from specbench_kit.serving.round_rows import FIELDS, RoundRows
 from specbench_kit.serving.round_sources import RoundArrays
 from specbench_kit.serving.scenario import Scenario
 
-Mask = NDArray[np.bool_]
-
 AHEAD = 16
-"""RoundArrays of each device that are set up at a time; what an array operation costs is then shared by many."""
+"""Rounds of each device in the table: the fixed cost of an array operation is shared by that many."""
 PRIOR_TOKENS = 32.0
-"""Sent tokens that a device is taken to have had accepted as often as the source's average, before any were sent."""
+"""Weight of the source's mean acceptance in a device's running estimate, in submitted tokens."""
 
 
 class RoundTable:
-    """The rounds of all devices. A few of each stand in one table, in which a device has every n-th row."""
+    """A ring of rounds for each device: round n of device d stands in row n % depth * devices + d."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         count, system = scenario.devices, scenario.system
         self._scenario, self.fleet = scenario, Fleet(scenario.kinds, count)
         self._on_edge, self._speculates = system.drafting == "edge", system.drafting != "none"
-        self._down_s, *_ = self.fleet.link(np.arange(count), up=False)
-        self._down_s /= 2
+        self._half_rtt_s, *_ = self.fleet.link(np.arange(count), up=False)
+        self._half_rtt_s /= 2
         self._server_drafts = system.drafting == "server"
-        """How much is drafted then depends on the batch, so that only the next round can be set up."""
-        self.times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
-        self._chances = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
+        self.draft_times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
+        self._random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
+        # A server that drafts decides by its batch how much, so that only the next round can be set up.
         self._depth = 2 if self._server_drafts else AHEAD
         self._rows = np.zeros((self._depth * count, len(FIELDS)))
         self._columns = RoundRows(self._rows)
-        self.slo = np.array([scenario.slo.place((number + 0.5) / count) for number in range(count)])
+        self.slo = np.array([scenario.slo.class_index((number + 0.5) / count) for number in range(count)])
         self.speed = np.asarray(scenario.slo.speeds)[self.slo]
-        self._at = np.arange(count)
-        """Where each device's present round stands."""
-        self._left, self._made, self._responses, self._source_place = _zeros(4, count)
-        """`_left` is how many rounds of those made were not answered."""
+        self._current_row = np.arange(count)
+        self._pending, self._generated, self._responses, self._cursor = _zeros(4, count)
+        """Rounds that were set up and not answered, all rounds set up, responses begun, and source cursors."""
         self._prompt, self._context, self._remaining, self._draft_cached = _zeros(4, count)
-        self._asked_s = np.zeros(count)
-        self._sent = np.full(count, PRIOR_TOKENS)
-        self._accepted = self._sent * self.fleet.acceptance
+        """State behind the last round set up: tokens of the prompt, in context, still to commit, in the draft's KV."""
+        self._requested_s = np.zeros(count)
+        self._submitted = np.full(count, PRIOR_TOKENS)
+        self._accepted = self._submitted * self.fleet.acceptance
         typical = scenario.source.typical
-        self._surety, self._longest = typical.surety, typical.longest
+        self._confidence, self._longest = typical.confidence, typical.longest
         self._set_up(np.arange(count))
 
-    def present(self, devices: Integers) -> RoundRows:
-        """The rounds that devices are at."""
-        return RoundRows(self._rows.take(self._at[devices], axis=0))
+    def current(self, devices: Integers) -> RoundRows:
+        """Return the rounds that the devices are at."""
+        return RoundRows(self._rows.take(self._current_row[devices], axis=0))
 
-    def answer(self, devices: Integers, drafted: Drafted) -> RoundRows:
-        """What came of the present rounds, if the server drafted at most so many tokens; the next ones take over."""
+    def advance(self, devices: Integers, drafted: Drafted) -> RoundRows:
+        """Return the outcome of the current rounds, and move the devices on to their next ones.
+
+        `drafted` is the most tokens that the server drafted for each request, if it drafts.
+        """
         if self._server_drafts:
             self._conclude(devices, drafted)
             self._set_up(devices)
-        elif self._left[devices].min() < 2:
-            self._go_ahead()
-        answered, at = self.present(devices), self._at[devices]
-        self._at[devices] = (at + len(self._at)) % len(self._rows)
-        self._left[devices] -= 1
+        elif self._pending[devices].min() < 2:
+            self._set_up_block()
+        answered, row = self.current(devices), self._current_row[devices]
+        self._current_row[devices] = (row + len(self._current_row)) % len(self._rows)
+        self._pending[devices] -= 1
         return answered
 
-    def sureties(self, devices: Integers) -> Floats:
-        """CounterRng of the tokens of the present drafts, [devices, tokens], as the draft model tells them."""
-        numbers = self._made[devices] - self._left[devices]
-        places = np.arange(self._longest)
-        counts = (numbers[:, None] * self._longest + places).ravel()
-        chance = self._chances.of(Purpose.SURETY, np.repeat(devices, self._longest), counts)
-        accepted = self.present(devices)["accepted"].astype(np.int64)
-        return self._surety.drawn(accepted, chance.reshape(len(devices), -1))
+    def confidences(self, devices: Integers) -> Floats:
+        """Return the draft model's confidences in the tokens of the current drafts, [devices, tokens]."""
+        numbers = self._generated[devices] - self._pending[devices]
+        counts = (numbers[:, None] * self._longest + np.arange(self._longest)).ravel()
+        uniform = self._random.uniform(Purpose.CONFIDENCE, np.repeat(devices, self._longest), counts)
+        accepted = self.current(devices)["accepted"].astype(np.int64)
+        return self._confidence.reported(accepted, uniform.reshape(len(devices), -1))
 
-    def asked_in_vain(self, devices: Integers, until_s: float) -> list[tuple[int, float, int, int]]:
-        """Device, time and lengths of the responses that are asked for before an end, behind the present ones."""
-        present = self.present(devices)
-        found: list[tuple[int, float, int, int]] = []
-        numbers, before_s = present["response"].astype(np.int64) + 1, present["asked_s"]
+    def queued_requests(self, devices: Integers, until_s: float) -> list[tuple[int, float, int, int]]:
+        """Return (device, arrival, prompt, output tokens) of requests up to `until_s` behind the current responses."""
+        current = self.current(devices)
+        queued: list[tuple[int, float, int, int]] = []
+        numbers, previous_s = current["response"].astype(np.int64) + 1, current["requested_s"]
         while len(devices):
-            asked, prompts, tokens, _ = self._ask(devices, numbers, before_s)
-            here = np.isfinite(asked.at_s) & (asked.at_s <= until_s)
-            devices, numbers, before_s = devices[here], numbers[here] + 1, asked.at_s[here]
-            rows = (devices, before_s, prompts[here], tokens[here])
-            found += zip(*(column.tolist() for column in rows), strict=True)
-        return found
+            requests, prompts, tokens, _ = self._next_requests(devices, numbers, previous_s)
+            arrive = np.isfinite(requests.at_s) & (requests.at_s <= until_s)
+            devices, numbers, previous_s = devices[arrive], numbers[arrive] + 1, requests.at_s[arrive]
+            columns = (devices, previous_s, prompts[arrive], tokens[arrive])
+            queued += zip(*(column.tolist() for column in columns), strict=True)
+        return queued
 
-    def _go_ahead(self) -> None:
-        """Set up rounds of all devices as far as there is room for them."""
+    def _set_up_block(self) -> None:
+        """Set up rounds of all devices as far as the table has room for them."""
         drafted = None if self._speculates else 0
-        devices = np.flatnonzero(self._left < self._depth)
+        devices = np.flatnonzero(self._pending < self._depth)
         while len(devices):
             self._conclude(devices, drafted)
             self._set_up(devices)
-            devices = devices[self._left[devices] < self._depth]
+            devices = devices[self._pending[devices] < self._depth]
 
     def _conclude(self, devices: Integers, drafted: Drafted) -> None:
-        """What comes of the rounds that were set up last."""
-        columns, at = self._columns, self._place(devices, self._made[devices] - 1)
-        if drafted is not None:  # an array where requests differ
+        """Fill in the outcome of the last rounds set up, on which the next ones build."""
+        columns, rows = self._columns, self._rows_of(devices, self._generated[devices] - 1)
+        if drafted is not None:  # an array if it differs between requests
             for name in ("submitted", "accepted"):
-                columns[name][at] = np.minimum(columns[name][at], drafted)
-        accepted, steps = (columns[name][at].astype(np.int64) for name in ("accepted", "drafted"))
+                columns[name][rows] = np.minimum(columns[name][rows], drafted)
+        accepted, steps = (columns[name][rows].astype(np.int64) for name in ("accepted", "drafted"))
         context = self._context[devices]
         committed = np.minimum(accepted + 1, self._remaining[devices])
-        self._sent[devices] += columns["submitted"][at]
+        self._submitted[devices] += columns["submitted"][rows]
         self._accepted[devices] += accepted
-        # The draft model has the accepted tokens that it forwarded, which the last one drafted never is.
-        drafts = context + np.minimum(accepted, steps - 1)
-        self._draft_cached[devices] = np.where(steps > 0, drafts, self._draft_cached[devices])
+        # The draft model's KV holds the accepted tokens that it forwarded; the last drafted token it never forwards.
+        draft_cached = context + np.minimum(accepted, steps - 1)
+        self._draft_cached[devices] = np.where(steps > 0, draft_cached, self._draft_cached[devices])
         self._context[devices] = context + committed
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
-        crosses = ends | (columns["begins"][at] > 0) | self._on_edge
+        # Where the server drafts, only the first and the last answer of a response cross the link.
+        crosses = ends | (columns["begins"][rows] > 0) | self._on_edge
         down_s = self._message_s(Purpose.DOWN, devices, (accepted + 1) * TOKEN_BYTES)
-        columns["committed"][at], columns["ends"][at] = committed, ends
-        columns["down_s"][at] = np.where(crosses, down_s, 0.0)
+        columns["committed"][rows], columns["ends"][rows] = committed, ends
+        columns["down_s"][rows] = np.where(crosses, down_s, 0.0)
 
     def _set_up(self, devices: Integers) -> None:
-        """One more round of each."""
-        columns, numbers = self._columns, self._made[devices]
-        at = self._place(devices, numbers)
+        """Set up one more round of each device."""
+        columns, numbers = self._columns, self._generated[devices]
+        rows = self._rows_of(devices, numbers)
         begins = self._remaining[devices] == 0
-        columns["begins"][at], columns["at_s"][at], columns["gap_s"][at] = begins, -np.inf, 0.0
+        columns["begins"][rows], columns["earliest_s"][rows], columns["gap_s"][rows] = begins, -np.inf, 0.0
         if begins.any():
-            self._begin(devices[begins], at[begins])
-        chance = self._chances.of(Purpose.ROUND, devices, numbers)
-        rounds, self._source_place[devices] = self.fleet.rounds(devices, self._source_place[devices], chance)
-        columns["drafted"][at], columns["submitted"][at], columns["accepted"][at], columns["proactive"][at] = rounds
-        columns["prompt"][at], columns["context"][at] = self._prompt[devices], self._context[devices]
-        columns["tokens"][at] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
-        columns["response"][at], columns["asked_s"][at] = self._responses[devices] - 1, self._asked_s[devices]
-        self._time(devices, at, begins, rounds)
-        self._made[devices] += 1
-        self._left[devices] += 1
+            self._begin_responses(devices[begins], rows[begins])
+        uniform = self._random.uniform(Purpose.ROUND, devices, numbers)
+        rounds, self._cursor[devices] = self.fleet.rounds(devices, self._cursor[devices], uniform)
+        columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
+        columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive
+        columns["prompt"][rows], columns["context"][rows] = self._prompt[devices], self._context[devices]
+        columns["tokens"][rows] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
+        columns["response"][rows], columns["requested_s"][rows] = (
+            self._responses[devices] - 1,
+            self._requested_s[devices],
+        )
+        self._set_times(devices, rows, begins, rounds)
+        self._generated[devices] += 1
+        self._pending[devices] += 1
 
-    def _time(self, devices: Integers, at: Integers, begins: Mask, rounds: RoundArrays) -> None:
-        """What the rounds take on device and link, and what they promise."""
-        columns = self._columns
-        draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
-        if self._on_edge:
-            draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
-        beside = self.fleet.draft_bytes[devices] * rounds.submitted if self._on_edge else np.zeros(len(devices))
-        up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + beside)
-        up_s = np.where(begins | self._on_edge, up_s, 0.0)
-        expected, speed = np.ones(len(devices)), self.speed[devices]
-        if self._speculates:
-            expected += rounds.submitted * self._accepted[devices] / self._sent[devices]
-        down_s = self._down_s[devices] if self._on_edge else 0.0
-        network_s = up_s + down_s if self._on_edge else 0.0
-        columns["draft_s"][at], columns["up_s"][at], columns["expected"][at] = draft_s, up_s, expected
-        columns["slack_s"][at] = expected / speed - draft_s - network_s  # as slo.budget_s
-        columns["promise_s"][at] = (self._context[devices] - self._prompt[devices] + expected) / speed - down_s
-
-    def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
-        cached = self._draft_cached[devices]
-        rows = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
-        draft_s = np.array([time.draft_s(*row) for time, row in zip(self.times_of(devices), rows, strict=False)])
-        prompts = self._prompt[devices[begins]].tolist()
-        begun = zip(self.times_of(devices[begins]), prompts, strict=False)
-        draft_s[begins] += [time.prefill_s(prompt) for time, prompt in begun]
-        return draft_s
-
-    def times_of(self, devices: Integers) -> Iterable[DraftTime]:
-        """What devices draft with, for each of them; without an end where all are of one kind."""
-        if len(self.times) == 1:
-            return repeat(self.times[0])
-        return map(self.times.__getitem__, self.fleet.kind[devices].tolist())
-
-    def _begin(self, devices: Integers, at: Integers) -> None:
-        """The first round of the next response."""
-        numbers, before_s = self._responses[devices], self._asked_s[devices]
-        asked, prompts, tokens, self._source_place[devices] = self._ask(devices, numbers, before_s)
-        self._columns["at_s"][at], self._columns["gap_s"][at] = asked.at_s, asked.gap_s
-        self._asked_s[devices] = asked.at_s
+    def _begin_responses(self, devices: Integers, rows: Integers) -> None:
+        numbers, previous_s = self._responses[devices], self._requested_s[devices]
+        requests, prompts, tokens, self._cursor[devices] = self._next_requests(devices, numbers, previous_s)
+        self._columns["earliest_s"][rows], self._columns["gap_s"][rows] = requests.at_s, requests.gap_s
+        self._requested_s[devices] = requests.at_s
         self._prompt[devices] = self._context[devices] = prompts
         self._draft_cached[devices], self._remaining[devices] = prompts - 1, tokens
         self._responses[devices] += 1
 
-    def _ask(
-        self, devices: Integers, numbers: Integers, before_s: Floats
+    def _set_times(self, devices: Integers, rows: Integers, begins: Mask, rounds: RoundArrays) -> None:
+        """Set what the rounds take on device and uplink, and the budgets that the SLO leaves them."""
+        columns = self._columns
+        draft_s, sent = np.zeros(len(devices)), np.where(begins, self._prompt[devices], 0)
+        draft_bytes = np.zeros(len(devices))
+        if self._on_edge:
+            draft_s, sent = self._draft_s(devices, begins, rounds.steps), sent + rounds.submitted
+            draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
+        up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
+        up_s = np.where(begins | self._on_edge, up_s, 0.0)
+        expected, speed = np.ones(len(devices)), self.speed[devices]
+        if self._speculates:
+            # Policies know the mean acceptance of the device so far, never the outcome of this round.
+            expected += rounds.submitted * self._accepted[devices] / self._submitted[devices]
+        # The answer counts when it is back at the device, so its way down comes off what the server may take. That
+        # way is not drawn before the round ends: half a nominal round trip stands for it.
+        down_s = self._half_rtt_s[devices] if self._on_edge else 0.0
+        network_s = up_s + down_s if self._on_edge else 0.0
+        columns["draft_s"][rows], columns["up_s"][rows], columns["expected_tokens"][rows] = draft_s, up_s, expected
+        columns["round_budget_s"][rows] = expected / speed - draft_s - network_s  # as slo.verification_budget_s
+        committed = self._context[devices] - self._prompt[devices]
+        columns["response_budget_s"][rows] = (committed + expected) / speed - down_s
+
+    def _draft_s(self, devices: Integers, begins: Mask, steps: Integers) -> Floats:
+        """Return the seconds of drafting on the devices, and of reading the prompt where a response begins."""
+        cached = self._draft_cached[devices]
+        shapes = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
+        times = zip(self.draft_times_of(devices), shapes, strict=False)
+        draft_s = np.array([time.draft_s(*shape) for time, shape in times])
+        prompts = self._prompt[devices[begins]].tolist()
+        beginning = zip(self.draft_times_of(devices[begins]), prompts, strict=False)
+        draft_s[begins] += [time.prefill_s(prompt) for time, prompt in beginning]
+        return draft_s
+
+    def draft_times_of(self, devices: Integers) -> Iterable[DraftTime]:
+        """Return the draft times of each device; endlessly the same one if all devices are of one kind."""
+        if len(self.draft_times) == 1:
+            return repeat(self.draft_times[0])
+        return map(self.draft_times.__getitem__, self.fleet.kind[devices].tolist())
+
+    def _next_requests(
+        self, devices: Integers, numbers: Integers, previous_s: Floats
     ) -> tuple[NextRequests, Integers, Integers, Integers]:
-        """The responses of these numbers: their lengths, and where the source has their rounds."""
-        scenario, chances = self._scenario, self._chances
-        asked = scenario.arrivals.ask(
-            devices, scenario.devices, numbers, before_s, chances.of(Purpose.ASK, devices, numbers)
+        """Return the requests with these numbers, their prompt and output lengths, and the source's cursors."""
+        scenario, random = self._scenario, self._random
+        requests = scenario.arrivals.next_requests(
+            devices, scenario.devices, numbers, previous_s, random.uniform(Purpose.REQUEST, devices, numbers)
         )
-        begun = self.fleet.begin(devices, chances.of(Purpose.RESPONSE, devices, numbers))
-        never = asked.at_s == np.inf
-        prompt, output = (
-            self._lengths(purpose, given, devices, numbers)
-            for purpose, given in ((Purpose.PROMPT, scenario.prompt_tokens), (Purpose.OUTPUT, scenario.output_tokens))
-        )
-        prompts = _first_known(asked.prompt_tokens, prompt, begun.prompt_tokens, never)
-        tokens = _first_known(asked.output_tokens, output, begun.output_tokens, never)
+        starts = self.fleet.begin(devices, random.uniform(Purpose.RESPONSE, devices, numbers))
+
+        def lengths(purpose: Purpose, stated: Lengths | None, traced: Integers, recorded: Integers) -> Integers:
+            """Return the lengths that the arrivals state, else the scenario, else the source; 1 if none ever comes."""
+            own = recorded if stated is None else stated
+            if isinstance(own, LogNormalLengths):
+                own = own.sample(random.uniform(purpose, devices, numbers))
+            return np.where(requests.at_s == np.inf, 1, np.where(traced > 0, traced, own))
+
+        prompts = lengths(Purpose.PROMPT, scenario.prompt_tokens, requests.prompt_tokens, starts.prompt_tokens)
+        tokens = lengths(Purpose.OUTPUT, scenario.output_tokens, requests.output_tokens, starts.output_tokens)
         if not (prompts.all() and tokens.all()):
             raise SkitError(
-                "neither arrivals nor acceptance know the lengths of a response: give prompt and output tokens"
+                "neither arrivals nor acceptance state the lengths of responses: give --prompt-tokens and "
+                "--output-tokens"
             )
-        return asked, prompts, tokens, begun.place
-
-    def _lengths(
-        self, purpose: Purpose, given: Lengths | None, devices: Integers, numbers: Integers
-    ) -> Integers | int | None:
-        return (
-            given.drawn(self._chances.of(purpose, devices, numbers)) if isinstance(given, LogNormalLengths) else given
-        )
+        return requests, prompts, tokens, starts.cursor
 
     def _message_s(self, purpose: Purpose, devices: Integers, size: Integers | Floats) -> Floats:
+        """Return the seconds that one message of `size` bytes per device takes, with jitter and lost copies."""
         rtt_s, jitter_s, bytes_per_s = self.fleet.link(devices, up=purpose is Purpose.UP)
         seconds: Floats = rtt_s / 2 + size / bytes_per_s
         if self.fleet.has_jitter:
-            chance = self._chances.of(purpose, devices, self._made[devices])
-            seconds = np.maximum(0.0, seconds + jitter_s * (2 * chance - 1))
+            uniform = self._random.uniform(purpose, devices, self._generated[devices])
+            seconds = np.maximum(0.0, seconds + jitter_s * (2 * uniform - 1))
         if self.fleet.has_loss:
             lost = Purpose.LOST_UP if purpose is Purpose.UP else Purpose.LOST_DOWN
-            seconds = seconds + self.fleet.lost_s(devices, self._chances.of(lost, devices, self._made[devices]))
+            uniform = self._random.uniform(lost, devices, self._generated[devices])
+            seconds = seconds + self.fleet.retransmission_s(devices, uniform)
         return seconds
 
-    def _place(self, devices: Integers, numbers: Integers) -> Integers:
-        return numbers % self._depth * len(self._made) + devices
-
-
-def _first_known(asked: Integers, scenario: Integers | int | None, source: Integers, never: Mask) -> Integers:
-    """Lengths in tokens: those of the arrivals, else of the scenario, else of the source; 0 where none is known.
-
-    Of a response that never comes, 1.
-    """
-    return np.where(never, 1, np.where(asked > 0, asked, source if scenario is None else scenario))
+    def _rows_of(self, devices: Integers, numbers: Integers) -> Integers:
+        return numbers % self._depth * len(self._generated) + devices
 
 
 def _zeros(arrays: int, length: int) -> list[Integers]:

@@ -9,16 +9,16 @@ from typing import Self
 import numpy as np
 
 from specbench_kit.core.errors import require
+from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.arrivals import ArrivalProcess, NextRequests
-from specbench_kit.serving.counter_rng import Floats, Integers
 
 POINTS = 256
-"""Of a wave, between which its rate is taken as constant."""
+"""Pieces of constant rate that make up one wave."""
 
 
 @dataclass(frozen=True)
 class VaryingRate(ArrivalProcess):
-    """Random arrivals, `rate_per_s` over all devices at a mean; their rate goes through one cycle over and over."""
+    """Random arrivals with a mean of `rate_per_s` over all devices, whose rate repeats one cycle over and over."""
 
     rate_per_s: float
 
@@ -27,21 +27,24 @@ class VaryingRate(ArrivalProcess):
 
     @abstractmethod
     def cycle(self) -> tuple[Floats, Floats]:
-        """Seconds [n + 1] from 0 on, and the rate [n] between each two of them, of any mean."""
+        """Return the edges of one cycle in seconds [n + 1], from 0 on, and the relative rate between them [n]."""
 
-    def ask(self, devices: Integers, of: int, number: Integers, before_s: Floats, chance: Floats) -> NextRequests:
-        """As many arrivals are expected between two of a device as between two that come at a constant rate."""
-        seconds, passed = self._passed
-        expected = _through(before_s, seconds, passed) - np.log1p(-chance) * of / self.rate_per_s
+    def next_requests(
+        self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
+    ) -> NextRequests:
+        # Time is warped so that the arrivals become a Poisson process at the mean rate, and the result warped back.
+        seconds, warped_s = self._warp
+        arrival_s = _interpolate(previous_s, seconds, warped_s) - np.log1p(-uniform) * count / self.rate_per_s
         unknown = np.zeros_like(devices)
-        return NextRequests(_through(expected, passed, seconds), np.full(len(devices), -np.inf), unknown, unknown)
+        at_s = _interpolate(arrival_s, warped_s, seconds)
+        return NextRequests(at_s, np.full(len(devices), -np.inf), unknown, unknown)
 
     def at_rate(self, rate_per_s: float) -> Self:
         return replace(self, rate_per_s=rate_per_s)
 
     @cached_property
-    def _passed(self) -> tuple[Floats, Floats]:
-        """Seconds, and how many of them it would have taken at the mean rate to so many arrivals."""
+    def _warp(self) -> tuple[Floats, Floats]:
+        """Return the edges of a cycle, and the times at which the mean rate would reach as many arrivals."""
         seconds, rates = self.cycle()
         arrived = np.concatenate([[0.0], np.cumsum(rates * np.diff(seconds))])
         return seconds, arrived * (seconds[-1] / arrived[-1])
@@ -49,7 +52,7 @@ class VaryingRate(ArrivalProcess):
 
 @dataclass(frozen=True)
 class Waves(VaryingRate):
-    """The rate swings by the share `swing` around its mean, once in `period_s`."""
+    """A rate that swings by the share `swing` around its mean, once in `period_s` seconds."""
 
     period_s: float = 120.0
     swing: float = 0.8
@@ -66,7 +69,7 @@ class Waves(VaryingRate):
 
 @dataclass(frozen=True)
 class Levels(VaryingRate):
-    """The rate is drawn anew after every `span_s`, log-normal with a variation of `cv`; `spans` levels in turn."""
+    """A rate that is drawn anew every `span_s` seconds, log-normal with variation `cv`; a cycle has `spans` levels."""
 
     span_s: float = 60.0
     cv: float = 1.0
@@ -80,14 +83,14 @@ class Levels(VaryingRate):
         require(self.spans >= 1, f"there must be at least 1 level, not {self.spans}")
 
     def cycle(self) -> tuple[Floats, Floats]:
-        spread = log(1 + self.cv**2) ** 0.5
-        rates: Floats = np.exp(spread * np.random.default_rng(self.seed).standard_normal(self.spans))
+        deviation = log(1 + self.cv**2) ** 0.5
+        rates: Floats = np.exp(deviation * np.random.default_rng(self.seed).standard_normal(self.spans))
         seconds: Floats = np.arange(self.spans + 1, dtype=np.float64) * self.span_s
         return seconds, rates
 
 
-def _through(at: Floats, of: Floats, to: Floats) -> Floats:
-    """What belongs to `at` where one cycle takes `of` to `to`, both of the same length."""
-    cycles, rest = np.divmod(at, of[-1])
-    found: Floats = cycles * to[-1] + np.interp(rest, of, to)
-    return found
+def _interpolate(values: Floats, source: Floats, target: Floats) -> Floats:
+    """Return what belongs to `values` where each cycle of `source` corresponds to one cycle of `target`."""
+    cycles, offset = np.divmod(values, source[-1])
+    mapped: Floats = cycles * target[-1] + np.interp(offset, source, target)
+    return mapped

@@ -31,8 +31,8 @@ from specbench_kit.profilers import architectures, cards, devices
 from specbench_kit.profilers import loading as profiles
 from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.serving.acceptance_spec import parse_odds
-from specbench_kit.serving.arrivals import read_arrivals
+from specbench_kit.serving.acceptance_spec import parse_rates
+from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.studies.interchange.base import formats
 from specbench_kit.traces.trace import TraceFile
@@ -265,7 +265,7 @@ def test_options(tmp_path: Path, trial: Begin) -> None:
         (parse_method, b"wisp:predictor=mine,max_draft=3"),
         (parse_method, b"fixed-k:k=4"),
         (parse_slo, b"2:0.5,4:0.5"),
-        (parse_odds, b"iid:alpha=0.8,length=4"),
+        (parse_rates, b"iid:alpha=0.8,length=4"),
         (deployments.load, b"wan"),
     ):
         for _ in range(40):

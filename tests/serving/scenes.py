@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import parse_slo
@@ -35,3 +38,13 @@ def scenario(system: str = "wisp", devices: int = 20, **changes: Any) -> Scenari
 def calm(deployment: Deployment = DEPLOYMENT) -> Deployment:
     """The same without jitter."""
     return replace(deployment, link=replace(deployment.link, jitter_s=0.0))
+
+
+def equal_results(first: SimulationResult, second: SimulationResult) -> bool:
+    """Return True if every number is the same."""
+    counters = ("end_s", "refusals", "idle_waiting_s", "evictions", "peak_kv_tokens", "events")
+    return all(getattr(first, name) == getattr(second, name) for name in counters) and all(
+        np.array_equal(column, getattr(second, table)[name])
+        for table in ("rounds", "responses", "batches")
+        for name, column in getattr(first, table).items()
+    )

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scenes import scenario
 from test_metrics import response, result
-from test_order_and_capacity import asked, clients, waiting
+from test_order_and_capacity import clients, filled_queue, waiting
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.metrics import figures, violations
+from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.schedulers.base import BatchLimits, parse_scheduler
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -48,17 +48,17 @@ def test_options_at_their_bounds_are_taken(spec: str) -> None:
 
 def test_prompts_fill_a_batch_and_memory_to_the_last_token() -> None:
     prompts = [waiting(n, 5, 0) for n in range(3)]
-    assert clients(asked("prefill-first:prompt_tokens=10", prompts, BatchLimits(9))) == [0, 1]
-    assert clients(asked("prefill-first:prompt_tokens=9", prompts, BatchLimits(9))) == [0]
-    assert clients(asked("prefill-first:prompt_tokens=4", prompts, BatchLimits(9))) == [0]
-    assert clients(asked("prefill-first", prompts, BatchLimits(9, 10))) == [0, 1]
+    assert clients(filled_queue("prefill-first:prompt_tokens=10", prompts, BatchLimits(9))) == [0, 1]
+    assert clients(filled_queue("prefill-first:prompt_tokens=9", prompts, BatchLimits(9))) == [0]
+    assert clients(filled_queue("prefill-first:prompt_tokens=4", prompts, BatchLimits(9))) == [0]
+    assert clients(filled_queue("prefill-first", prompts, BatchLimits(9, 10))) == [0, 1]
 
 
 def test_the_best_batch_takes_late_requests_into_its_room() -> None:
     """At 0.5 s a request that takes 110 ms and is due at 0.6 s is late: it comes along, behind the one in time."""
     late = WaitingRound(0, 1, 0, 0.0, 0.6, 1.0, 0.6)
-    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], BatchLimits(9))) == [1, 0]
-    assert clients(asked("knapsack", [late, waiting(1, 1, 0)], BatchLimits(1))) == [1]
+    assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(9))) == [1, 0]
+    assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(1))) == [1]
 
 
 def test_an_answer_at_its_deadline_is_in_time() -> None:
@@ -66,14 +66,14 @@ def test_an_answer_at_its_deadline_is_in_time() -> None:
     rounds = [{**round_, "ended_s": ended_s, "deadline_s": 20.5} for ended_s in (20.5, 20.6)]
     batch = {"started_s": 20.0, "ended_s": 20.6, "expected_s": 20.6, "size": 2}
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
-    assert figures(scene, result([], rounds, [batch]))["overall"]["deadline_miss_rate"] == 1 / 2
+    assert compute_metrics(scene, result([], rounds, [batch]))["overall"]["deadline_miss_rate"] == 1 / 2
 
 
 def test_time_per_token_counts_the_gaps() -> None:
     """Of 21 tokens 20 gaps: at 2 a second 10 s after the first."""
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     for end_s, broken in ((38.8, False), (39.2, True)):
-        violated, classes = violations(scene, result([response(20, end_s, 21, first_s=29)], [], []), "tpot")
+        violated, classes = slo_violations(scene, result([response(20, end_s, 21, first_s=29)], [], []), "tpot")
         assert violated.tolist() == [broken]
         assert classes.dtype == np.int64
 
@@ -82,4 +82,4 @@ def test_the_middle_belongs_to_the_second_half() -> None:
     """From 10 to 100 s the middle is at 55 s."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
     rounds = [{"answered_s": at_s, "arrived_s": at_s, "committed": 3.0, "ended_s": np.inf} for at_s in (10.0, 55.0)]
-    assert figures(scene, result([], rounds, []))["steady"].items() >= {"drift": 0.0, "steady": True}.items()
+    assert compute_metrics(scene, result([], rounds, []))["steady"].items() >= {"drift": 0.0, "steady": True}.items()

@@ -8,13 +8,13 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArrival
-from specbench_kit.serving.metrics import violations
+from specbench_kit.serving.metrics import slo_violations
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.serving.steady_state import drifts, warm_up_s
+from specbench_kit.serving.steady_state import is_drifting, warm_up_end_s
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving import capacity
 from specbench_kit.studies.serving.capacity import (
@@ -95,7 +95,7 @@ def test_the_capacity_is_the_last_number_that_holds() -> None:
     assert tried[found.load].holds
     assert not tried[found.load + 1].holds
     for devices in (found.load, found.load + 1):
-        violated, _ = violations(scenario(devices), simulate(scenario(devices), 0))
+        violated, _ = slo_violations(scenario(devices), simulate(scenario(devices), 0))
         trial = tried[devices]
         if trial.simulated_s == scenario().duration_s:
             assert trial.rate == violated.mean()
@@ -126,7 +126,7 @@ def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     at = loaded(scenario(arrivals=Poisson(99.0)), 250)
     assert at.arrivals == Poisson(2.5)
     trace = ReplayedArrivals(tuple(RequestArrival(float(at_s)) for at_s in range(5)))
-    assert [one.at_s for one in trace.at_rate(2.5).asked] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert [one.at_s for one in trace.at_rate(2.5).requests] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
 def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
         rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(100))
         rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 60, 10.0, later)}
         rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
-        assert drifts(scene, SimulationResult(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
+        assert is_drifting(scene, SimulationResult(rounds, *rest, 100.0, 0, 0.0, 0, 0, 0)) == drifting
 
 
 def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
@@ -160,7 +160,7 @@ def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
     rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(120))
     rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2)}
     rest = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
-    assert warm_up_s(SimulationResult(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
+    assert warm_up_end_s(SimulationResult(rounds, *rest, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
 
 
 def test_no_devices_where_even_one_breaks_its_slo() -> None:

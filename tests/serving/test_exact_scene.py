@@ -7,7 +7,7 @@ import pytest
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
-from specbench_kit.serving.metrics import figures, violations
+from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.round_sources import PositionRates
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -53,7 +53,7 @@ def found() -> dict[str, Any]:
     9.85 device 0, which the end at 10 s cuts short.
     Answered: 2.7; 3.85 and 4.6; 4.95 and 5.7 for both.
     """
-    return figures(scene(), simulate(scene()))
+    return compute_metrics(scene(), simulate(scene()))
 
 
 def mean(group: dict[str, Any], name: str) -> float:
@@ -134,7 +134,7 @@ def test_devices_are_paid_while_they_draft(found: dict[str, Any]) -> None:
 )
 def test_a_response_that_began_in_the_warm_up_is_not_owed(warmup_s: float, owed: list[float]) -> None:
     scenario = scene(warmup_s=warmup_s)
-    violated, _ = violations(scenario, simulate(scenario))
+    violated, _ = slo_violations(scenario, simulate(scenario))
     assert len(violated) == len(owed)
     assert violated.sum() == sum(at_s == 3.9 for at_s in owed)
 
@@ -147,6 +147,6 @@ def test_idle_spells_add_up() -> None:
         scheduler="static:size=2,timeout_s=0.5",
         warmup_s=0.0,
     )
-    server = figures(alone, simulate(alone))["server"]
+    server = compute_metrics(alone, simulate(alone))["server"]
     assert (server["refusals"], server["idle_while_waiting_s"]) == (2, pytest.approx(2 * 0.5))
     assert server["utilisation"] == pytest.approx(2 * 0.35 / 10)

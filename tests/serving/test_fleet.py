@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scenes import DEPLOYMENT, scenario
+from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.fleet import DeviceKind, Fleet, parse_fleet
 from specbench_kit.serving.memory import KvCapacity, KvMemory
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.simulation import simulate
 
@@ -28,7 +28,7 @@ MIXED = (DeviceKind("near", 0.25, DEPLOYMENT, SOURCE), DeviceKind("far", 0.75, F
 def test_two_kinds_that_are_the_same_are_one() -> None:
     halves = tuple(DeviceKind(name, 0.5, DEPLOYMENT, SOURCE) for name in ("a", "b"))
     one, two = (simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves))
-    assert one.same_as(two)
+    assert equal_results(one, two)
 
 
 def test_every_class_has_its_share_of_every_kind() -> None:
@@ -40,7 +40,7 @@ def test_every_class_has_its_share_of_every_kind() -> None:
 def test_a_kind_has_its_own_odds_link_and_price() -> None:
     scene = scenario(devices=12, fleet=MIXED, slo="1")
     result = simulate(scene)
-    found, far = figures(scene, result), Fleet(MIXED, 12).kind == 1
+    found, far = compute_metrics(scene, result), Fleet(MIXED, 12).kind == 1
     rounds = result.rounds
     of_far = far[rounds["client"].astype(int)]
     assert rounds["submitted"][of_far].max() == 2
@@ -93,7 +93,7 @@ def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
     lossy = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.25, retry_s=0.3))
     kinds = (DeviceKind("lossy", 0.5, lossy, SOURCE), DeviceKind("sure", 0.5, DEPLOYMENT, SOURCE))
     fleet, chance = Fleet(kinds, 4000), np.random.default_rng(0).random(4000)
-    lost_s = fleet.lost_s(np.arange(4000), chance)
+    lost_s = fleet.retransmission_s(np.arange(4000), chance)
     assert not lost_s[fleet.kind == 1].any()
     assert lost_s[fleet.kind == 0].mean() == pytest.approx(0.3 / 3, rel=0.1)
     slow, sure = (simulate(scenario(devices=4, deployment=one, duration_s=15.0)) for one in (lossy, DEPLOYMENT))
@@ -108,11 +108,11 @@ def test_energy_is_that_of_what_works() -> None:
         drafter=replace(DEPLOYMENT.drafter, power_w=10.0),
     )
     scene = scenario(devices=3, deployment=powered, duration_s=12.0)
-    found = figures(scene, simulate(scene))
+    found = compute_metrics(scene, simulate(scene))
     busy_s = found["server"]["utilisation"] * 7.0
     assert found["cost"]["energy_j"] == pytest.approx(100 * busy_s + 10 * found["cost"]["edge_busy_s"])
     bare = scenario(devices=3, duration_s=12.0)
-    assert figures(bare, simulate(bare))["cost"]["energy_j"] is None
+    assert compute_metrics(bare, simulate(bare))["cost"]["energy_j"] is None
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_energy_is_that_of_what_works() -> None:
     ],
 )
 def test_a_payload_is_named_and_a_loss_is_noticed(link: dict[str, Any], found: float | str) -> None:
-    asked = find("wan").replace({f"link.{name}": value for name, value in link.items()})
+    filled_queue = find("wan").replace({f"link.{name}": value for name, value in link.items()})
     if isinstance(found, str):
         with pytest.raises(SkitError, match=found):
-            asked.build()
+            filled_queue.build()
     else:
-        assert asked.build().link.draft_bytes == found
+        assert filled_queue.build().link.draft_bytes == found
 
 
 @pytest.mark.parametrize(

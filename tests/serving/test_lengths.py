@@ -8,7 +8,7 @@ from specbench_kit.serving.lengths import LogNormalLengths, longest, parse_lengt
 
 
 def test_a_log_normal_has_the_mean_and_spread_that_it_is_given() -> None:
-    drawn = LogNormalLengths(90, 0.62).drawn((np.arange(20_000) + 0.5) / 20_000)
+    drawn = LogNormalLengths(90, 0.62).sample((np.arange(20_000) + 0.5) / 20_000)
     assert drawn.mean() == pytest.approx(90, rel=0.005)
     assert drawn.std() / drawn.mean() == pytest.approx(0.62, rel=0.01)
     assert drawn.min() >= 1

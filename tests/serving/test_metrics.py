@@ -5,9 +5,9 @@ import pytest
 from scenes import VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.metrics import figures, violations
+from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
-from specbench_kit.serving.round_sources import StopRuleOdds, iid
+from specbench_kit.serving.round_sources import StopRuleRates, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
@@ -44,20 +44,20 @@ def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed()
         (response(85, NEVER), (1, 1)),
     ]
     for one, (broken, owed) in cases:
-        violated, classes = violations(scene, result([one], [], []))
+        violated, classes = slo_violations(scene, result([one], [], []))
         assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), one
-        starved = figures(scene, result([one], [], []))["overall"]["starved_rate"]
+        starved = compute_metrics(scene, result([one], [], []))["overall"]["starved_rate"]
         assert starved == (broken / owed if owed else None), one
     everything = result([one for one, _ in cases], [], [])
-    overall = figures(scene, everything)["overall"]
+    overall = compute_metrics(scene, everything)["overall"]
     assert (overall["violation_rate"], overall["starved_rate"]) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
 
 
 def test_time_per_token_is_judged_from_the_first_one_on() -> None:
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     slow_start = result([response(20, 38, 21, first_s=29)], [], [])
-    assert violations(scene, slow_start, "speed")[0].tolist() == [True]
-    assert violations(scene, slow_start, "tpot")[0].tolist() == [False]
+    assert slo_violations(scene, slow_start, "speed")[0].tolist() == [True]
+    assert slo_violations(scene, slow_start, "tpot")[0].tolist() == [False]
 
 
 def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
@@ -81,7 +81,7 @@ def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
         {**base, "deadline_s": 130, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
     ]
     batches = [{"started_s": 20.5, "ended_s": 20.9, "expected_s": 20.9, "size": 3, "new": 15, "cached": 300}]
-    overall = figures(scene, result([], rounds, batches))["overall"]
+    overall = compute_metrics(scene, result([], rounds, batches))["overall"]
     assert overall["rounds"] == 4
     assert overall["deadline_miss_rate"] == 2 / 4
     assert overall["slow_round_rate"] == 2 / 4
@@ -98,14 +98,14 @@ def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
          "deadline_s": 20.5, "batch": place, "new": 1}
         for place, one in enumerate(batches)
     ]  # fmt: skip
-    found = figures(scene, result([], rounds, batches))["violations"]
+    found = compute_metrics(scene, result([], rounds, batches))["violations"]
     assert (found["compute_dominant"], found["queue_dominant"]) == (1, 3)
 
 
 def test_figures_of_a_run_hang_together() -> None:
     scene = scenario("wisp-cache", 30)
     run = simulate(scene, 2)
-    found = figures(scene, run)
+    found = compute_metrics(scene, run)
     overall, classes = found["overall"], found["classes"]
     assert set(classes) == {"1", "2", "3", "4"}
     assert sum(one["throughput"] for one in classes.values()) == pytest.approx(overall["throughput"])
@@ -120,7 +120,7 @@ def test_figures_of_a_run_hang_together() -> None:
 
 def test_a_run_without_anything_to_judge_has_no_rates() -> None:
     scene = scenario(devices=1, slo="1", duration_s=6.0)
-    overall = figures(scene, simulate(scene))["overall"]
+    overall = compute_metrics(scene, simulate(scene))["overall"]
     assert (overall["responses"], overall["violation_rate"]) == (0, None)
 
 
@@ -137,10 +137,10 @@ def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sl
 
 
 def broken(system: str, slo: str, devices: int) -> float:
-    source = iid(0.8, 8, StopRuleOdds(0.8011, 0.575)) if system == "wisp" else iid(0.8, 4)
+    source = iid(0.8, 8, StopRuleRates(0.8011, 0.575)) if system == "wisp" else iid(0.8, 4)
     scene = Scenario(
         find("wisp").build(), systems.get(system), source, devices, slo=parse_slo(slo),
         prompt_tokens=500, output_tokens=100, duration_s=170.0, warmup_s=20.0,
     )  # fmt: skip
-    rate: float = figures(scene, simulate(scene))["overall"]["violation_rate"]
+    rate: float = compute_metrics(scene, simulate(scene))["overall"]["violation_rate"]
     return rate

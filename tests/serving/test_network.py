@@ -11,7 +11,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.serving.link_delays import LinkDelays, SharedUplink
 from specbench_kit.serving.link_trace import LinkTrace, read_link_trace
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
@@ -27,7 +27,7 @@ def test_messages_cross_at_the_rate_of_the_moment_and_wait_where_there_is_none()
     sizes, times = np.array([50.0, 100.0, 100.0, 0.0, 300.0]), np.array([0.0, 0.5, 2.0, 1.5, 0.0])
     # 50 bytes at once; 50 more of 100 behind the gap; 50 in the last second and 50 in the next pass; two passes.
     expected = [0.1 + 0.5, 0.1 + 2.5, 0.3 + 1.5, 0.2 + 0.5, 0.1 + 6.0]
-    assert link.message_s(sizes, times) == pytest.approx(expected)
+    assert link.transfer_s(sizes, times) == pytest.approx(expected)
     assert (link.mean_rtt_s, link.mean_bytes_per_s) == (pytest.approx(0.4), 50.0)
 
 
@@ -54,16 +54,16 @@ def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
     rounds, order = shared.rounds, np.argsort(shared.rounds["arrived_s"])
     takes_s = 4 * rounds["submitted"] / 1000.0 * (rounds["cached"] > 0)  # of drafts without a prompt
     assert (np.diff(rounds["arrived_s"][order]) >= takes_s[order][1:] - 1e-9).all()
-    missed = [figures(scene, one)["overall"]["deadline_miss_rate"] for one in (alone, shared)]
+    missed = [compute_metrics(scene, one)["overall"]["deadline_miss_rate"] for one in (alone, shared)]
     assert missed[0] < missed[1]
 
 
 def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
-    scripts = RoundTable(scenario(devices=3), 0)
-    crossings, planned = LinkDelays(Network(frame_s=0.5), scripts.fleet, on_edge=True), scripts.present(np.arange(3))
-    moved, arrives_s = crossings.up(np.arange(3), planned, np.array([2.0, 1.0, 9.0]) - planned["up_s"])
+    table = RoundTable(scenario(devices=3), 0)
+    delays, rows = LinkDelays(Network(frame_s=0.5), table.fleet, on_edge=True), table.current(np.arange(3))
+    moved, arrives_s = delays.uplink_arrivals(np.arange(3), rows, np.array([2.0, 1.0, 9.0]) - rows["up_s"])
     assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx({1: 1.5, 0: 2.5, 2: 9.5})
-    assert crossings.late_down_s(np.array([2, 0]), scripts.present(np.array([2, 0])), 20.0).tolist() == [0.5, 1.0]
+    assert delays.downlink_excess_s(np.array([2, 0]), table.current(np.array([2, 0])), 20.0).tolist() == [0.5, 1.0]
 
 
 def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
@@ -85,11 +85,11 @@ def test_answers_that_still_leave_hold_up_the_next_verification() -> None:
     network = Network(frame_s=0.004, answer_s=0.0005)
     batches = simulate(replace(scenario(devices=12, duration_s=8.0), network=network)).batches
     gaps_s = batches["started_s"][1:] - batches["ended_s"][:-1]
-    leaving = np.ceil(np.maximum(0.0, batches["size"][:-1] - gaps_s / 0.004))
+    answers_leaving = np.ceil(np.maximum(0.0, batches["size"][:-1] - gaps_s / 0.004))
     more_s = ((batches["ended_s"] - batches["started_s"]) - (batches["expected_s"] - batches["started_s"]))[1:]
-    assert more_s == pytest.approx(0.0005 * (leaving - batches["size"][1:]), abs=1e-9)
-    assert leaving.min() == 0
-    assert leaving.max() > 1
+    assert more_s == pytest.approx(0.0005 * (answers_leaving - batches["size"][1:]), abs=1e-9)
+    assert answers_leaving.min() == 0
+    assert answers_leaving.max() > 1
 
 
 def test_verifications_scatter_around_what_they_take() -> None:

@@ -12,7 +12,7 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
-from specbench_kit.serving.memory import KvCapacity, capacity, server_profile
+from specbench_kit.serving.memory import KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import PositionRates
 from specbench_kit.serving.scenario import Scenario
@@ -30,11 +30,11 @@ PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""
 
 
-def asked(spec: str, requests: list[WaitingRound], limits: BatchLimits) -> Queue:
+def filled_queue(spec: str, requests: list[WaitingRound], limits: BatchLimits) -> Queue:
     estimator = Estimator(PLAIN)
     queue = parse_scheduler(spec).queue(estimator, limits)
     for request in requests:
-        estimator.judge(request)
+        estimator.estimate(request)
         queue.add(request)
     return queue
 
@@ -50,18 +50,18 @@ def clients(queue: Queue) -> list[int]:
 def test_running_requests_take_places_from_prompts() -> None:
     """Three places, of which two are taken: one prompt goes in, and then there is no place for the other."""
     running, prompts = [waiting(n, 1, 20) for n in (0, 1)], [waiting(n, 9, 0) for n in (2, 3)]
-    queue = asked("prefill-first", [*running, *prompts], BatchLimits(3))
+    queue = filled_queue("prefill-first", [*running, *prompts], BatchLimits(3))
     assert clients(queue) == [2]
     read = waiting(2, 1, 9)
-    queue.estimator.judge(read)
+    queue.estimator.estimate(read)
     queue.add(read)
     assert (clients(queue), len(queue)) == ([0, 1, 2], 1)
 
 
 def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
-    queue = asked("prefill-first", [waiting(0, 1, 20), waiting(1, 9, 0)], BatchLimits(1))
+    queue = filled_queue("prefill-first", [waiting(0, 1, 20), waiting(1, 9, 0)], BatchLimits(1))
     evicted = waiting(5, 1, 20)
-    queue.estimator.judge(evicted)
+    queue.estimator.estimate(evicted)
     queue.add(evicted)
     evicted.new, evicted.cached = 21, 0
     queue.changed(evicted)
@@ -71,7 +71,7 @@ def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
 
 def test_utility_is_by_the_time_that_a_request_adds() -> None:
     """1 token for 10 ms more goes before 4 for 100 ms more, although alone they would take 110 and 200 ms."""
-    queue = asked(
+    queue = filled_queue(
         "wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], BatchLimits(1)
     )
     assert (clients(queue), clients(queue)) == ([1], [0])
@@ -98,9 +98,9 @@ def test_turns_that_differ_count_for_fewer_responses() -> None:
 
 def test_the_reserve_is_a_share_of_all_memory() -> None:
     """A tenth of 80 GB, beside 32.76 billion weights of 2 bytes; 2 x 64 layers x 8 heads x 128 of 2 bytes a token."""
-    profile = server_profile(find("wisp"))
+    profile = verifier_profile(find("wisp"))
     assert profile is not None
-    room_bytes = capacity(profile, reserved=0.1).tokens * (2 * 64 * 8 * 128 * 2)
+    room_bytes = kv_capacity(profile, reserved=0.1).tokens * (2 * 64 * 8 * 128 * 2)
     assert room_bytes == pytest.approx(0.9 * 80e9 - 2 * 32.76e9, rel=0.01)
 
 

@@ -15,19 +15,20 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
-from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival, read_arrivals
-from specbench_kit.serving.memory import KvMemory, capacity, server_profile
+from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival
+from specbench_kit.serving.memory import KvMemory, kv_capacity, verifier_profile
 from specbench_kit.serving.round_sources import (
     PositionRates,
     RecordedRounds,
     RoundSource,
     SimulatedRound,
-    StopRuleOdds,
+    StopRuleRates,
     iid,
 )
 from specbench_kit.serving.schedulers.base import parse_scheduler
-from specbench_kit.serving.schedulers.estimator import of_another_device
-from specbench_kit.serving.slo import budget_s, parse_slo
+from specbench_kit.serving.schedulers.estimator import estimate_with_profile
+from specbench_kit.serving.slo import parse_slo, verification_budget_s
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
@@ -39,7 +40,7 @@ needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_
 
 def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
     chance = np.random.default_rng(1).random((2, count))
-    rounds, _ = source.rounds(source.begin(chance[0]).place, chance[1])
+    rounds, _ = source.rounds(source.begin(chance[0]).cursor, chance[1])
     return [SimulatedRound(*one) for one in zip(*(column.tolist() for column in rounds), strict=True)]
 
 
@@ -48,8 +49,8 @@ def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
     [
         iid(0.7, 4),
         PositionRates((0.9, 0.5, 0.2)),
-        iid(0.8, 8, StopRuleOdds(0.8, 0.6)),
-        PositionRates((0.9, 0.4, 0.7), StopRuleOdds(1.0, 0.0)),
+        iid(0.8, 8, StopRuleRates(0.8, 0.6)),
+        PositionRates((0.9, 0.4, 0.7), StopRuleRates(1.0, 0.0)),
         iid(0.0, 3),
         iid(0.5, 0),
     ],
@@ -76,7 +77,7 @@ def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
 
 
 def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
-    for one in drawn(iid(0.6, 8, StopRuleOdds(1.0, 1.0)), 500):
+    for one in drawn(iid(0.6, 8, StopRuleRates(1.0, 1.0)), 500):
         assert one.submitted == one.accepted
         assert one.steps == min(one.submitted + 1, 8)
 
@@ -87,7 +88,7 @@ def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
     source = RecordedRounds(records)
     sequences = [[(one.submitted, one.accepted) for one in record.rounds] for record in records]
     begun = source.begin(np.array([0.0, 0.5, 0.99]))
-    place, found = begun.place, []
+    place, found = begun.cursor, []
     for _ in range(min(map(len, sequences))):
         rounds, place = source.rounds(place, np.zeros(3))
         found.append(zip(rounds.submitted.tolist(), rounds.accepted.tolist(), strict=True))
@@ -106,13 +107,15 @@ def test_records_without_a_request_are_refused() -> None:
 
 def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
     two, chance = np.array([0, 1]), np.array([0.0, 0.5])
-    first, second = (ClosedLoop(2.0, ramp_s=3.0).ask(two, 4, np.full(2, n), np.zeros(2), chance) for n in (0, 1))
+    first, second = (
+        ClosedLoop(2.0, ramp_s=3.0).next_requests(two, 4, np.full(2, n), np.zeros(2), chance) for n in (0, 1)
+    )
     assert (first.at_s.tolist(), first.gap_s.tolist()) == ([0.0, 1.5], [-inf, -inf])
     assert (second.at_s.tolist(), second.gap_s.tolist()) == ([-inf, -inf], [2.0, 2.0])
     many, chance = np.arange(100_000), np.random.default_rng(0).random(100_000)
-    thought = ClosedLoop(2.0, exponential=True).ask(many, 100_000, many + 1, np.zeros(100_000), chance)
+    thought = ClosedLoop(2.0, exponential=True).next_requests(many, 100_000, many + 1, np.zeros(100_000), chance)
     assert thought.gap_s.mean() == pytest.approx(2, rel=0.02)
-    arrivals = Poisson(8.0).ask(many % 4, 4, many, np.full(100_000, 3.0), chance)
+    arrivals = Poisson(8.0).next_requests(many % 4, 4, many, np.full(100_000, 3.0), chance)
     assert (arrivals.at_s - 3).mean() == pytest.approx(4 / 8, rel=0.02)
 
 
@@ -134,8 +137,8 @@ def test_arrival_files_are_read_by_their_layout(
 ) -> None:
     (tmp_path / name).write_text(content)
     arrivals = read_arrivals(tmp_path / name)
-    assert [tuple(one) for one in arrivals.asked] == expected
-    assert [one.at_s for one in arrivals.scaled(2.0).asked] == [at_s / 2 for at_s, _, _ in expected]
+    assert [tuple(one) for one in arrivals.requests] == expected
+    assert [one.at_s for one in arrivals.scaled(2.0).requests] == [at_s / 2 for at_s, _, _ in expected]
 
 
 @pytest.mark.parametrize(
@@ -169,18 +172,18 @@ def test_a_bad_arrival_file_is_one_line(tmp_path: Path, name: str, content: str 
     ],
 )
 def test_the_real_traces_are_read_whole(name: str, count: int | None, first: RequestArrival) -> None:
-    asked = read_arrivals(DATA / name).asked
-    assert count in (None, len(asked))
-    assert asked[0] == first
-    assert read_arrivals(DATA / name, limit=5).asked == asked[:5]
+    filled_queue = read_arrivals(DATA / name).requests
+    assert count in (None, len(filled_queue))
+    assert filled_queue[0] == first
+    assert read_arrivals(DATA / name, limit=5).requests == filled_queue[:5]
 
 
 def test_classes_and_speeds_of_ones_own_with_their_shares() -> None:
     assert parse_slo("3").speeds == (6.0,)
     mixed = parse_slo("1:0.25,4:0.5,7.5/s:0.25")
     assert mixed.speeds == (2.0, 8.0, 7.5)
-    assert [mixed.place((n + 0.5) / 8) for n in range(8)] == [0, 0, 1, 1, 1, 1, 2, 2]
-    assert budget_s(3, 6.0, 0.1, 0.02) == pytest.approx(0.38)
+    assert [mixed.class_index((n + 0.5) / 8) for n in range(8)] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert verification_budget_s(3, 6.0, 0.1, 0.02) == pytest.approx(0.38)
 
 
 @pytest.mark.parametrize(
@@ -199,17 +202,17 @@ def test_a_bad_slo_is_one_line(text: str, message: str) -> None:
 
 
 def test_the_memory_for_kv_is_what_weights_leave_free() -> None:
-    profile = server_profile(find("wisp"))
+    profile = verifier_profile(find("wisp"))
     assert profile is not None
-    room = capacity(profile, reserved=0.0)
+    room = kv_capacity(profile, reserved=0.0)
     per_token = 2 * 64 * 8 * 128 * 2
     assert room.tokens * per_token == pytest.approx(80e9 - 32.76e9 * 2, rel=0.01)
     assert room.context == 40960
-    assert capacity(profile).tokens < room.tokens
-    specedge = server_profile(find("specedge"))
+    assert kv_capacity(profile).tokens < room.tokens
+    specedge = verifier_profile(find("specedge"))
     assert specedge is not None
-    with pytest.raises(SkitError, match="the memory for KV cannot be told, the source names no model"):
-        capacity(specedge)
+    with pytest.raises(SkitError, match="the memory for KV is unknown, the source names no model"):
+        kv_capacity(specedge)
 
 
 def test_drafting_sessions_make_room_before_waiting_ones() -> None:
@@ -234,10 +237,10 @@ def test_a_session_is_let_in_only_where_it_fits_beside_the_others() -> None:
 
 def test_an_estimator_of_another_model_is_refused() -> None:
     served = loading.load("wisp-table-12")
-    error = of_another_device(loading.load("wisp-section-4.4"), served)
+    error = estimate_with_profile(loading.load("wisp-section-4.4"), served)
     assert error.model is not None
     with pytest.raises(SkitError, match="'specedge-verify' is of no known model, but the server runs qwen3-32b"):
-        of_another_device(loading.load("specedge-verify"), served)
+        estimate_with_profile(loading.load("specedge-verify"), served)
 
 
 def test_every_system_names_a_method_and_a_scheduler_that_exist() -> None:
@@ -249,4 +252,4 @@ def test_every_system_names_a_method_and_a_scheduler_that_exist() -> None:
 
 @pytest.mark.parametrize(("alpha", "length"), [(0.6, 8), (0.95, 4), (0.0, 3), (0.3, 1)])
 def test_the_chance_of_a_next_token_is_found_in_averages(alpha: float, length: int) -> None:
-    assert iid(alpha, length).typical.chance == pytest.approx(alpha, abs=1e-9)
+    assert iid(alpha, length).typical.rate == pytest.approx(alpha, abs=1e-9)

@@ -6,12 +6,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from scenes import DEPLOYMENT, MIX, VERIFY, scenario
+from scenes import DEPLOYMENT, MIX, VERIFY, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyModel, TableModel
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import (
     BatchBuilder,
@@ -30,14 +30,14 @@ PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 """100 ms, and 10 ms for each new token."""
 
 
-def asked(
+def filled_queue(
     spec: str, requests: list[WaitingRound], model: LatencyModel = PLAIN, limits: BatchLimits | None = None
 ) -> Queue:
     """A queue in which the requests wait."""
     estimator = Estimator(model)
     queue = parse_scheduler(spec).queue(estimator, limits or BatchLimits())
     for request in requests:
-        estimator.judge(request)
+        estimator.estimate(request)
         queue.add(request)
     return queue
 
@@ -59,7 +59,7 @@ def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
             waiting(client, random.uniform(0.3, 4), random.randint(1, 9), random.uniform(1, 5), random.randint(0, 200))
             for client in range(11)
         ]
-        queue = asked(name, requests, model, BatchLimits(4, 700))
+        queue = filled_queue(name, requests, model, BatchLimits(4, 700))
         handed, now_s = [], 0.5
         while queue and now_s < 60:
             batch = queue.next_batch(now_s).batch
@@ -72,27 +72,27 @@ def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
 
 def test_fcfs_takes_the_first_and_edf_the_most_urgent() -> None:
     requests = [(0, 9.0), (1, 2.0), (2, 5.0)]
-    assert clients(asked("fcfs", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [0, 1]
-    assert clients(asked("edf", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [1, 2]
+    assert clients(filled_queue("fcfs", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [0, 1]
+    assert clients(filled_queue("edf", [waiting(*one) for one in requests], limits=BatchLimits(2))) == [1, 2]
 
 
 def test_static_waits_for_a_full_batch_or_its_time_out() -> None:
-    queue = asked("static:size=3,timeout_s=0.4", [waiting(100, 9), waiting(101, 9)])
+    queue = filled_queue("static:size=3,timeout_s=0.4", [waiting(100, 9), waiting(101, 9)])
     decision = queue.next_batch(0.2)
     assert decision.batch == []
-    assert decision.again_s == pytest.approx(0.5)
+    assert decision.retry_s == pytest.approx(0.5)
     assert clients(queue, 0.5) == [100, 101]
-    assert clients(asked("static:size=2,timeout_s=9", [waiting(n, 9) for n in range(3)]), 0.1) == [0, 1]
-    assert clients(asked("static:size=2,timeout_s=9,groups=2", [waiting(n, 9) for n in range(4)]), 0.1) == [0, 2]
+    assert clients(filled_queue("static:size=2,timeout_s=9", [waiting(n, 9) for n in range(3)]), 0.1) == [0, 1]
+    assert clients(filled_queue("static:size=2,timeout_s=9,groups=2", [waiting(n, 9) for n in range(4)]), 0.1) == [0, 2]
 
 
 def test_prompts_go_first_as_long_as_all_fits() -> None:
     running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
     prompts = [waiting(n, 9, new=300, cached=0) for n in (2, 3)]
-    queue = asked("prefill-first", [*running, *prompts], limits=BatchLimits(9, 750))
+    queue = filled_queue("prefill-first", [*running, *prompts], limits=BatchLimits(9, 750))
     assert clients(queue) == [2]
     grown = waiting(2, 9, new=1, cached=300)
-    queue.estimator.judge(grown)
+    queue.estimator.estimate(grown)
     queue.add(grown)
     assert clients(queue) == [0, 1, 2]
     assert clients(queue) == [3]
@@ -102,15 +102,15 @@ def test_a_step_has_so_many_tokens_and_takes_prompts_in_pieces() -> None:
     """Two that run take 2 of 12 tokens, a prompt of 8 all of its own, and the next one 2 of 20."""
     running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
     prompts = [waiting(2, 9, new=8, cached=0), waiting(3, 9, new=20, cached=0), waiting(4, 9, new=5, cached=0)]
-    queue = asked("chunked:tokens=12", [*running, *prompts])
+    queue = filled_queue("chunked:tokens=12", [*running, *prompts])
     decision = queue.next_batch(0.5)
     assert [one.client for one in decision.batch] == [0, 1, 2, 3]
-    assert decision.parts == {3: 2}
+    assert decision.chunks == {3: 2}
 
 
 def test_what_outgrows_the_memory_makes_room_in_the_order_in_which_it_began() -> None:
     running = [waiting(n, 9, new=1, cached=200) for n in range(3)]
-    queue = asked("chunked", [*running, waiting(3, 9, new=50, cached=0)], limits=BatchLimits(9, 602))
+    queue = filled_queue("chunked", [*running, waiting(3, 9, new=50, cached=0)], limits=BatchLimits(9, 602))
     assert clients(queue) == [0, 1]
 
 
@@ -142,7 +142,7 @@ def test_memory_and_answers_hold_where_prompts_come_in_pieces(drafting: str) -> 
 def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful(spec: str) -> None:
     """At 0.5 s, those due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens are more useful."""
     requests = [waiting(0, 5, new=20), waiting(1, 1.1), waiting(2, 5, new=2), waiting(3, 0.9), waiting(4, 5, new=8)]
-    assert clients(asked(spec, requests)) == [3, 1, 2, 4]
+    assert clients(filled_queue(spec, requests)) == [3, 1, 2, 4]
 
 
 def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_response_otherwise() -> None:
@@ -150,7 +150,7 @@ def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_r
     ahead = WaitingRound(0, 5, 100, 0.0, 0.70, 3.0, 9.0)
     behind = WaitingRound(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
     first = {
-        spec: clients(asked(spec, [ahead, behind], limits=BatchLimits(1)))
+        spec: clients(filled_queue(spec, [ahead, behind], limits=BatchLimits(1)))
         for spec in (
             *("wisp-paper:guard_s=0.1", "edf", "edf:by=round", "knapsack:by=round"),
             *("wisp-promise:guard_s=0.1,amortise=0", "edf:by=promise", "knapsack", "knapsack:by=promise"),
@@ -168,33 +168,33 @@ def test_a_wisp_batch_ends_at_the_first_request_that_would_break_a_deadline(spec
         waiting(2, 9, new=20, tokens=9),
         waiting(3, 9, new=1, tokens=0.1),
     ]
-    queue = asked(spec, requests)
+    queue = filled_queue(spec, requests)
     assert clients(queue) == [0, 1]
     assert clients(queue, 0.7) == [2, 3]
 
 
 def test_late_requests_use_the_room_that_is_left_and_hold_nobody_up() -> None:
     late, urgent = waiting(0, 0.4), waiting(1, 0.72)
-    queue = asked("wisp-promise:guard_s=0.2,amortise=0", [late, urgent])
+    queue = filled_queue("wisp-promise:guard_s=0.2,amortise=0", [late, urgent])
     assert clients(queue) == [1, 0]
-    assert clients(asked("wisp-promise:guard_s=0.2,amortise=0", [waiting(0, 0.4), waiting(1, 0.66)])) == [1]
-    assert clients(asked("wisp-promise:guard_s=0.2,amortise=0", [waiting(0, 0.1), waiting(1, 0.2)])) == [1, 0]
+    assert clients(filled_queue("wisp-promise:guard_s=0.2,amortise=0", [waiting(0, 0.4), waiting(1, 0.66)])) == [1]
+    assert clients(filled_queue("wisp-promise:guard_s=0.2,amortise=0", [waiting(0, 0.1), waiting(1, 0.2)])) == [1, 0]
 
 
 def test_late_requests_go_first_where_the_others_can_wait_three_times_as_long() -> None:
     """50 ms for the late one, 150 ms for the other alone: it waits with 200 ms in hand besides."""
-    assert clients(asked("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.86)])) == [0, 1]
-    assert clients(asked("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.84)])) == [1, 0]
+    assert clients(filled_queue("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.86)])) == [0, 1]
+    assert clients(filled_queue("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.84)])) == [1, 0]
 
 
 def test_a_short_batch_may_grow_whatever_was_promised() -> None:
     """The first is due after 160 ms; a batch may take 5.1 times the 100 ms of an empty one, which 8 requests do."""
-    queue = asked("wisp-promise:amortise=5.1", [waiting(0, 0.66), *(waiting(n, 9.0) for n in range(1, 20))])
+    queue = filled_queue("wisp-promise:amortise=5.1", [waiting(0, 0.66), *(waiting(n, 9.0) for n in range(1, 20))])
     assert clients(queue) == list(range(8))
 
 
 def test_without_a_late_lane_one_expired_request_stops_every_batch() -> None:
-    queue = asked("wisp-paper", [waiting(0, 0.4), waiting(1, 9.0)])
+    queue = filled_queue("wisp-paper", [waiting(0, 0.4), waiting(1, 9.0)])
     assert [clients(queue, now_s) for now_s in (0.5, 1.0, 2.0)] == [[], [], []]
     scene, lane = (
         scenario("wisp-cache", 120, scheduler=spec, prompt_tokens=500)
@@ -204,15 +204,15 @@ def test_without_a_late_lane_one_expired_request_stops_every_batch() -> None:
     assert livelocked.refusals > 1
     assert livelocked.idle_waiting_s > 10
     assert (served.refusals, served.idle_waiting_s) == (0, 0.0)
-    assert figures(scene, livelocked)["overall"]["violation_rate"] == 1.0
+    assert compute_metrics(scene, livelocked)["overall"]["violation_rate"] == 1.0
 
 
 def test_knapsack_finds_what_trying_every_batch_finds() -> None:
     random = Random(4)
     for _ in range(40):
         requests = [waiting(n, random.uniform(0.5, 1.6), random.randint(1, 30), random.uniform(1, 6)) for n in range(6)]
-        queue = asked("knapsack:guard_s=0.3", requests)
-        batch = [one for one in queue.next_batch(0.5).batch if 0.5 + one.alone_s <= one.deadline_s]
+        queue = filled_queue("knapsack:guard_s=0.3", requests)
+        batch = [one for one in queue.next_batch(0.5).batch if 0.5 + one.isolated_s <= one.deadline_s]
         every = (chosen for size in range(7) for chosen in combinations(requests, size))
         assert worth(batch) == max(worth(chosen) for chosen in every if met(chosen))
 
@@ -223,7 +223,7 @@ def met(batch: tuple[WaitingRound, ...]) -> bool:
 
 
 def worth(batch: list[WaitingRound] | tuple[WaitingRound, ...]) -> tuple[int, float]:
-    critical = sum(one.deadline_s - one.alone_s - 0.3 <= 0.5 for one in batch)
+    critical = sum(one.deadline_s - one.isolated_s - 0.3 <= 0.5 for one in batch)
     return critical, round(sum(one.expected_tokens for one in batch), 9)
 
 
@@ -236,7 +236,7 @@ def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
             for n in range(random.randint(1, 12))
         ]
         for name in tokens:
-            queue = asked(name, [waiting(*one) for one in drawn], VERIFY)
+            queue = filled_queue(name, [waiting(*one) for one in drawn], VERIFY)
             batch = queue.next_batch(0.5).batch
             end_s = 0.5 + VERIFY.seconds([(one.new, one.cached) for one in batch])
             tokens[name] += sum(one.expected_tokens for one in batch if end_s <= one.deadline_s)
@@ -280,18 +280,18 @@ def rate(
     scene = scenario(
         "wisp-cache", devices, scheduler=scheduler, deployment=deployment, prompt_tokens=500, slo=slo, **spans
     )
-    found: float = figures(scene, simulate(scene, seed))["overall"][what]
+    found: float = compute_metrics(scene, simulate(scene, seed))["overall"][what]
     return found
 
 
 def test_an_estimator_may_be_wrong_while_the_server_is_not() -> None:
     errors = EstimatorError(), EstimatorError(factor=2.0), EstimatorError(noise=0.3)
     scenes = [scenario(estimator=error) for error in errors]
-    right, double, noisy = (figures(one, simulate(one))["server"]["estimate_over_true"] for one in scenes)
+    right, double, noisy = (compute_metrics(one, simulate(one))["server"]["estimate_over_true"] for one in scenes)
     assert right == pytest.approx(1.0)
     assert double == pytest.approx(2.0)
     assert noisy != pytest.approx(1.0, abs=1e-6)
-    assert simulate(scenes[2], 1).same_as(simulate(scenes[2], 1))
+    assert equal_results(simulate(scenes[2], 1), simulate(scenes[2], 1))
 
 
 @pytest.mark.parametrize(
@@ -352,11 +352,11 @@ def test_any_form_serves_a_scheduler_at_one_question_per_candidate() -> None:
     estimator = Estimator(model)
     requests = [waiting(n, 9.0, cached=500) for n in range(64)]
     for request in requests:
-        estimator.judge(request)
+        estimator.estimate(request)
     growing = BatchBuilder(estimator, BatchLimits())
     model.calls.clear()
     assert [growing.take(request, 0.0) for request in requests] == [True] * 64
-    assert growing.seconds == pytest.approx(64 * 0.05) == estimator.of_batch(requests)
+    assert growing.seconds == pytest.approx(64 * 0.05) == estimator.batch_s(requests)
     assert [sums.requests for sums in model.calls] == [*range(1, 65), 64]
 
 
@@ -366,10 +366,10 @@ def test_noise_is_part_of_what_any_form_expects_of_a_batch() -> None:
         requests = [waiting(n, 99.0) for n in range(3)]
         growing = BatchBuilder(estimator, BatchLimits())
         for request in requests:
-            estimator.judge(request)
+            estimator.estimate(request)
             growing.add(request)
-        noise_s = sum(one.alone_s - 2 * model.seconds([(one.new, one.cached)]) for one in requests)
+        noise_s = sum(one.isolated_s - 2 * model.seconds([(one.new, one.cached)]) for one in requests)
         assert noise_s != 0
         together_s = 2 * model.seconds([(one.new, one.cached) for one in requests])
         assert growing.seconds == pytest.approx(together_s + noise_s)
-        assert estimator.of_batch(requests) == pytest.approx(together_s + noise_s)
+        assert estimator.batch_s(requests) == pytest.approx(together_s + noise_s)

@@ -11,7 +11,7 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.serving.execution import RecordedDrafting
+from specbench_kit.serving.execution import RoundDrafting
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
@@ -37,14 +37,14 @@ def test_each_request_is_drafted_for_as_far_as_its_round_says(
     longest: int, learned: bool, seconds: float, drafted: int
 ) -> None:
     """The first takes three forwards and sends two tokens, the second one of each; a decision takes half a second."""
-    drafts = RecordedDrafting(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
+    drafts = RoundDrafting(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
     assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
 
 
 def test_prompts_are_read_by_both_models_and_not_drafted_for() -> None:
     cold = WaitingRound(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
     both_s = 0.1 + 31 * 0.01 + 0.35 + 31 * 0.001
-    assert RecordedDrafting(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (
+    assert RoundDrafting(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (
         pytest.approx(both_s),
         0,
     )
@@ -66,7 +66,7 @@ def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
     """Means per verification of responses that have begun, with the method's own rule at the server."""
     place = environment(PairHashes("", ""), SLOW)
     scene = scenario("adaspec", devices, deployment=SLOW, source=iid(0.7, 6, spread=spread), slo="0.5/s",
-                     drafts_by=parse_method(spec).prepare(place), duration_s=120.0, warmup_s=0.0)  # fmt: skip
+                     batch_method=parse_method(spec).prepare(place), duration_s=120.0, warmup_s=0.0)  # fmt: skip
     rounds = simulate(scene).rounds
     warm = np.isfinite(rounds["ended_s"]) & (rounds["cached"] > 0)
     return {name: float(rounds[name][warm].mean()) for name in ("submitted", "accepted")}
@@ -82,10 +82,10 @@ def test_elimination_drops_the_tokens_of_single_requests_that_are_least_sure() -
 
 
 def test_tokens_are_as_often_right_as_their_chances_say() -> None:
-    surety = iid(0.7, 1, spread=0.4).typical.surety
+    confidence = iid(0.7, 1, spread=0.4).typical.confidence
     random = np.random.default_rng(0)
     accepted = (random.random(20_000) < 0.7).astype(int)
-    chances = surety.drawn(accepted, random.random((20_000, 1)))[:, 0]
+    chances = confidence.reported(accepted, random.random((20_000, 1)))[:, 0]
     for low in (0.1, 0.5, 0.8):
         of = (chances >= low) & (chances < low + 0.15)
         assert accepted[of].mean() == pytest.approx(chances[of].mean(), abs=0.03)
@@ -94,8 +94,8 @@ def test_tokens_are_as_often_right_as_their_chances_say() -> None:
 
 def test_an_overconfident_draft_model_tells_higher_odds_of_the_same_tokens() -> None:
     accepted, random = np.array([0, 1]), np.array([[0.2], [0.6]])
-    honest, proud = (iid(0.5, 1, spread=0.4, overconfidence=by).typical.surety for by in (1.0, 3.0))
-    is_so, told = honest.drawn(accepted, random), proud.drawn(accepted, random)
+    honest, proud = (iid(0.5, 1, spread=0.4, overconfidence=by).typical.confidence for by in (1.0, 3.0))
+    is_so, told = honest.reported(accepted, random), proud.reported(accepted, random)
     assert told / (1 - told) == pytest.approx(3 * is_so / (1 - is_so))
     with pytest.raises(SkitError, match="overconfidence must be above 0, not 0"):
         iid(0.5, 1, overconfidence=0.0)

@@ -5,7 +5,7 @@ from math import inf, isclose
 
 import numpy as np
 import pytest
-from scenes import DRAFT, VERIFY, calm, scenario
+from scenes import DRAFT, VERIFY, calm, equal_results, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
@@ -17,8 +17,8 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.serving.metrics import figures
-from specbench_kit.serving.parallel import simulate_all
+from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.parallel import map_in_order, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
@@ -182,9 +182,10 @@ def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
 
 def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     work = [(scenario(devices=8, duration_s=10.0, warmup_s=1.0), seed) for seed in range(4)]
-    alone, together = (simulate_all(work, keep, jobs) for jobs in (1, 2))
-    assert all(one.same_as(other) for one, other in zip(alone, together, strict=True))
-    assert not alone[0].same_as(alone[1])
+    work = [(*scene_and_seed, keep) for scene_and_seed in work]
+    alone, together = (list(map_in_order(simulate_and_measure, work, jobs)) for jobs in (1, 2))
+    assert all(equal_results(one, other) for one, other in zip(alone, together, strict=True))
+    assert not equal_results(alone[0], alone[1])
 
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
@@ -193,7 +194,7 @@ def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> N
     looked_at = Simulation(scenario(system, memory=TIGHT, arrivals=Poisson(2.0)), 4)
     for end_s in (1.0, 7.3, 12.0, 40.0):
         short = scenario(system, memory=TIGHT, arrivals=Poisson(2.0), duration_s=end_s, warmup_s=0.0)
-        assert looked_at.run(end_s).same_as(simulate(short, 4))
+        assert equal_results(looked_at.run(end_s), simulate(short, 4))
 
 
 def keep(_scene: Scenario, result: SimulationResult) -> SimulationResult:
@@ -239,7 +240,7 @@ def test_the_server_drafts_as_long_as_it_pays() -> None:
     lengths, rule = [], parse_method("adaspec").prepare(environment(PairHashes("", ""), deployment))
     for devices in (1, 40):
         scene = scenario("adaspec", devices, deployment=deployment, source=iid(0.8, 8), slo="1", output_tokens=80,
-                         drafts_by=rule, duration_s=15.0)  # fmt: skip
+                         batch_method=rule, duration_s=15.0)  # fmt: skip
         rounds = simulate(scene).rounds
         assert (rounds["accepted"] <= rounds["submitted"]).all()
         lengths.append(rounds["submitted"][rounds["cached"] > 0].mean())
@@ -269,12 +270,12 @@ def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> Non
 
 
 def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() -> None:
-    asked = tuple(RequestArrival(0.1 * n, 60, 40) for n in range(100))
-    scene = scenario(devices=2, arrivals=ReplayedArrivals(asked), slo="4", duration_s=20.0, warmup_s=0.0)
+    filled_queue = tuple(RequestArrival(0.1 * n, 60, 40) for n in range(100))
+    scene = scenario(devices=2, arrivals=ReplayedArrivals(filled_queue), slo="4", duration_s=20.0, warmup_s=0.0)
     result = simulate(scene)
-    assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in asked]
+    assert sorted(np.round(result.responses["start_s"], 6)) == [round(one.at_s, 6) for one in filled_queue]
     assert np.isinf(result.responses["end_s"]).any()
-    assert figures(scene, result)["overall"]["violation_rate"] > 0.5
+    assert compute_metrics(scene, result)["overall"]["violation_rate"] > 0.5
 
 
 @pytest.mark.parametrize(
@@ -296,7 +297,7 @@ def test_bad_input_is_one_line(changes: dict[str, object], message: str) -> None
 
 
 def test_lengths_that_nobody_knows_are_refused() -> None:
-    with pytest.raises(SkitError, match="give prompt and output tokens"):
+    with pytest.raises(SkitError, match="give --prompt-tokens and --output-tokens"):
         simulate(scenario(prompt_tokens=None))
 
 

@@ -36,10 +36,10 @@ class LifoQueue(Queue):
         self.stack.append(request)
 
     def next_batch(self, now_s):
-        growing = self.growing()
-        while self.stack and len(growing.requests) < self.most and growing.fits(self.stack[-1]):
-            growing.add(self.stack.pop())
-        return growing.decision()
+        batch = self.new_batch()
+        while self.stack and len(batch.requests) < self.most and batch.fits(self.stack[-1]):
+            batch.add(self.stack.pop())
+        return batch.decision()
 '''
 
 PROGRAM = """

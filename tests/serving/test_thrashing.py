@@ -5,7 +5,7 @@ from scenes import calm, scenario
 
 from specbench_kit.reports.serving.wording import MOST_EVICTIONS, thrashing
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -24,7 +24,7 @@ def finished(result: SimulationResult) -> int:
 
 
 def cautions(scene: Scenario, result: SimulationResult) -> list[str]:
-    row = {"series": "centralized", "devices": scene.devices, "figures": over_seeds([figures(scene, result)])}
+    row = {"series": "centralized", "devices": scene.devices, "figures": over_seeds([compute_metrics(scene, result)])}
     return thrashing({"rows": [row]})
 
 

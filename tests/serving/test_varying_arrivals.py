@@ -16,7 +16,7 @@ def arrivals(of: VaryingRate, each: int) -> np.ndarray:
     random, at_s = np.random.default_rng(1), np.zeros(DEVICES)
     found = []
     for number in range(each):
-        at_s = of.ask(np.arange(DEVICES), DEVICES, np.full(DEVICES, number), at_s, random.random(DEVICES)).at_s
+        at_s = of.next_requests(np.arange(DEVICES), DEVICES, np.full(DEVICES, number), at_s, random.random(DEVICES)).at_s
         found.append(at_s)
     return np.array(found)
 
@@ -37,7 +37,7 @@ def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: Var
 def test_a_rate_that_does_not_change_is_that_of_random_arrivals() -> None:
     even, random = Waves(8.0, swing=0.0), parse_arrivals("poisson:rate_per_s=8", 1.0)
     arguments = np.arange(3), 3, np.zeros(3, dtype=int), np.array([0.0, 130.0, 260.0]), np.array([0.1, 0.5, 0.9])
-    assert even.ask(*arguments).at_s == pytest.approx(random.ask(*arguments).at_s)
+    assert even.next_requests(*arguments).at_s == pytest.approx(random.next_requests(*arguments).at_s)
 
 
 def test_named_on_the_command_line_and_scaled_in_rate() -> None:

@@ -12,7 +12,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.run.report import setting
-from specbench_kit.serving.acceptance_spec import of_trace
+from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.redaction import Redactor
 from specbench_kit.traces.replay import ready, replay
@@ -62,7 +62,10 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
             for method in [parse_method(spec)]
         ]
         assert rounds[0] == rounds[1]
-        assert of_trace(plain, parse_method(spec), WAN).typical == of_trace(shared, parse_method(spec), WAN).typical
+        assert (
+            trace_source(plain, parse_method(spec), WAN).typical
+            == trace_source(shared, parse_method(spec), WAN).typical
+        )
     one, other = read_offsets(plain), read_offsets(shared)
     for name in ("conversation", "request", "context", "remaining", "matched", "judged", "statistics"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name

@@ -110,16 +110,16 @@ class Batches(Thread):
     def run(self) -> None:
         """The thread's work."""
         _give_way()
-        again_s = inf
+        retry_s = inf
         with torch.inference_mode():
-            while self._wait(again_s):
+            while self._wait(retry_s):
                 self._take_in()
                 decision = self._queue.next_batch(monotonic_s())
-                again_s = decision.again_s
+                retry_s = decision.retry_s
                 if decision.batch:
-                    expected_s = self._estimator.of_batch(decision.batch)
+                    expected_s = self._estimator.batch_s(decision.batch)
                     self._verify([self._pop(waiting) for waiting in decision.batch], expected_s)
-                    again_s = 0.0 if self._waiting else inf
+                    retry_s = 0.0 if self._waiting else inf
 
     def _wait(self, until_s: float) -> bool:
         """Until there is something new to decide about; whether to go on."""
@@ -135,7 +135,7 @@ class Batches(Thread):
         for held in closed:
             self._evict(held.name, held)
         requests = [self._enter(job) for job in arrived]
-        self._estimator.judge(*requests)
+        self._estimator.estimate(*requests)
         self._queue.add_all(requests)
 
     def _enter(self, job: Job) -> WaitingRound:
@@ -147,7 +147,7 @@ class Batches(Thread):
             arrived_s=job.arrived_s,
             deadline_s=job.arrived_s + job.round_s,
             expected_tokens=1.0 if job.degraded else held.expected_tokens,
-            promised_s=job.arrived_s + job.remaining_s,
+            response_deadline_s=job.arrived_s + job.remaining_s,
         )
         self._waiting[waiting] = job
         self._of[held] = waiting
@@ -238,7 +238,7 @@ class Batches(Thread):
         held.cached = 0
         if (waiting := self._of.get(held)) is not None:
             waiting.new, waiting.cached = waiting.new + waiting.cached, 0
-            self._estimator.judge(waiting)
+            self._estimator.estimate(waiting)
             self._queue.changed(waiting)
 
 

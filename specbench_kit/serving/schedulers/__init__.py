@@ -1,1 +1,1 @@
-"""Which waiting requests are verified next; one file each."""
+"""Schedulers: which waiting rounds are verified next; one file each."""

@@ -1,6 +1,7 @@
-"""The scheduler contract: options in a frozen dataclass, state in the queue that it opens.
+"""The scheduler contract, and the builder with which schedulers form a batch.
 
-A queue sees requests, the clock's time and an estimator, so that a live server can use the same objects.
+A scheduler is a frozen dataclass of options; its state is in the queue that it opens. A queue sees requests, the time
+and an estimator, and no simulator, so that a live server uses the same objects.
 """
 
 from abc import ABC, abstractmethod
@@ -20,9 +21,9 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 DeadlineOf = Callable[[WaitingRound], float]
 round_deadline: DeadlineOf = attrgetter("deadline_s")
-"""When a round has to be verified for its own tokens to come in time."""
-response_deadline: DeadlineOf = attrgetter("promised_s")
-"""When it has to be verified for the whole response to keep its promise."""
+"""Deadline of a round by its own tokens."""
+response_deadline: DeadlineOf = attrgetter("response_deadline_s")
+"""Deadline of a round by the schedule of its whole response."""
 
 DeadlineKind = Literal["round", "promise"]
 DEADLINES: Mapping[str, DeadlineOf] = {"round": round_deadline, "promise": response_deadline}
@@ -36,107 +37,114 @@ class BatchLimits:
     kv_tokens: float = inf
 
 
-NO_PARTS: Mapping[int, int] = MappingProxyType({})
+NO_CHUNKS: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
-    """What to verify now; where that is nothing, `again_s` is when to ask again unless something arrives before.
+    """The batch to verify now; if it is empty, `retry_s` is when to ask again unless a request arrives earlier.
 
-    Of clients in `parts` only so many tokens are computed: their requests come back with the rest.
+    `chunks`: of these clients' requests only so many tokens are computed; they return to the queue for the others.
     """
 
     batch: list[WaitingRound]
-    again_s: float = inf
-    parts: Mapping[int, int] = NO_PARTS
+    retry_s: float = inf
+    chunks: Mapping[int, int] = NO_CHUNKS
 
 
 class BatchBuilder:
-    """A batch that is put together: its expected seconds, its KV, and when the first request in it is due.
+    """A batch being formed: its requests, its expected seconds, and the deadline that binds it.
 
-    Up to `free_s` it may grow whatever is due.
+    The batch may last `free_s` even if a deadline is missed. With an additive latency model each request adds its own
+    seconds; otherwise the sums over all requests are kept and evaluated anew.
     """
 
     def __init__(
-        self, estimator: Estimator, limits: BatchLimits, due: DeadlineOf = response_deadline, free_s: float = 0.0
+        self,
+        estimator: Estimator,
+        limits: BatchLimits,
+        deadline_of: DeadlineOf = response_deadline,
+        free_s: float = 0.0,
     ) -> None:
         self.requests: list[WaitingRound] = []
         self.seconds = estimator.idle_s
         self._sums, self._error_s = NOTHING, 0.0
-        self._due, self._free_s = due, free_s
-        self._due_s = inf
-        self._room = limits.kv_tokens
-        self._most = limits.requests
+        self._deadline_of, self._free_s = deadline_of, free_s
+        self._deadline_s = inf
+        self._free_kv_tokens = limits.kv_tokens
+        self._max_requests = limits.requests
         self._estimator, self._additive, self._idle_s = estimator, estimator.additive, estimator.idle_s
 
     def fits(self, request: WaitingRound) -> bool:
-        """Whether there is room for one more, and memory."""
-        return len(self.requests) < self._most and request.new + request.cached <= self._room
+        """Return True if one more request, and its KV, fits."""
+        return len(self.requests) < self._max_requests and request.new + request.cached <= self._free_kv_tokens
 
     def take(self, request: WaitingRound, now_s: float) -> bool:
-        """Take it in if it fits and all are in time with it; whether it was."""
-        if len(self.requests) >= self._most or request.new + request.cached > self._room:
+        """Add a request if it fits and all meet their deadlines with it; return True if it was added."""
+        # The inner loop of every simulation: `fits` is written out, since a call takes as long as the comparison.
+        if len(self.requests) >= self._max_requests or request.new + request.cached > self._free_kv_tokens:
             return False
-        seconds, due_s = self._with(request), self._due(request)
-        if due_s > self._due_s:
-            due_s = self._due_s
-        if seconds > self._free_s and now_s + seconds > due_s:
+        seconds, deadline_s = self._seconds_with(request), self._deadline_of(request)
+        if deadline_s > self._deadline_s:
+            deadline_s = self._deadline_s
+        if seconds > self._free_s and now_s + seconds > deadline_s:
             return False
-        self._due_s = due_s
-        self._hold(request, seconds)
+        self._deadline_s = deadline_s
+        self._append(request, seconds)
         return True
 
     @property
-    def places(self) -> int:
+    def free_slots(self) -> int:
         """How many more requests there may be."""
-        return self._most - len(self.requests)
+        return self._max_requests - len(self.requests)
 
     def take_all(self, requests: Sequence[WaitingRound], now_s: float) -> bool:
-        """Take all of them in if that is known to be right at one look, as if one by one; else none of them."""
-        if not self._additive or len(requests) > self.places:
+        """Add all requests, or none: none as soon as it is not certain that `take` would add each of them in turn."""
+        if not self._additive or len(requests) > self.free_slots:
             return False
         tokens = sum(request.new + request.cached for request in requests)
-        seconds = self.seconds + sum(request.alone_s for request in requests) - len(requests) * self._idle_s
-        due_s = min(map(self._due, requests), default=inf)
-        if tokens > self._room or now_s + seconds > min(due_s, self._due_s):
+        seconds = self.seconds + sum(request.isolated_s for request in requests) - len(requests) * self._idle_s
+        deadline_s = min(map(self._deadline_of, requests), default=inf)
+        if tokens > self._free_kv_tokens or now_s + seconds > min(deadline_s, self._deadline_s):
             return False
-        self._room, self.seconds, self._due_s = self._room - tokens, seconds, min(due_s, self._due_s)
+        self._free_kv_tokens, self.seconds = self._free_kv_tokens - tokens, seconds
+        self._deadline_s = min(deadline_s, self._deadline_s)
         self.requests += requests
         return True
 
     def leaves_time(self, request: WaitingRound, now_s: float) -> bool:
-        """Whether those in the batch are still in time with it."""
-        seconds = self._with(request)
-        return seconds <= self._free_s or now_s + seconds <= self._due_s
+        """Return True if the requests in the batch still meet their deadlines with this one added."""
+        seconds = self._seconds_with(request)
+        return seconds <= self._free_s or now_s + seconds <= self._deadline_s
 
     def add(self, request: WaitingRound, *, binding: bool = True) -> None:
-        """Take it in; one that is late anyway is not `binding`."""
+        """Add a request unconditionally; if it is not `binding`, as it is late anyway, its deadline is ignored."""
         if binding:
-            self._due_s = min(self._due_s, self._due(request))
-        self._hold(request, self._with(request))
+            self._deadline_s = min(self._deadline_s, self._deadline_of(request))
+        self._append(request, self._seconds_with(request))
 
     def copy(self) -> "BatchBuilder":
-        """The same batch, to grow in another way."""
+        """Return a copy that can grow in another way."""
         twin = copy(self)
         twin.requests = list(self.requests)
         return twin
 
     def decision(self) -> Decision:
-        """To start this batch."""
+        """Return the decision to start this batch, and mark its requests as scheduled."""
         for request in self.requests:
-            request.taken = True
+            request.scheduled = True
         return Decision(self.requests)
 
-    def _hold(self, request: WaitingRound, seconds: float) -> None:
+    def _append(self, request: WaitingRound, seconds: float) -> None:
         self.seconds = seconds
         self.requests.append(request)
-        self._room -= request.new + request.cached
+        self._free_kv_tokens -= request.new + request.cached
         if not self._additive:
             self._sums = self._sums.plus((request.new, request.cached))
             self._error_s += request.error_s
 
-    def _with(self, request: WaitingRound) -> float:
+    def _seconds_with(self, request: WaitingRound) -> float:
         if self._additive:
-            return self.seconds + request.alone_s - self._idle_s
+            return self.seconds + request.isolated_s - self._idle_s
         sums = self._sums.plus((request.new, request.cached))
         return self._estimator.of_sums(sums) + self._error_s + request.error_s
 
@@ -149,40 +157,40 @@ class Queue(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Return the number of waiting requests."""
 
     @abstractmethod
     def add(self, request: WaitingRound) -> None:
-        """A request has arrived."""
+        """Add a request that has arrived."""
 
     def add_all(self, requests: Sequence[WaitingRound]) -> None:
-        """Requests have arrived, in this order."""
+        """Add requests that have arrived, in this order."""
         for request in requests:
             self.add(request)
 
     def changed(self, request: WaitingRound) -> None:
-        """A waiting request lost its KV and costs more; unless this is overridden, its place in line stays."""
+        """Note that a waiting request lost its KV and costs more; by default it keeps its position."""
         return
 
     @abstractmethod
     def next_batch(self, now_s: float) -> Decision:
-        """What the free server starts now."""
+        """Return what the free server starts now."""
 
-    def growing(self, due: DeadlineOf = response_deadline, free_s: float = 0.0) -> BatchBuilder:
-        """An empty batch."""
-        return BatchBuilder(self.estimator, self.limits, due, free_s)
+    def new_batch(self, deadline_of: DeadlineOf = response_deadline, free_s: float = 0.0) -> BatchBuilder:
+        """Return the builder of an empty batch."""
+        return BatchBuilder(self.estimator, self.limits, deadline_of, free_s)
 
 
 @dataclass(frozen=True)
 class Scheduler(ABC):
-    """One way to choose; the fields of a subclass are its options on the command line."""
+    """One scheduling policy; the fields of a subclass are its options on the command line."""
 
     source: ClassVar[str] = ""
-    """Paper or system it comes from."""
+    """Paper or system that it comes from."""
 
     @abstractmethod
     def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
-        """A fresh queue."""
+        """Return an empty queue."""
 
 
 schedulers: Registry[type[Scheduler]] = Registry(
@@ -191,5 +199,5 @@ schedulers: Registry[type[Scheduler]] = Registry(
 
 
 def parse_scheduler(spec: str) -> Scheduler:
-    """The scheduler that `name:key=value` names."""
+    """Return the scheduler that `name:key=value,...` names."""
     return parse_spec(spec, schedulers)

@@ -1,4 +1,4 @@
-"""Prompts in pieces beside the requests that are running, up to a number of tokens in each step."""
+"""Chunked prefill: prompts in pieces beside the running requests, up to a number of tokens in each step."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("chunked")
 @dataclass(frozen=True)
 class Chunked(Scheduler):
-    """A step computes at most `tokens` tokens: first of what is running, then of prompts, the last of them in part.
+    """Computes at most `tokens` tokens per step: running requests first, then prompts, the last of them in part.
 
-    A prompt begins when the KV of all of it fits beside what is running. Where what is running outgrows the memory,
-    those that began last make room; their KV is computed again once there is room.
+    A prompt begins when the KV of all of it fits beside the running requests. If these outgrow the memory, those that
+    began last make room; their KV is computed again once there is room.
     """
 
     tokens: int = 2048
@@ -36,7 +36,7 @@ class _ChunkedQueue(Queue):
         self._prompts: deque[WaitingRound] = deque()
         self._running: dict[int, WaitingRound] = {}
         self._began: dict[int, int] = {}
-        """Of each client that is running, how many had begun before."""
+        """Rank of each running client by the time at which it began."""
 
     def __len__(self) -> int:
         return len(self._prompts) + len(self._running)
@@ -48,50 +48,47 @@ class _ChunkedQueue(Queue):
             self._prompts.append(request)
 
     def changed(self, request: WaitingRound) -> None:
-        """Without its KV it is a prompt again, ahead of those that never ran."""
+        """Treat a request without its KV as a prompt again, ahead of those that never ran."""
         if self._running.pop(request.client, None):
             self._prompts.appendleft(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        running = sorted(self._running.values(), key=lambda one: self._began.setdefault(one.client, next(self._order)))
-        running = running[: self.limits.requests]
-        fitting, kv_tokens = self._fitting(running)
-        chosen = self._chosen(fitting)
-        if len(fitting) == len(self._running):
-            self._begin(chosen, kv_tokens)
-        for request in chosen:
-            self._running.pop(request.client, None)
-            request.taken = True
-        parts = {one.client: tokens for one, tokens in chosen.items() if tokens < one.new}
-        return Decision(list(chosen), parts=parts)
+        def rank(request: WaitingRound) -> int:
+            return self._began.setdefault(request.client, next(self._order))
 
-    def _fitting(self, running: list[WaitingRound]) -> tuple[list[WaitingRound], int]:
-        """Those that fit with what this step adds, the first to begin before the others; and the KV of all of them."""
-        needed = [one.cached + min(one.new, self._tokens) for one in running]
-        total = sum(needed)
-        while total > self.limits.kv_tokens:
-            total -= needed[len(running) - 1]
-            running = running[:-1]
-        return running, sum(one.kv_tokens for one in running)
-
-    def _chosen(self, running: list[WaitingRound]) -> dict[WaitingRound, int]:
-        """How many tokens of each are computed."""
-        chosen, left = {}, self._tokens
-        for request in running:
-            tokens = min(request.new, left)
+        running = sorted(self._running.values(), key=rank)[: self.limits.requests]
+        fitting = self._fitting(running)
+        chosen: dict[WaitingRound, int] = {}
+        free_tokens = self._tokens
+        for request in fitting:
+            tokens = min(request.new, free_tokens)
             if tokens:
                 chosen[request] = tokens
-            left -= tokens
-        return chosen
+            free_tokens -= tokens
+        # No prompt may begin while a running request has to stand back for lack of memory or slots.
+        if len(fitting) == len(self._running):
+            self._begin_prompts(chosen, free_tokens, sum(request.kv_tokens for request in fitting))
+        for request in chosen:
+            self._running.pop(request.client, None)
+            request.scheduled = True
+        chunks = {request.client: tokens for request, tokens in chosen.items() if tokens < request.new}
+        return Decision(list(chosen), chunks=chunks)
 
-    def _begin(self, chosen: dict[WaitingRound, int], kv_tokens: int) -> None:
-        """Prompts join as far as tokens, places and memory are left."""
-        left, places = self._tokens - sum(chosen.values()), self.limits.requests - len(self._running)
-        while self._prompts and left and places:
+    def _fitting(self, running: list[WaitingRound]) -> list[WaitingRound]:
+        """Return the first running requests whose KV fits into memory with what this step adds."""
+        needed = [request.cached + min(request.new, self._tokens) for request in running]
+        while sum(needed) > self.limits.kv_tokens:
+            needed.pop()
+        return running[: len(needed)]
+
+    def _begin_prompts(self, chosen: dict[WaitingRound, int], free_tokens: int, kv_tokens: int) -> None:
+        """Choose prompts as far as tokens, slots and memory go."""
+        free_slots = self.limits.requests - len(self._running)
+        while self._prompts and free_tokens and free_slots:
             prompt = self._prompts[0]
             kv_tokens += prompt.new
             if kv_tokens > self.limits.kv_tokens:
                 return
             self._began[prompt.client] = next(self._order)
-            chosen[self._prompts.popleft()] = tokens = min(prompt.new, left)
-            left, places = left - tokens, places - 1
+            chosen[self._prompts.popleft()] = tokens = min(prompt.new, free_tokens)
+            free_tokens, free_slots = free_tokens - tokens, free_slots - 1

@@ -21,9 +21,9 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("edf")
 @dataclass(frozen=True)
 class Edf(Scheduler):
-    """Take what waits, in the order of its deadlines, up to the limits.
+    """Takes requests in the order of their deadlines, up to the limits of a batch.
 
-    `by` the deadlines of rounds, or the promises of whole responses.
+    `by` chooses the deadlines: those of rounds, or those by the promises to whole responses.
     """
 
     by: DeadlineKind = "round"
@@ -34,20 +34,21 @@ class Edf(Scheduler):
 
 
 class _EdfQueue(Queue):
-    def __init__(self, due: DeadlineOf, estimator: Estimator, limits: BatchLimits) -> None:
+    def __init__(self, deadline_of: DeadlineOf, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._due = due
+        self._deadline_of = deadline_of
         self._heap: list[tuple[float, int, WaitingRound]] = []
+        # Equal deadlines are served in the order of arrival, and requests are never compared with each other.
         self._order = count()
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, request: WaitingRound) -> None:
-        heappush(self._heap, (self._due(request), next(self._order), request))
+        heappush(self._heap, (self._deadline_of(request), next(self._order), request))
 
     def next_batch(self, now_s: float) -> Decision:
-        growing = self.growing()
-        while self._heap and growing.fits(self._heap[0][2]):
-            growing.add(heappop(self._heap)[2])
-        return growing.decision()
+        batch = self.new_batch()
+        while self._heap and batch.fits(self._heap[0][2]):
+            batch.add(heappop(self._heap)[2])
+        return batch.decision()

@@ -1,4 +1,4 @@
-"""What a server believes about time: a latency model, right or wrong."""
+"""The scheduler's estimate of batch durations: a latency model, exact or with an error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from functools import lru_cache
 from math import exp
 from random import Random
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.latency import NOTHING, BatchSums, LatencyModel, sums_of
 from specbench_kit.profilers.base import Profile
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-REMEMBERED = 1 << 16
-"""Sizes of requests whose time is kept."""
+CACHED_SHAPES = 1 << 16
+"""Shapes of requests whose isolated time is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatorError:
-    """How an estimator is wrong: all of its times by a factor, each request's besides by a log-normal one.
+    """The error of an estimator: a factor on all times, and log-normal noise on the time of each request.
 
-    `model` replaces the latency model, as one that was profiled on another device would.
+    `model` replaces the true latency model, as if the server had been profiled on another device.
     """
 
     factor: float = 1.0
@@ -27,54 +27,48 @@ class EstimatorError:
     model: LatencyModel | None = None
 
     def __post_init__(self) -> None:
-        if self.factor <= 0:
-            raise SkitError(f"the estimator's factor must be above 0, not {self.factor}")
-        if self.noise < 0:
-            raise SkitError(f"the estimator's noise must not be negative, but is {self.noise}")
+        require(self.factor > 0, f"the estimator's factor must be above 0, not {self.factor}")
+        require(self.noise >= 0, f"the estimator's noise must not be negative, but is {self.noise}")
 
 
-RIGHT = EstimatorError()
+EXACT = EstimatorError()
 
 
 class Estimator:
-    """Seconds that batches are expected to take."""
+    """Expected seconds of batches; `idle_s` are those of a batch without requests."""
 
-    def __init__(self, model: LatencyModel, error: EstimatorError = RIGHT, seed: int = 0) -> None:
+    def __init__(self, model: LatencyModel, error: EstimatorError = EXACT, seed: int = 0) -> None:
         self._model, self._error = error.model or model, error
         self._random = Random(f"{seed}/estimator")
         self.additive = self._model.additive
         self.idle_s = error.factor * self._model.of_sums(NOTHING) if self.additive else 0.0
-        """Of a batch without requests."""
-        self._alone_s = lru_cache(REMEMBERED)(self._of_one)
+        self._isolated_s = lru_cache(CACHED_SHAPES)(lambda new, cached: self.of_sums(NOTHING.plus((new, cached))))
 
-    def judge(self, *requests: WaitingRound) -> None:
-        """Note how long each request takes by itself."""
+    def estimate(self, *requests: WaitingRound) -> None:
+        """Set how long each request is expected to take by itself."""
         for request in requests:
-            request.alone_s = seconds = self._alone_s(request.new, request.cached)
+            request.isolated_s = seconds = self._isolated_s(request.new, request.cached)
             if self._error.noise:
                 noise = exp(self._error.noise * self._random.gauss(0, 1))
-                request.alone_s = self.idle_s + (seconds - self.idle_s) * noise
-                request.error_s = request.alone_s - seconds
+                request.isolated_s = self.idle_s + (seconds - self.idle_s) * noise
+                request.error_s = request.isolated_s - seconds
 
     def of_sums(self, sums: BatchSums) -> float:
-        """Of a batch with these sums, as far as its requests are judged rightly."""
+        """Return the seconds of a batch with these sums, without the noise of its requests."""
         return self._error.factor * self._model.of_sums(sums)
 
-    def of_batch(self, batch: Sequence[WaitingRound], parts: Mapping[int, int] | None = None) -> float:
-        """Of judged requests together; of those in `parts` only so many tokens are computed."""
-        if parts:
-            return self.of_sums(sums_of((parts.get(one.client, one.new), one.cached) for one in batch))
+    def batch_s(self, batch: Sequence[WaitingRound], chunks: Mapping[int, int] | None = None) -> float:
+        """Return the seconds of a batch of estimated requests; of clients in `chunks` only so many tokens count."""
+        if chunks:
+            return self.of_sums(sums_of((chunks.get(request.client, request.new), request.cached) for request in batch))
         if self.additive:
-            return self.idle_s + sum(request.alone_s - self.idle_s for request in batch)
-        misjudged_s = sum(request.error_s for request in batch)
-        return self.of_sums(sums_of((one.new, one.cached) for one in batch)) + misjudged_s
-
-    def _of_one(self, new: int, cached: int) -> float:
-        return self.of_sums(NOTHING.plus((new, cached)))
+            return self.idle_s + sum(request.isolated_s - self.idle_s for request in batch)
+        error_s = sum(request.error_s for request in batch)
+        return self.of_sums(sums_of((request.new, request.cached) for request in batch)) + error_s
 
 
-def of_another_device(profile: Profile, served: Profile) -> EstimatorError:
-    """The error of using a profile that was taken elsewhere; it has to be of the same model."""
+def estimate_with_profile(profile: Profile, served: Profile) -> EstimatorError:
+    """Return the error of estimating with another device's profile; it has to be of the same model."""
     if profile.model != served.model:
         raise SkitError(
             f"the profile '{profile.name}' is of {profile.model or 'no known model'}, but the server runs "

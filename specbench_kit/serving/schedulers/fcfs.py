@@ -11,7 +11,7 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("fcfs")
 @dataclass(frozen=True)
 class Fcfs(Scheduler):
-    """Take what waits, in the order of its arrival, up to the limits."""
+    """Takes requests in the order of their arrival, up to the limits of a batch."""
 
     source = "baseline"
 
@@ -31,7 +31,7 @@ class _FcfsQueue(Queue):
         self._line.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        growing = self.growing()
-        while self._line and growing.fits(self._line[0]):
-            growing.add(self._line.popleft())
-        return growing.decision()
+        batch = self.new_batch()
+        while self._line and batch.fits(self._line[0]):
+            batch.add(self._line.popleft())
+        return batch.decision()

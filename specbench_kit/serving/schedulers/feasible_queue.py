@@ -1,171 +1,172 @@
-"""Requests that can still keep their promise, in the two orders in which they are served."""
+"""Requests that can still meet their deadline, in the two orders in which `wisp-promise` serves them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.serving.schedulers.base import BatchBuilder, response_deadline
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 FIRST_LOOK = 16
-"""Of the most useful requests so many are looked at together, then twice as many."""
+"""Requests of the highest utility that are tried together at first; their number doubles as long as all fit."""
 Entry = tuple[float, int, WaitingRound]
+_isolated_s = attrgetter("isolated_s")
 
 
 class FeasibleQueue:
-    """By promise, and as a heap by expected tokens per second that they add; `idle_s` is an empty batch's time.
+    """Requests by response deadline, and as a heap by expected tokens per second that they add to a batch.
 
-    A request that was taken in one order stays in the other until it is met there, or `tidy` is called.
+    `idle_s` is the time of an empty batch. A request that is taken in one order stays in the other, marked as
+    scheduled, until it is met there or `compact` is called: removing it at once would cost a search each time.
     """
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._order = count()
         self._longest_s = 0.0
-        """What any of its requests took alone: nobody due later than that can be late."""
+        """The longest isolated time of any request so far: nobody with a deadline beyond that can be late."""
         self._new: list[WaitingRound] = []
-        self._by_promise, self._promised_s = _objects([]), _promised_s([])
-        self._by_use: list[Entry] = []
+        self._by_deadline, self._deadlines_s = _object_array([]), _deadline_array([])
+        self._by_utility: list[Entry] = []
 
     def __iter__(self) -> Iterator[WaitingRound]:
-        """By promise."""
-        self._sort_in()
-        return (one for one in self._by_promise if not one.taken)
+        """Iterate by deadline."""
+        self._merge_new()
+        return (request for request in self._by_deadline if not request.scheduled)
 
     def add(self, requests: Sequence[WaitingRound]) -> None:
-        """Requests have arrived."""
+        """Add requests that have arrived."""
         self._new += requests
-        idle_s, heap = self._idle_s, self._by_use
+        idle_s, heap = self._idle_s, self._by_utility
         for order, request in zip(self._order, requests, strict=False):
-            heappush(heap, (-request.expected_tokens / (request.alone_s - idle_s or 1e-12), order, request))
-        self._longest_s = max(self._longest_s, max(map(_alone_s, requests), default=0.0))
+            heappush(heap, (-request.expected_tokens / (request.isolated_s - idle_s or 1e-12), order, request))
+        self._longest_s = max(self._longest_s, max(map(_isolated_s, requests), default=0.0))
 
     def changed(self, request: WaitingRound) -> None:
-        """A request takes longer than before."""
-        self._longest_s = max(self._longest_s, request.alone_s)
+        """Note that a request takes longer than before."""
+        self._longest_s = max(self._longest_s, request.isolated_s)
 
-    def overdue(self, now_s: float) -> list[WaitingRound]:
-        """Those that break their promise even if they start now; they leave."""
-        end = self._promised_by(now_s + self._longest_s)
-        waiting = [one for one in self._by_promise[:end].tolist() if not one.taken]
-        late = [one for one in waiting if now_s + one.alone_s > one.promised_s]
-        self._replace(end, [one for one in waiting if now_s + one.alone_s <= one.promised_s])
+    def remove_late(self, now_s: float) -> list[WaitingRound]:
+        """Remove and return the requests that miss their deadline even if they start at `now_s`."""
+        end = self._count_due(now_s + self._longest_s)
+        waiting = [request for request in self._by_deadline[:end].tolist() if not request.scheduled]
+        late = [request for request in waiting if now_s + request.isolated_s > request.response_deadline_s]
+        timely = [request for request in waiting if now_s + request.isolated_s <= request.response_deadline_s]
+        self._replace_first(end, timely)
         return late
 
-    def give_critical(self, growing: BatchBuilder, now_s: float, guard_s: float) -> bool:
-        """Those whose latest start is `guard_s` ahead go into the batch; whether all of them fitted."""
-        pressing_s, all_served = now_s + guard_s, True
-        end, seen = self._promised_by(pressing_s + self._longest_s), 0
-        left: list[WaitingRound] = []
-        while all_served and seen < end:
-            part = self._by_promise[seen : min(end, seen + max(growing.places, FIRST_LOOK))].tolist()
-            critical = [one for one in part if not one.taken and one.promised_s - one.alone_s <= pressing_s]
-            served = _give(growing, critical, now_s, _takes)
-            all_served = served == len(critical)
-            left += [one for one in part if not one.taken]
-            seen += len(part)
-        self._replace(seen, left)
-        return all_served
+    def add_urgent(self, batch: BatchBuilder, now_s: float, guard_s: float) -> bool:
+        """Add the requests whose latest start is within `guard_s` to the batch; return True if all of them fitted."""
+        critical_s, all_added = now_s + guard_s, True
+        end, checked = self._count_due(critical_s + self._longest_s), 0
+        remaining: list[WaitingRound] = []
+        while all_added and checked < end:
+            part = self._by_deadline[checked : min(end, checked + max(batch.free_slots, FIRST_LOOK))].tolist()
+            critical = [
+                request
+                for request in part
+                if not request.scheduled and request.response_deadline_s - request.isolated_s <= critical_s
+            ]
+            all_added = _add_first(batch, critical, now_s, _take_or_ignore_deadline) == len(critical)
+            remaining += [request for request in part if not request.scheduled]
+            checked += len(part)
+        self._replace_first(checked, remaining)
+        return all_added
 
-    def give_useful(self, growing: BatchBuilder, now_s: float) -> None:
-        """The most useful go into the batch, up to the first that does not fit."""
-        looked_at = FIRST_LOOK
-        while best := self._pop(min(looked_at, growing.places), now_s):
-            served = _give(growing, [request for _, _, request in best], now_s, BatchBuilder.take)
-            for entry in best[served:]:
-                heappush(self._by_use, entry)
-            if served < len(best):
+    def add_by_utility(self, batch: BatchBuilder, now_s: float) -> None:
+        """Add the requests of the highest utility to the batch, up to the first that does not fit."""
+        heap, look = self._by_utility, FIRST_LOOK
+        while True:
+            best: list[Entry] = []
+            while heap and len(best) < min(look, batch.free_slots):
+                entry = heappop(heap)
+                request = entry[2]
+                # The others have been taken by deadline, or are late and in the late lane: they leave the heap.
+                if not request.scheduled and now_s + request.isolated_s <= request.response_deadline_s:
+                    best.append(entry)
+            if not best:
                 return
-            looked_at *= 2
+            added = _add_first(batch, [request for _, _, request in best], now_s, BatchBuilder.take)
+            for entry in best[added:]:
+                heappush(heap, entry)
+            if added < len(best):
+                return
+            look *= 2
 
-    def tidy(self, waiting: int) -> None:
-        """Requests that have gone never outnumber those that wait."""
+    def compact(self, waiting: int) -> None:
+        """Drop scheduled requests if they outnumber the `waiting` ones."""
         most = 2 * waiting + 64
-        if len(self._by_promise) > most:
-            self._replace(len(self._by_promise), [one for one in self._by_promise.tolist() if not one.taken])
-        if len(self._by_use) > most:
-            self._by_use = [entry for entry in self._by_use if not entry[2].taken]
-            heapify(self._by_use)
+        if len(self._by_deadline) > most:
+            remaining = [request for request in self._by_deadline.tolist() if not request.scheduled]
+            self._replace_first(len(self._by_deadline), remaining)
+        if len(self._by_utility) > most:
+            self._by_utility = [entry for entry in self._by_utility if not entry[2].scheduled]
+            heapify(self._by_utility)
 
-    def _pop(self, most: int, now_s: float) -> list[Entry]:
-        """The most useful of those that are in time and not taken."""
-        found: list[Entry] = []
-        heap = self._by_use
-        while heap and len(found) < most:
-            entry = heappop(heap)
-            request = entry[2]
-            if not request.taken and now_s + request.alone_s <= request.promised_s:
-                found.append(entry)
-        return found
+    def _count_due(self, until_s: float) -> int:
+        """Return how many requests have a deadline up to `until_s`."""
+        self._merge_new()
+        return int(self._deadlines_s.searchsorted(until_s, side="right"))
 
-    def _promised_by(self, until_s: float) -> int:
-        """How many are promised up to a moment."""
-        self._sort_in()
-        return int(self._promised_s.searchsorted(until_s, side="right"))
+    def _replace_first(self, count: int, remaining: Sequence[WaitingRound]) -> None:
+        """Replace the first `count` requests by deadline with the `remaining` ones of them."""
+        if len(remaining) < count:
+            import numpy as np
 
-    def _replace(self, first: int, left: Sequence[WaitingRound]) -> None:
-        """Of so many that come first, only these are left."""
-        if len(left) < first:
-            self._by_promise = _joined(_objects(left), self._by_promise[first:])
-            self._promised_s = _joined(_promised_s(left), self._promised_s[first:])
+            self._by_deadline = np.concatenate([_object_array(remaining), self._by_deadline[count:]])
+            self._deadlines_s = np.concatenate([_deadline_array(remaining), self._deadlines_s[count:]])
 
-    def _sort_in(self) -> None:
-        """Arrays, since there may be thousands of others: finding and making a place for each takes far longer."""
+    def _merge_new(self) -> None:
+        """Sort new requests in; with thousands of others, inserting them one by one takes far longer."""
         if self._new:
-            promised_s = _joined(self._promised_s, _promised_s(self._new))
-            order = promised_s.argsort(kind="stable")
-            self._by_promise = _joined(self._by_promise, _objects(self._new))[order]
-            self._promised_s = promised_s[order]
+            import numpy as np
+
+            deadlines_s = np.concatenate([self._deadlines_s, _deadline_array(self._new)])
+            order = deadlines_s.argsort(kind="stable")
+            self._by_deadline = np.concatenate([self._by_deadline, _object_array(self._new)])[order]
+            self._deadlines_s = deadlines_s[order]
             self._new = []
 
 
-_alone_s = attrgetter("alone_s")
-
-
-# Whoever lists schedulers imports this file, and numpy only with the first queue.
-def _objects(requests: Sequence[WaitingRound]) -> "NDArray[Any]":
+# numpy is imported with the first queue: whoever only lists schedulers imports this file too.
+def _object_array(requests: Sequence[WaitingRound]) -> "NDArray[np.object_]":
     import numpy as np
 
     return np.fromiter(requests, dtype=object, count=len(requests))
 
 
-def _promised_s(requests: Sequence[WaitingRound]) -> "NDArray[Any]":
+def _deadline_array(requests: Sequence[WaitingRound]) -> "NDArray[np.float64]":
     import numpy as np
 
     return np.fromiter(map(response_deadline, requests), dtype=np.float64, count=len(requests))
 
 
-def _joined(first: "NDArray[Any]", second: "NDArray[Any]") -> "NDArray[Any]":
-    import numpy as np
-
-    return np.concatenate([first, second])
-
-
-def _give(
-    growing: BatchBuilder,
+def _add_first(
+    batch: BatchBuilder,
     requests: Sequence[WaitingRound],
     now_s: float,
-    takes: Callable[[BatchBuilder, WaitingRound, float], bool],
+    take: Callable[[BatchBuilder, WaitingRound, float], bool],
 ) -> int:
-    """Into the batch, up to the first that it does not take; how many."""
-    served = requests
-    if not growing.take_all(requests, now_s):
-        served = list(takewhile(lambda one: takes(growing, one, now_s), requests))
-    for request in served:
-        request.taken = True
-    return len(served)
+    """Add requests to the batch up to the first that `take` refuses; return how many were added."""
+    added = requests
+    if not batch.take_all(requests, now_s):
+        added = list(takewhile(lambda request: take(batch, request, now_s), requests))
+    for request in added:
+        request.scheduled = True
+    return len(added)
 
 
-def _takes(growing: BatchBuilder, request: WaitingRound, now_s: float) -> bool:
-    """Whether the batch took it in; one that is late by now holds nobody to its promise."""
-    if now_s + request.alone_s <= request.promised_s:
-        return growing.take(request, now_s)
-    if not (growing.fits(request) and growing.leaves_time(request, now_s)):
+def _take_or_ignore_deadline(batch: BatchBuilder, request: WaitingRound, now_s: float) -> bool:
+    """Take a request; the deadline of one that is late by now is ignored, as it could only end the batch."""
+    if now_s + request.isolated_s <= request.response_deadline_s:
+        return batch.take(request, now_s)
+    if not (batch.fits(request) and batch.leaves_time(request, now_s)):
         return False
-    growing.add(request, binding=False)
+    batch.add(request, binding=False)
     return True

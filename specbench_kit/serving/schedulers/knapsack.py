@@ -1,4 +1,4 @@
-"""The best batch of an epoch, by trying all of them: a bound for small queues."""
+"""The best batch by trying all of them: an upper bound on what a scheduler can do, for small queues."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,17 +17,16 @@ from specbench_kit.serving.schedulers.base import (
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-Worth = tuple[int, float, float]
-
 
 @schedulers.register("knapsack")
 @dataclass(frozen=True)
 class Knapsack(Scheduler):
-    """Of the batches in which everything is in time, the one with the most critical requests.
+    """Of the batches in which every request meets its deadline, takes the one with the most critical requests.
 
-    In time is a round `by` its own deadline or by the promise of its whole response. A request is critical as in
-    `wisp-promise`. Among those, the one with the most expected tokens, then the shortest. Late requests fill the room
-    that is left. Of a queue longer than `window` only the most urgent that can still be in time are weighed.
+    Deadlines are those of rounds or of whole responses, chosen with `by`. A request is critical as in `wisp-promise`,
+    `guard_s` seconds before its latest start. Among those batches it takes the one with the most expected tokens, then
+    the shortest. Late requests fill the remaining room. Of a queue longer than `window` only the most urgent requests
+    that can still meet their deadline are tried.
     """
 
     guard_s: float = 0.5
@@ -46,7 +45,7 @@ class Knapsack(Scheduler):
 class _KnapsackQueue(Queue):
     def __init__(self, options: Knapsack, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
-        self._options, self._due = options, DEADLINES[options.by]
+        self._options, self._deadline_of = options, DEADLINES[options.by]
         self._waiting: list[WaitingRound] = []
 
     def __len__(self) -> int:
@@ -56,28 +55,31 @@ class _KnapsackQueue(Queue):
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        due = self._due
-        hopeful = [one for one in self._waiting if now_s + one.alone_s <= due(one)]
-        hopeful.sort(key=due)
-        batches = self._feasible(self.growing(due), hopeful[: self._options.window], now_s)
-        growing = max(batches, key=lambda batch: self._worth(batch, now_s))
+        deadline_of, guard_s = self._deadline_of, self._options.guard_s
+
+        def worth(batch: BatchBuilder) -> tuple[int, float, float]:
+            critical = sum(deadline_of(request) - request.isolated_s - guard_s <= now_s for request in batch.requests)
+            return critical, sum(request.expected_tokens for request in batch.requests), -batch.seconds
+
+        feasible = [request for request in self._waiting if now_s + request.isolated_s <= deadline_of(request)]
+        feasible.sort(key=deadline_of)
+        batches = self._feasible_batches(self.new_batch(deadline_of), feasible[: self._options.window], now_s)
+        batch = max(batches, key=worth)
         for request in self._waiting:
-            late = now_s + request.alone_s > due(request)
-            if late and growing.fits(request) and growing.leaves_time(request, now_s):
-                growing.add(request, binding=False)
-        decision = growing.decision()
-        self._waiting = [one for one in self._waiting if not one.taken]
+            late = now_s + request.isolated_s > deadline_of(request)
+            if late and batch.fits(request) and batch.leaves_time(request, now_s):
+                batch.add(request, binding=False)
+        decision = batch.decision()
+        self._waiting = [request for request in self._waiting if not request.scheduled]
         return decision
 
-    def _feasible(self, growing: BatchBuilder, others: list[WaitingRound], now_s: float) -> Iterator[BatchBuilder]:
-        """Every batch that meets all deadlines: with any of its requests left out it meets them too."""
-        yield growing
-        for place, request in enumerate(others):
-            larger = growing.copy()
+    def _feasible_batches(
+        self, batch: BatchBuilder, candidates: list[WaitingRound], now_s: float
+    ) -> Iterator[BatchBuilder]:
+        """Yield every batch that meets all deadlines."""
+        # A subset of a feasible batch is feasible too, so a branch ends at the first request that does not go in.
+        yield batch
+        for index, request in enumerate(candidates):
+            larger = batch.copy()
             if larger.take(request, now_s):
-                yield from self._feasible(larger, others[place + 1 :], now_s)
-
-    def _worth(self, batch: BatchBuilder, now_s: float) -> Worth:
-        guard_s = self._options.guard_s
-        critical = sum(self._due(one) - one.alone_s - guard_s <= now_s for one in batch.requests)
-        return critical, sum(one.expected_tokens for one in batch.requests), -batch.seconds
+                yield from self._feasible_batches(larger, candidates[index + 1 :], now_s)

@@ -1,4 +1,4 @@
-"""Continuous batching of a server that generates by itself."""
+"""Continuous batching on a server that generates by itself."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("prefill-first")
 @dataclass(frozen=True)
 class PrefillFirst(Scheduler):
-    """Prompts go before the requests that are running, as long as the KV of all of them fits.
+    """Prefills prompts before it goes on with running requests, as long as the KV of all of them fits.
 
-    A batch of prompts holds at most `prompt_tokens` tokens, or one prompt.
+    A batch of prompts holds at most `prompt_tokens` tokens, or a single prompt.
     """
 
     prompt_tokens: int = 2048
@@ -33,7 +33,7 @@ class _PrefillFirstQueue(Queue):
         self._prompt_tokens = prompt_tokens
         self._prompts: deque[WaitingRound] = deque()
         self._running: dict[int, WaitingRound] = {}
-        self._kv_tokens = 0
+        self._running_kv_tokens = 0
 
     def __len__(self) -> int:
         return len(self._prompts) + len(self._running)
@@ -43,37 +43,39 @@ class _PrefillFirstQueue(Queue):
             self._prompts.append(request)
             return
         self._running[request.client] = request
-        self._kv_tokens += request.kv_tokens
+        self._running_kv_tokens += request.kv_tokens
 
     def changed(self, request: WaitingRound) -> None:
-        """Without its KV it is a prompt again, ahead of those that never ran."""
+        """Treat a request without its KV as a prompt again, ahead of those that never ran."""
         if self._running.pop(request.client, None) is None:
             return
-        self._kv_tokens = sum(one.kv_tokens for one in self._running.values())
+        # The request's own size has changed already, so that it cannot be subtracted.
+        self._running_kv_tokens = sum(running.kv_tokens for running in self._running.values())
         self._prompts.appendleft(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        growing = self._admitted()
-        return growing.decision() if growing.requests else self._running_on().decision()
+        prefills = self._prefill_batch()
+        return prefills.decision() if prefills.requests else self._decode_batch().decision()
 
-    def _admitted(self) -> BatchBuilder:
-        """Prompts that fit beside all that is running."""
-        growing, tokens = self.growing(), 0
-        places, room = self.limits.requests - len(self._running), self.limits.kv_tokens - self._kv_tokens
-        while self._prompts and len(growing.requests) < places:
+    def _prefill_batch(self) -> BatchBuilder:
+        """Take the prompts that fit beside everything that is running."""
+        batch, tokens = self.new_batch(), 0
+        slots = self.limits.requests - len(self._running)
+        free_kv_tokens = self.limits.kv_tokens - self._running_kv_tokens
+        while self._prompts and len(batch.requests) < slots:
             tokens += self._prompts[0].new
-            if tokens > room or (growing.requests and tokens > self._prompt_tokens):
+            if tokens > free_kv_tokens or (batch.requests and tokens > self._prompt_tokens):
                 break
-            growing.add(self._prompts.popleft())
-        return growing
+            batch.add(self._prompts.popleft())
+        return batch
 
-    def _running_on(self) -> BatchBuilder:
-        """One step of what is running, the requests that came first before the others."""
-        growing = self.growing()
+    def _decode_batch(self) -> BatchBuilder:
+        """Take one step of the running requests, first come, first served."""
+        batch = self.new_batch()
         for request in self._running.values():
-            if growing.fits(request):
-                growing.add(request)
-        for request in growing.requests:
+            if batch.fits(request):
+                batch.add(request)
+        for request in batch.requests:
             del self._running[request.client]
-            self._kv_tokens -= request.kv_tokens
-        return growing
+            self._running_kv_tokens -= request.kv_tokens
+        return batch

@@ -1,4 +1,4 @@
-"""Full batches of one size, or what is there after a time-out."""
+"""Full batches of one size, or the waiting requests after a time-out."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("static")
 @dataclass(frozen=True)
 class Static(Scheduler):
-    """Wait for `size` requests, or until the first of them has waited `timeout_s`.
+    """Waits for `size` requests, or until the first of them has waited `timeout_s` seconds.
 
-    With `groups`, clients are dealt to that many groups, and a batch holds requests of one.
+    Clients are dealt to `groups` groups, and a batch holds requests of one group.
     """
 
     size: int = 8
@@ -46,17 +46,17 @@ class _StaticQueue(Queue):
         self._lines[request.client % len(self._lines)].append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        line = min(self._lines, key=self._starts_s)
-        first_s = self._starts_s(line)
-        if first_s > now_s:
-            return Decision([], first_s)
-        growing = self.growing()
-        while line and growing.fits(line[0]):
-            growing.add(line.popleft())
-        return growing.decision()
+        line = min(self._lines, key=self._ready_s)
+        ready_s = self._ready_s(line)
+        if ready_s > now_s:
+            return Decision([], ready_s)
+        batch = self.new_batch()
+        while line and batch.fits(line[0]):
+            batch.add(line.popleft())
+        return batch.decision()
 
-    def _starts_s(self, line: deque[WaitingRound]) -> float:
-        """When a line's next batch can start."""
+    def _ready_s(self, line: deque[WaitingRound]) -> float:
+        """Return when a group's next batch is full or timed out."""
         if len(line) >= self._size:
             return line[self._size - 1].arrived_s
         return line[0].arrived_s + self._timeout_s if line else inf

@@ -1,17 +1,18 @@
-"""A round that waits at the server."""
+"""A round that waits at the server, as schedulers see it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
 class WaitingRound:
-    """A round that waits for its verification.
+    """One client's round that waits to be verified.
 
-    `new` tokens are to be computed after `cached` ones that the server holds in KV; `expected_tokens` is what the
-    round is expected to commit. `deadline_s` is the round's own; `promised_s` adds what the response is ahead of its
-    promise, or takes off what it is behind: an answer that is later leaves it behind. The server notes in `alone_s`
-    how long it is expected to take by itself, of which `error_s` is known to be wrong; a queue marks with `taken` what
-    it has handed out.
+    `new` tokens have to be computed after `cached` ones that the server holds in KV. `expected_tokens` is what the
+    round is expected to commit. `deadline_s` is by when this round has to be verified for its own tokens to come at
+    the promised speed; `response_deadline_s` is by when it has to be for the whole response to be on schedule, which
+    is later if earlier rounds were fast, and earlier if they were slow. The server sets `isolated_s`, the expected
+    duration of a batch of this round alone, of which `error_s` is the estimator's random error. A queue sets
+    `scheduled` when it has handed the round out.
     """
 
     client: int
@@ -20,10 +21,10 @@ class WaitingRound:
     arrived_s: float
     deadline_s: float
     expected_tokens: float
-    promised_s: float
-    alone_s: float = 0.0
+    response_deadline_s: float
+    isolated_s: float = 0.0
     error_s: float = 0.0
-    taken: bool = False
+    scheduled: bool = False
 
     @property
     def kv_tokens(self) -> int:

@@ -1,17 +1,9 @@
-"""WISP's Algorithm 1 on the deadlines of rounds, as it is printed, and the least that repairs it."""
+"""WISP's Algorithm 1 on the deadlines of rounds, as printed, and the smallest change that repairs it."""
 
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import (
-    BatchBuilder,
-    BatchLimits,
-    Decision,
-    Queue,
-    Scheduler,
-    round_deadline,
-    schedulers,
-)
+from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, round_deadline, schedulers
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -19,15 +11,16 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("wisp-paper")
 @dataclass(frozen=True)
 class WispPaper(Scheduler):
-    """A request is critical from its latest start on: its deadline, less its time alone and less `guard_s`.
+    """Serves critical requests by deadline, then the others by expected tokens per second of verification they add.
 
-    Critical requests go first, by deadline; then the others, by expected tokens per second of verification that they
-    add. The batch is complete at the first request with which it would miss a deadline. So a request that is late
-    even by itself, the most critical of all, ends every batch before it begins, and the server stands idle for good.
+    A request is critical from `guard_s` seconds before its latest start on, which is its deadline less its isolated
+    time; `guard_s` is of the order of the estimator's error. The batch is complete at the first request with which it
+    would miss a deadline. So a request that is late even by itself, the most critical of all, ends every batch before
+    it begins, and the server stands idle for good.
 
-    With `late_lane`, such requests yield: they take the room that is left, those that came first before the others,
-    and all of it when nobody else waits. A batch may take `amortise` times as long as an empty one whatever is due;
-    the paper has no such rule. `guard_s` is of the order of the estimator's error.
+    With `late_lane`, such requests yield: in the order of their arrival they take the remaining room, and all of it
+    if nobody else waits. A batch may last `amortise` times as long as an empty one even if a deadline is missed; the
+    paper has no such rule.
     """
 
     guard_s: float = 0.05
@@ -56,29 +49,31 @@ class _PaperQueue(Queue):
         self._waiting.append(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        late = [one for one in self._waiting if self._options.late_lane and now_s + one.alone_s > one.deadline_s]
-        growing = self.growing(round_deadline, self._free_s)
+        late = [
+            request
+            for request in self._waiting
+            if self._options.late_lane and now_s + request.isolated_s > request.deadline_s
+        ]
+        batch = self.new_batch(round_deadline, self._free_s)
         for request in self._in_order(now_s, late):
-            if not growing.take(request, now_s):
+            if not batch.take(request, now_s):
                 break
-        self._fill(growing, late, now_s)
-        decision = growing.decision()
-        self._waiting = [one for one in self._waiting if not one.taken]
+        for request in late:
+            if not (batch.fits(request) and batch.leaves_time(request, now_s)):
+                break
+            batch.add(request, binding=False)
+        decision = batch.decision()
+        self._waiting = [request for request in self._waiting if not request.scheduled]
         return decision
 
     def _in_order(self, now_s: float, late: list[WaitingRound]) -> list[WaitingRound]:
-        """The critical ones by deadline, then the others by utility."""
-        pressing_s, lost = now_s + self._options.guard_s, set(map(id, late))
-        timely = [one for one in self._waiting if id(one) not in lost]
-        critical = [one for one in timely if one.deadline_s - one.alone_s <= pressing_s]
-        others = [one for one in timely if one.deadline_s - one.alone_s > pressing_s]
-        return sorted(critical, key=round_deadline) + sorted(others, key=self._utility, reverse=True)
+        """Return the critical requests by deadline, then the others by utility."""
 
-    def _fill(self, growing: BatchBuilder, late: list[WaitingRound], now_s: float) -> None:
-        for request in late:
-            if not (growing.fits(request) and growing.leaves_time(request, now_s)):
-                return
-            growing.add(request, binding=False)
+        def utility(request: WaitingRound) -> float:
+            return request.expected_tokens / max(request.isolated_s - self.estimator.idle_s, 1e-12)
 
-    def _utility(self, request: WaitingRound) -> float:
-        return request.expected_tokens / max(request.alone_s - self.estimator.idle_s, 1e-12)
+        critical_s, late_ids = now_s + self._options.guard_s, set(map(id, late))
+        feasible = [request for request in self._waiting if id(request) not in late_ids]
+        critical = [request for request in feasible if request.deadline_s - request.isolated_s <= critical_s]
+        others = [request for request in feasible if request.deadline_s - request.isolated_s > critical_s]
+        return sorted(critical, key=round_deadline) + sorted(others, key=utility, reverse=True)

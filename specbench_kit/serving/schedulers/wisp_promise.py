@@ -1,4 +1,4 @@
-"""Algorithm 1's order on the promises of whole responses, with a lane for those that are late."""
+"""WISP's Algorithm 1 on the promises to whole responses, with a lane for requests that are late."""
 
 from bisect import insort
 from collections.abc import Sequence
@@ -24,18 +24,19 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("wisp-promise")
 @dataclass(frozen=True)
 class WispPromise(Scheduler):
-    """Critical requests by promise, then the others by use, as `wisp-paper`, but due when the response falls behind.
+    """Serves critical requests by deadline, then the others by utility, as `wisp-paper`, but by response deadlines.
 
-    So requests that are ahead of their promise yield. Those that are late even if they start at once, by more than
-    `grace_s` seconds, form the late lane, the least late first. It is served in the room that is left: before the
-    others where these, over the next `foreseen` batches, could wait `reserve` times as long as it takes, or
-    `most_reserve_s` seconds; else after them as far as that breaks no promise in the batch, and when nothing else can
-    be served. A batch may always take `amortise` times as long as an empty one: shorter ones save one request and cost
-    all others throughput. A request is critical `guard_s` seconds before its latest start.
+    A request's deadline is when its whole response falls behind its promise, so that requests ahead of theirs yield.
+    A request is critical `guard_s` seconds before its latest start. Requests that would be late by more than `grace_s`
+    seconds even if they started at once form the late lane, the least late first. The lane is served before the
+    others if these, over the next `foreseen` batches, could wait for `reserve` times as long as that takes, or
+    `most_reserve_s` seconds if that is less; otherwise after them as far as it breaks no promise in the batch, and
+    when nothing else can be served. A batch may always last `amortise` times as long as an empty one: shorter ones
+    save one request and cost all others throughput.
 
     The defaults were fitted to closed loops of 50 to 270 devices with prompts of 500 tokens in WISP's four classes:
-    there it breaks no more promises than `fcfs` wherever that breaks less than a fifth or more than half of them, and
-    of one class in between sometimes more.
+    there it breaks no more promises than `fcfs` if that breaks less than a fifth or more than half of them, and in
+    between sometimes more of one class.
     """
 
     guard_s: float = 3.0
@@ -59,9 +60,9 @@ class _PromiseQueue(Queue):
     def __init__(self, options: WispPromise, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._options, self._free_s = options, options.amortise * estimator.idle_s
-        self._timely = FeasibleQueue(estimator.idle_s)
+        self._feasible = FeasibleQueue(estimator.idle_s)
         self._late: list[WaitingRound] = []
-        """By promise: the last is the least late."""
+        """By deadline: the last one is the least late."""
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -72,42 +73,43 @@ class _PromiseQueue(Queue):
 
     def add_all(self, requests: Sequence[WaitingRound]) -> None:
         self._waiting += len(requests)
-        self._timely.add(requests)
+        self._feasible.add(requests)
 
     def changed(self, request: WaitingRound) -> None:
-        self._timely.changed(request)
+        self._feasible.changed(request)
 
     def next_batch(self, now_s: float) -> Decision:
-        for request in self._timely.overdue(now_s - self._options.grace_s):
+        for request in self._feasible.remove_late(now_s - self._options.grace_s):
             insort(self._late, request, key=response_deadline)
-        growing = self.growing(response_deadline, self._free_s)
+        batch = self.new_batch(response_deadline, self._free_s)
         if self._late:
-            self._take_late(growing, now_s, self._room_s(now_s))
-        if self._timely.give_critical(growing, now_s, self._options.guard_s):
-            self._timely.give_useful(growing, now_s)
-        self._take_late(growing, now_s, inf)
-        self._waiting -= len(growing.requests)
-        decision = growing.decision()
-        self._timely.tidy(self._waiting)
+            self._add_late(batch, now_s, self._spare_s(now_s))
+        if self._feasible.add_urgent(batch, now_s, self._options.guard_s):
+            self._feasible.add_by_utility(batch, now_s)
+        self._add_late(batch, now_s, inf)
+        self._waiting -= len(batch.requests)
+        decision = batch.decision()
+        self._feasible.compact(self._waiting)
         return decision
 
-    def _room_s(self, now_s: float) -> float:
-        """Seconds by which the next requests in time can be put off for late ones, less the reserve."""
+    def _spare_s(self, now_s: float) -> float:
+        """Return how many seconds of late requests fit before the next feasible ones, less the reserve."""
         options, most = self._options, self.limits.requests
-        end_s, room_s = now_s + self.estimator.idle_s, inf
-        for request in islice(self._timely, options.foreseen * most):
+        end_s, spare_s = now_s + self.estimator.idle_s, inf
+        for request in islice(self._feasible, options.foreseen * most):
             end_s += self._added_s(request)
-            room_s = min(room_s, request.promised_s - end_s)
-        return room_s - min(options.reserve * sum(map(self._added_s, self._late[-most:])), options.most_reserve_s)
+            spare_s = min(spare_s, request.response_deadline_s - end_s)
+        return spare_s - min(options.reserve * sum(map(self._added_s, self._late[-most:])), options.most_reserve_s)
 
-    def _take_late(self, growing: BatchBuilder, now_s: float, room_s: float) -> None:
+    def _add_late(self, batch: BatchBuilder, now_s: float, spare_s: float) -> None:
+        """Add late requests, the least late first, that take no more than `spare_s` and break no deadline in it."""
         while self._late:
             request = self._late[-1]
-            room_s -= self._added_s(request)
-            if room_s < 0 or not (growing.fits(request) and growing.leaves_time(request, now_s)):
+            spare_s -= self._added_s(request)
+            if spare_s < 0 or not (batch.fits(request) and batch.leaves_time(request, now_s)):
                 return
-            growing.add(self._late.pop(), binding=False)
+            batch.add(self._late.pop(), binding=False)
 
     def _added_s(self, request: WaitingRound) -> float:
-        """What it adds to a batch that holds others."""
-        return request.alone_s - self.estimator.idle_s
+        """Return what a request adds to a batch that holds others."""
+        return request.isolated_s - self.estimator.idle_s

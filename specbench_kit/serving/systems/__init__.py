@@ -1,1 +1,1 @@
-"""Complete ways to serve: who drafts and how, what the server keeps, what it verifies next; one file each."""
+"""Serving systems, one TOML file each: who drafts and how, what the server caches, what it verifies next."""

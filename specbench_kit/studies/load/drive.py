@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from secrets import token_hex
 from typing import Any
 
@@ -12,9 +11,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.wire import PASSING, Status, Up
-from specbench_kit.serving.counter_rng import CounterRng, Floats, Integers, Purpose
+from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.devices import AnsweredRounds, Devices
-from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, RowBuffer, SimulationResult
+from specbench_kit.serving.recorder import ResultRecorder
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.traces.trace import RequestTrace
@@ -72,9 +73,9 @@ class Drive:
     def __post_init__(self) -> None:
         scenario = self.scenario
         self._devices = Devices(scenario, self.seed)
-        self._chances = CounterRng(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
+        self._random = CounterRng(f"{self.seed}/{scenario.deployment.link.seed}", scenario.devices)
         self._nonce = token_hex(8)
-        self._rounds, self._responses = RowBuffer(ROUND_COLUMNS), RowBuffer(RESPONSE_COLUMNS)
+        self._recorder = ResultRecorder(self._devices)
         self._began_s = 0.0
 
     def run(self) -> Driven:
@@ -95,8 +96,8 @@ class Drive:
 
     def _send(self, due: Integers, now_s: float) -> None:
         """Rounds leave at the moment at which they reach the server."""
-        planned = self._devices.unfinished(due)
-        requests = self._devices.waiting(due)
+        planned = self._devices.unanswered_rounds(due)
+        requests = self._devices.take_arrived(due)
         for place, request in enumerate(requests):
             told = {name: int(planned[name][place]) for name in ("response", "submitted", "accepted")}
             self._send_one(request, **told)
@@ -113,7 +114,7 @@ class Drive:
             "base": context,
             "tokens": text.drafted[offset, :submitted].tolist(),
             "round_ms": max(0.001, 1e3 * (request.deadline_s - request.arrived_s)),
-            "remaining_ms": max(0.001, 1e3 * (request.promised_s - request.arrived_s)),
+            "remaining_ms": max(0.001, 1e3 * (request.response_deadline_s - request.arrived_s)),
         }
         sent = _Sent(request, Up(draft=draft), accepted, self._now_s())
         self._sent[session.name] = request.client, sent
@@ -134,7 +135,7 @@ class Drive:
     def _text(self, device: int, response: int) -> RequestTrace:
         """The request that the source draws for a device's response."""
         one = np.array([device]), np.array([response])
-        return self.texts[int(self._chances.of(Purpose.RESPONSE, *one)[0] * len(self.texts))]
+        return self.texts[int(self._random.uniform(Purpose.RESPONSE, *one)[0] * len(self.texts))]
 
     def _here(self) -> tuple[float, Any] | None:
         return self.connection.poll(0.0)
@@ -156,7 +157,7 @@ class Drive:
         for (_, sent), (_, verdict) in zip(pairs, told, strict=True):
             self._require_planned(sent, verdict)
         devices, moments = np.array([device for device, _ in pairs]), np.array([moment_s for moment_s, _ in told])
-        found = self._devices.receive(devices, moments, None)
+        found = self._devices.receive_answers(devices, moments, None)
         self._record(devices, [sent for _, sent in pairs], [verdict for _, verdict in told], moments, found)
 
     def _require_planned(self, sent: _Sent, verdict: Any) -> None:
@@ -177,7 +178,6 @@ class Drive:
         self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: AnsweredRounds
     ) -> None:
         """As the simulator keeps them; what the server did not tell of a round is its wire, half of it either way."""
-        slo, planned = self._devices.slo[devices], found.planned
         sent_s = np.array([one.sent_s for one in rounds])
         verify_s, queue_s = np.array([(one.verify_us / 1e6, one.queue_us / 1e6) for one in told]).T
         ended_s = moments_s - np.maximum(0.0, moments_s - sent_s - queue_s - verify_s) / 2
@@ -185,13 +185,7 @@ class Drive:
         batches = np.array([self._place(*one) for one in zip(told, started_s.tolist(), ended_s.tolist(), strict=True)])
         asked = [(one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds]
         seen = np.column_stack([started_s - queue_s, asked])
-        times = (started_s, ended_s, found.answered_s, sent_s)
-        self._rounds.extend(len(devices), (devices, slo, batches, *times), seen, planned.recorded)
-        (ends,) = planned["ends"].nonzero()
-        if len(ends):
-            tokens = planned["tokens"]
-            response = (devices, slo, found.start_s, found.first_s, found.answered_s, planned["prompt"], tokens, tokens)
-            self._responses.extend(len(ends), [column[ends] for column in response])
+        self._recorder.add_answers(devices, batches, (started_s, ended_s, sent_s), seen, found)
 
     def _place(self, told: Any, started_s: float, ended_s: float) -> int:
         """Of a batch, which is noted with its first answer, and what this one had computed."""
@@ -205,22 +199,8 @@ class Drive:
         return place
 
     def _result(self, end_s: float) -> SimulationResult:
-        clients = np.array([device for device, _ in self._sent.values()], dtype=np.int64)
-        nothing = np.zeros(len(clients))
-        never = dict.fromkeys(("started_s", "ended_s", "answered_s"), nothing + inf)
-        outcome = dict.fromkeys(("submitted", "accepted", "committed"), nothing)
-        cut = {"client": clients, "slo": self._devices.slo[clients], "batch": nothing - 1}
-        batches = RowBuffer(BATCH_COLUMNS)
         for row in self._batches:
-            batches.append(row)
-        return SimulationResult(
-            self._rounds.table(self._devices.unfinished(clients) | never | outcome | cut),
-            self._responses.table(self._devices.going_on(end_s)),
-            batches.table(),
-            end_s,
-            refusals=0,
-            idle_waiting_s=0.0,
-            evictions=0,
-            peak_kv_tokens=0,
-            events=len(self._late_s) + len(self._batches),
-        )
+            self._recorder.batches.append(row)
+        unanswered = [device for device, _ in self._sent.values()]
+        events = len(self._late_s) + len(self._batches)
+        return self._recorder.result(end_s, unanswered, events=events)

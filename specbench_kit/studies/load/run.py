@@ -22,13 +22,13 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
-from specbench_kit.serving.acceptance_spec import of_trace
+from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.events import write_events
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.server_overhead import leaving
+from specbench_kit.serving.server_overhead import answers_leaving
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import LATE_S, Drive
@@ -134,7 +134,7 @@ def scene_of(config: Fields, devices: int, trace: TraceFile, deployment: Deploym
     return Scenario(
         deployment,
         ServingSystem("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),
-        of_trace(trace, method, deployment),
+        trace_source(trace, method, deployment),
         devices,
         slo=parse_slo(config["slo"][0]),
         arrivals=ClosedLoop(ramp_s=min(RAMP_S, config["warmup_s"] / 2)),
@@ -153,7 +153,7 @@ def _texts(trace: TraceFile) -> list[RequestTrace]:
 
 def row_of(scenario: Scenario, devices: int, result: SimulationResult) -> Fields:
     """A row of a summary."""
-    found = figures(scenario, result)
+    found = compute_metrics(scenario, result)
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
@@ -165,7 +165,7 @@ def _slower(scenario: Scenario, result: SimulationResult, beside: Mapping[str, f
     started_s, ended_s, expected_s, size = (
         result.batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
     )
-    behind = leaving(size[:-1], started_s[1:] - ended_s[:-1], beside["frame_s"])
+    behind = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], beside["frame_s"])
     thought_s = expected_s[1:] - started_s[1:] + beside["answer_s"] * (behind - size[1:])
     counted = started_s[1:] >= scenario.warmup_s
     taken_s, expected = (ended_s - started_s)[1:][counted].sum(), thought_s[counted].sum()

@@ -16,7 +16,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import FUSED, find_software
-from specbench_kit.serving.round_sources import even_chance
+from specbench_kit.serving.round_sources import acceptance_rate_of
 from specbench_kit.studies.reproduction.serving import Rows
 
 POSITIONS = 1000
@@ -195,4 +195,4 @@ def _round_moments(acceptance: float, levels: int) -> tuple[float, float]:
 def _level_acceptance(tokens: float, levels: int) -> float:
     """Return the acceptance probability at which `levels` levels give `tokens` tokens a round."""
     require(1 <= tokens <= levels + 1, f"{levels} levels bring 1 to {levels + 1} tokens a round, not {tokens:g}")
-    return even_chance(tokens - 1, levels)
+    return acceptance_rate_of(tokens - 1, levels)

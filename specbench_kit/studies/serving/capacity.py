@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.serving.metrics import violations
+from specbench_kit.serving.metrics import slo_violations
 from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.parallel import in_turn
+from specbench_kit.serving.parallel import map_in_order
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation
-from specbench_kit.serving.steady_state import drifts
+from specbench_kit.serving.steady_state import is_drifting
 from specbench_kit.studies.serving.loads import DEVICES, load_of, loaded, unit
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate
@@ -110,13 +110,13 @@ def attempt(scenario: Scenario, seed: int, rule: CapacityRule, load: float | Non
     for share in LOOKS:
         seconds = scenario.warmup_s + share * (scenario.duration_s - scenario.warmup_s)
         result = simulation.run(seconds)
-        violated, _ = violations(scenario, result, rule.objective)
+        violated, _ = slo_violations(scenario, result, rule.objective)
         turns = len(violated) / scenario.devices
         enough = turns >= FEWEST_TURNS and len(violated) >= FEWEST_RESPONSES
         if not enough and share < 1:
             continue
         rate, low, high = interval(violated, int(turns))
-        steady = rate > rule.epsilon or not drifts(scenario, result)
+        steady = rate > rule.epsilon or not is_drifting(scenario, result)
         settled = enough and steady and (low > rule.epsilon or high <= rule.epsilon)
         if settled or (share >= 1 and steady):
             break
@@ -201,7 +201,7 @@ def find_all(
     runs = [(point, seed) for point in scenarios for seed in seeds]
     found: Mapping[GridPoint, list[SeedCapacity]] = {point: [] for point in points}
     report(0, len(runs))
-    searches = in_turn(search, [(scenarios[point], seed, rule) for point, seed in runs], settings.jobs)
+    searches = map_in_order(search, [(scenarios[point], seed, rule) for point, seed in runs], settings.jobs)
     for done, ((point, _), one) in enumerate(zip(runs, searches, strict=True), 1):
         found[point].append(one)
         report(done, len(runs))

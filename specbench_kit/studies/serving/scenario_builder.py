@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
@@ -18,16 +17,17 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.roofline import roofline_of
-from specbench_kit.serving.acceptance_spec import acceptance, of_trace, require_traceable
-from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson, read_arrivals
+from specbench_kit.serving.acceptance_spec import parse_acceptance, require_replayable, trace_source
+from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.lengths import parse_lengths
 from specbench_kit.serving.link_trace import read_link_trace
-from specbench_kit.serving.memory import UNLIMITED, KvCapacity, capacity, server_profile
+from specbench_kit.serving.memory import UNLIMITED, KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.round_sources import RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
-from specbench_kit.serving.schedulers.estimator import EstimatorError, of_another_device
+from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.varying_arrivals import Levels, Waves
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
@@ -36,7 +36,12 @@ from specbench_kit.traces.trace import TraceFile
 UNKNOWN = PairHashes("", "")
 """Odds are of no pair."""
 NOTHING_RECORDED = iid(0.5, 1)
-RANDOM: Mapping[str, Any] = {"closed": ClosedLoop, "poisson": Poisson, "waves": Waves, "levels": Levels}
+RANDOM: Mapping[str, type[ArrivalProcess]] = {
+    "closed": ClosedLoop,
+    "poisson": Poisson,
+    "waves": Waves,
+    "levels": Levels,
+}
 
 
 @dataclass
@@ -76,7 +81,7 @@ class ScenarioBuilder:
             estimator=self._estimator(point),
             max_batch=settings.max_batch,
             learned=method.learned,
-            drafts_by=self._drafts_by(method, point),
+            batch_method=self._drafts_by(method, point),
             longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
@@ -106,11 +111,11 @@ class ScenarioBuilder:
         if key not in self._sources:
             method, deployment = parse_method(series.method), self.deployment(series)
             if series.acceptance is not None:
-                self._sources[key] = acceptance(series.acceptance, method, deployment)
+                self._sources[key] = parse_acceptance(series.acceptance, method, deployment)
             elif self.trace is not None:
-                self._sources[key] = of_trace(self.trace, method, deployment)
+                self._sources[key] = trace_source(self.trace, method, deployment)
             else:
-                require_traceable(method)
+                require_replayable(method)
                 self._sources[key] = NOTHING_RECORDED
         return self._sources[key]
 
@@ -119,7 +124,7 @@ class ScenarioBuilder:
         kinds = []
         for name, share, odds in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
             deployment = self._linked(find(name).build())
-            source = acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
+            source = parse_acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 
@@ -132,7 +137,7 @@ class ScenarioBuilder:
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Room for KV, and in words where that comes from."""
         text = self.settings.kv_tokens
-        profile = server_profile(self._definition(series))
+        profile = verifier_profile(self._definition(series))
         roofline = None if profile is None else roofline_of(profile)
         context = UNLIMITED.context
         if roofline is not None and not isinstance(roofline, str):
@@ -145,7 +150,9 @@ class ScenarioBuilder:
             return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
         if isinstance(roofline, str):
             return UNLIMITED, f"unlimited: {roofline}"
-        return capacity(profile), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
+        return kv_capacity(
+            profile
+        ), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
 
     def _definition(self, series: ServingSeries) -> Definition:
         name = series.deployment
@@ -157,13 +164,13 @@ class ScenarioBuilder:
     def _estimator(self, point: GridPoint) -> EstimatorError:
         name, model = self.settings.estimator_profile, None
         if name is not None:
-            served = server_profile(self._definition(point.series))
+            served = verifier_profile(self._definition(point.series))
             if served is None:
                 raise SkitError(
                     f"--estimator-profile {name}: the deployment {point.series.deployment} names no profile of its "
                     "verifier to compare it with"
                 )
-            model = of_another_device(loading.load(name), served).model
+            model = estimate_with_profile(loading.load(name), served).model
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
 
 

@@ -14,7 +14,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.parallel import backend
+from specbench_kit.serving.parallel import parallel_backend
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.serving import capacity, simulation_grid
@@ -69,14 +69,14 @@ class ServingRun:
             if window is not None and seed == first and shown[point.series] == point:
                 _write_timeline(folder, point, result, window)
 
-        with backend(self.settings.backend):
+        with parallel_backend(self.settings.backend):
             rows = simulation_grid.simulate_grid(self.settings, builder, keeps, sink, self._told("simulating"))
         return self._finish("simulate", folder, builder, simulation_grid.summarise(rows))
 
     def capacity(self, rule: CapacityRule) -> ServingOutcome:
         """The most devices of every series under every SLO."""
         folder, builder = self._begin("capacity", asdict(rule))
-        with backend(self.settings.backend):
+        with parallel_backend(self.settings.backend):
             rows = capacity.find_all(self.settings, rule, builder, self._told("searching"))
         return self._finish("capacity", folder, builder, capacity.summarise(rows, rule))
 

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
-from specbench_kit.serving.acceptance_spec import parse_odds
+from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.options import OWN, RECORD, SimulationOptions
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
@@ -146,7 +146,7 @@ def _resolve(system: str, scheduler: str, method: str, acceptance: str, deployme
     parse_scheduler(spec)
     parse_method(way)
     if acceptance != RECORD:
-        parse_odds(acceptance)
+        parse_rates(acceptance)
     return system, spec, way, None if acceptance == RECORD else acceptance, deployment
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from specbench_kit.core.csv_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
-from specbench_kit.serving.metrics import figures
+from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
 from specbench_kit.serving.options import Objective
-from specbench_kit.serving.parallel import in_turn, measured
+from specbench_kit.serving.parallel import map_in_order, simulate_and_measure
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -18,7 +18,7 @@ from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 
 Fields = dict[str, Any]
-Observed = tuple[Fields, SimulationResult | None]
+Observed = tuple[ServingMetrics, SimulationResult | None]
 Sink = Callable[[GridPoint, int, SimulationResult], None]
 
 FLAT = (
@@ -61,7 +61,7 @@ def simulate_grid(
     report(0, len(runs))
     for done, ((point, seed), observed) in enumerate(zip(runs, _observed(work, settings.jobs), strict=True), 1):
         seen, result = observed
-        found[point].append(seen)
+        found[point].append(dict(seen))
         if result is not None:
             sink(point, seed, result)
         report(done, len(runs))
@@ -69,11 +69,11 @@ def simulate_grid(
 
 
 def _observed(work: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Observed]:
-    return in_turn(measured, work, jobs)
+    return map_in_order(simulate_and_measure, work, jobs)
 
 
 def _observe(objective: Objective, keeps: bool, scenario: Scenario, result: SimulationResult) -> Observed:
-    return figures(scenario, result, objective), result if keeps else None
+    return compute_metrics(scenario, result, objective), result if keeps else None
 
 
 def summarise(rows: Sequence[GridRow]) -> Fields:

@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.serving.acceptance_spec import of_trace
+from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.interchange.importing import ImportNames, import_trace
@@ -54,8 +54,8 @@ def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
     tokens = 1 + sum((int(count) + 1) * times for count, times in histogram.items())
     told = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
     metrics = {"input_sequence_length": {"value": 20, "unit": "tokens"}, "output_sequence_length": {"value": tokens}}
-    acceptance = {**told, "num_spec_tokens": 5, "engine": "vllm"}
-    return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": acceptance}
+    parse_acceptance = {**told, "num_spec_tokens": 5, "engine": "vllm"}
+    return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": parse_acceptance}
 
 
 def imported(folder: Path, form: str, *rows: dict[str, Any], draft: str | None = None) -> TraceFile:
@@ -194,7 +194,7 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     run = read_object(folder / "run.json")
     assert [run["models"][role]["name"] for role in ("target", "draft")] == ["8B", "eagle"]
     assert "IMPORTED TRACE: what was accepted is from SpecDecode-Bench." in (folder / "report.md").read_text()
-    found = of_trace(TraceFile(out), parse_method("fixed-k"), WAN).typical
+    found = trace_source(TraceFile(out), parse_method("fixed-k"), WAN).typical
     records = replayed(TraceFile(out), "fixed-k")
     rounds = [one for record in records for one in record.rounds]
     assert found.acceptance == pytest.approx(sum(one.accepted for one in rounds) / sum(one.submitted for one in rounds))
