@@ -1,12 +1,12 @@
 """What devices ask for and what becomes of their drafts: acceptance, arrivals, promises, memory."""
 
 import os
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from report_builders import make_record, make_round
 from scenes import calm
 from trace_builders import MAX_DRAFT, made_requests
@@ -65,7 +65,9 @@ def test_what_is_typical_is_the_average_of_what_is_drawn(source: PositionRates) 
 
 
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
-    tree = replace(make_round(drafted=6, submitted=5, accepted=2), parents=(0, 0, 1, 1, 3), path=(1, 3), deepest=3)
+    tree = structs.replace(
+        make_round(drafted=6, submitted=5, accepted=2), parents=(0, 0, 1, 1, 3), path=(1, 3), deepest=3
+    )
     chain = make_round(drafted=4, submitted=3, accepted=1)
     assert drawn(RecordedRounds([make_record("tree", tree)]), 1) == [SimulatedRound(3, 5, 2)]
     assert drawn(RecordedRounds([make_record("chain", chain)]), 1) == [SimulatedRound(4, 3, 1)]

@@ -16,7 +16,8 @@ def arrivals(of: VaryingRate, each: int) -> np.ndarray:
     random, at_s = np.random.default_rng(1), np.zeros(DEVICES)
     found = []
     for number in range(each):
-        at_s = of.next_requests(np.arange(DEVICES), DEVICES, np.full(DEVICES, number), at_s, random.random(DEVICES)).at_s
+        count, uniform = np.full(DEVICES, number), random.random(DEVICES)
+        at_s = of.next_requests(np.arange(DEVICES), DEVICES, count, at_s, uniform).at_s
         found.append(at_s)
     return np.array(found)
 
