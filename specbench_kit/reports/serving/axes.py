@@ -67,23 +67,16 @@ def bars(
     """Draw a group of bars per name, with intervals; return the middle of each bar by line and group."""
     width, middles = 0.8 / len(chart.lines), {}
     for number, line in enumerate(chart.lines):
+        heights: list[tuple[float, Row]] = []
         for group, estimate in enumerate(estimates[line.label]):
             middle = group + (number - (len(chart.lines) - 1) / 2) * width
             middles[line.label, group] = middle
-            if estimate is None:
-                continue
-            colour, hatch = line.style.colour, HATCHES[number % len(HATCHES)]
-            label = None if group else line.label
-            axes.bar(
-                [middle],
-                [estimate["mean"]],
-                width * 0.92,
-                hatch=hatch,
-                label=label,
-                color=colour,
-                edgecolor=BLACK,
-                linewidth=0.5,
-            )
+            if estimate is not None:
+                heights.append((middle, estimate))
+        x, y = [middle for middle, _ in heights], [estimate["mean"] for _, estimate in heights]
+        colour, hatch = line.style.colour, HATCHES[number % len(HATCHES)]
+        axes.bar(x, y, width * 0.92, label=line.label, color=colour, hatch=hatch, edgecolor=BLACK, linewidth=0.5)
+        for middle, estimate in heights:
             if estimate["low"] is not None:
                 axes.vlines([middle], [estimate["low"]], [estimate["high"]], color=BLACK, linewidth=1)
     axes.set_xticks(range(len(names)), list(names))
