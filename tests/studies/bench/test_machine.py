@@ -53,8 +53,8 @@ def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pyte
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k")
     said = " ".join(done.stderr.split())
-    assert said.index(WARNING) < said.index("tokens / ")
-    assert "INJECTED READINGS: what is said of the machine comes from busy_machine.json" in said
+    assert said.index(WARNING) < said.index("throughput")
+    assert "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine" in said
     document = json.loads(done.stdout)
     assert document["warnings"][0].startswith(WARNING)
     (path,) = document["run_dirs"]
