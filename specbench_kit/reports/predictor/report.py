@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import headlines, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
     BulletList,
@@ -64,7 +64,7 @@ def render(run: RunFile, summary: Summary) -> str:
         caution(machine.warnings(run), severe=True),
         paragraphs(
             f"**{advice(summary)}**",
-            wording.headline(summary),
+            headlines.of_training(summary),
             wording.classifier_adds(summary),
             wording.potential_gain(summary),
             wording.to_measure(run, summary),
@@ -115,7 +115,7 @@ def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
             *caution(machine.warnings(run), severe=True),
             Table(columns, rows),
             Paragraph(f"**{advice(summary)}**"),
-            *paragraphs(wording.headline(summary), wording.classifier_adds(summary)),
+            *paragraphs(headlines.of_training(summary), wording.classifier_adds(summary)),
             *caution(wording.cautions(run, summary)),
         ],
     )

@@ -1,44 +1,13 @@
-"""Sentences on the result of a training run, computed from its numbers."""
+"""Sentences on the result of a training run, computed from its numbers; its headline is in `headlines.py`."""
 
 from collections.abc import Callable, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import interval, seconds, share, significant, times
 
 FEW_PROMPTS = 20
 """Test prompts below which a reader is warned."""
-
-
-def headline(summary: Summary) -> str:
-    """Return the recommended predictor, its speed and its acceptance rate."""
-    leaders = summary["leaders"]
-    name = leaders["rule"]
-    decoding = summary["decoding"][name]
-    ratio, gap, gain = decoding["against_best_fixed"], decoding["gap_closed"], decoding["acceptance_gain"]["value"]
-    same = f", which is `fixed-k:k={contender(summary, name)['longest']}`," if name in let_all_pass(summary) else ""
-    doubt = (
-        ""
-        if ratio["interval"] and not ratio["interval"][0] <= 1 <= ratio["interval"][1]
-        else ": no difference is shown"
-    )
-    if gain is None:
-        relative = "with nothing to compare it to in"
-    else:
-        relative = f"{share(abs(gain))} {'above' if gain >= 0 else 'below'} that of"
-    if gap["value"] is None:
-        closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
-    else:
-        part = share(gap["value"]) if gap["value"] >= 0 else "nothing"
-        closed = (
-            f"it closes {part} of the gap between the best fixed length and the oracle{_interval(gap, share_range)}"
-        )
-    return (
-        f"On {_test_prompts(summary)} that nothing was chosen on, `wisp:predictor={name}`{same} decodes "
-        f"{rate(decoding['throughput'])}, {_factor(ratio)} the speed of the best fixed length "
-        f"(`{leaders['fixed']}`){doubt}. "
-        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, {relative} `{leaders['longest']}`; {closed}."
-    )
 
 
 def classifier_adds(summary: Summary) -> str:
@@ -52,7 +21,7 @@ def classifier_adds(summary: Summary) -> str:
     else:
         verdict = "nothing; it costs speed." if ratio["interval"][1] < 1 else "no speed that these prompts can show."
     return (
-        f"What the classifier adds: {verdict} `{name}` has {_factor(ratio)} the speed of the best threshold on a "
+        f"What the classifier adds: {verdict} `{name}` has {factor(ratio)} the speed of the best threshold on a "
         f"single feature ({feature}), tuned on the same validation prompts by the same rule; AUC "
         f"{significant(scores[name]['auc'])} against {significant(scores[feature]['auc'])}."
     )
@@ -116,7 +85,7 @@ def cautions(run: RunFile, summary: Summary) -> list[str]:
     """Return what a reader must know before quoting a number."""
     lines, failed = [], run["requests"]["failed"]
     if summary["split"]["test"]["prompts"] < FEW_PROMPTS:
-        lines.append(f"FEW PROMPTS: all results come from {_test_prompts(summary)}; record more before you conclude.")
+        lines.append(f"FEW PROMPTS: all results come from {test_prompts(summary)}; record more before you conclude.")
     lines += [
         f"FIXED LENGTH: {name} lets every token pass (threshold 0), so that it equals "
         f"fixed-k:k={contender(summary, name)['longest']}."
@@ -140,14 +109,17 @@ def share_range(bounds: Sequence[float]) -> str:
     return " to ".join(share(bound) for bound in bounds)
 
 
-def _test_prompts(summary: Summary) -> str:
+def test_prompts(summary: Summary) -> str:
+    """Return the number of test prompts, in words."""
     prompts = summary["split"]["test"]["prompts"]
     return f"{prompts} prompt{'s' if prompts != 1 else ''}"
 
 
-def _factor(estimate: Summary) -> str:
-    return times(estimate["value"]) + _interval(estimate, interval)
+def factor(estimate: Summary) -> str:
+    """Return a factor with its interval."""
+    return times(estimate["value"]) + interval_note(estimate, interval)
 
 
-def _interval(estimate: Summary, show: Callable[[Sequence[float]], str]) -> str:
+def interval_note(estimate: Summary, show: Callable[[Sequence[float]], str]) -> str:
+    """Return an estimate's interval in brackets, or nothing if it has none."""
     return f" (95% interval {show(estimate['interval'])})" if estimate["interval"] else ""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import headlines, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     FORMATS,
     Block,
@@ -63,9 +63,9 @@ DEFINITIONS = (
 def render(run: RunFile, summary: Summary) -> str:
     """Return the report as Markdown; its plots are expected in `plots/` beside it."""
     profiles = list(summary["profiles"].values())
-    headlines = paragraphs(*(f"**{wording.headline(profile)}**" for profile in profiles))
+    sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
     cautions = [f"{profile['role']}: {line}" for profile in profiles for line in wording.cautions(run, profile)]
-    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), headlines, caution(cautions)]
+    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
     sections.append(_setting(run, profiles))
     for profile in profiles:
         sections += [_coefficients(profile), _accuracy(profile), _limit(profile)]
@@ -78,7 +78,7 @@ def print_profiles(console: "Console", run: RunFile, summary: Summary) -> None:
     """Print coefficients, accuracy and cautions of every profile."""
     blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
     for profile in summary["profiles"].values():
-        blocks += [Paragraph(f"**{wording.headline(profile)}**"), _coefficient_table(profile)]
+        blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), _coefficient_table(profile)]
         if profile["source"] == "measured":
             blocks.append(_regime_table(profile))
         blocks.append(Paragraph(f"physical limit: {wording.verdict_of(profile)}"))

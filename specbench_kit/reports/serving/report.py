@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
+from specbench_kit.reports import headlines
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -89,7 +90,7 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
     return Document.of(
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
-        [BulletList(wording.headlines(run, summary))],
+        [BulletList(headlines.of_simulation(run, summary))],
         caution([*setting_cautions(run), *wording.cautions(summary)]),
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         _published(run, summary),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import render_markdown, render_terminal
+from specbench_kit.reports import headlines, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -59,7 +59,7 @@ def render(run: RunFile, summary: Summary) -> str:
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     document = Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
-        paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        paragraphs(*(f"**{line}**" for line in headlines.of_sweep(summary))),
         caution(setting_cautions(run)),
         _comparisons(summary),
         _results(summary),
@@ -85,7 +85,7 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         Note(" · ".join(setting)),
         Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
+        *paragraphs(*(f"**{line}**" for line in headlines.of_sweep(summary))),
         *caution(setting_cautions(run)),
     ]
     render_terminal.show(console, blocks)

@@ -3,20 +3,11 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.reports.stored import Row, Summary
+from specbench_kit.reports.stored import Row
 from specbench_kit.reports.writing.formatting import significant
 
 RIVAL = "centralised autoregressive serving"
 COLOCATED = "itself co-located"
-
-
-def headlines(summary: Summary) -> list[str]:
-    """Return where every method stops to pay off, and where drafting at the edge does."""
-    values = next(iter(summary["axes"].values()))
-    lines = [f"{row['method']} {break_even_sentence(row, values)}" for row in summary["break_even"]]
-    return lines + [
-        f"{row['method']} at the edge {break_even_sentence(row, values, COLOCATED)}" for row in summary["edge"]
-    ]
 
 
 def break_even_sentence(row: Row, values: Sequence[object], rival: str = RIVAL) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench_kit.profilers.software import describe
 from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.formatting import seconds, share, significant
 
@@ -44,16 +43,6 @@ def analytic_line(profile: Summary) -> str:
         f"ANALYTIC, NOT MEASURED: this machine has no {profile['device']}; this profile of {profile['model']} in "
         f"{profile['dtype']} is a roofline {profile['reference']}. --require-measured forbids this."
     )
-
-
-def headline(profile: Summary) -> str:
-    """Return what was profiled, and how good the fit is."""
-    test, train = profile["test"], profile["train"]
-    subject = f"{profile['model']} as {profile['role']} on {profile['device']} in {profile['dtype']}"
-    if profile["source"] == "roofline":
-        return f"{subject}, the roofline of its data sheet: {describe(profile['software'], profile['device'])}."
-    fit = f"test R² {score(test['r2'])} (train {score(train['r2'])}), MAPE {share(test['mape'])}"
-    return f"{subject}, measured: {fit}."
 
 
 def verdict_sentence(
