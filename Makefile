@@ -51,7 +51,7 @@ protocol:
 
 # Not for CI: thousands of small faults, one after the other. make mutants ONLY='*__mutmut_*7' tries about a tenth.
 mutants: $(INSTALLED)
-	@$(call PIP_INSTALL,--editable '.[dev$(COMMA)mutants]')
+	@$(call PIP_INSTALL,--editable '.[all$(COMMA)dev$(COMMA)mutants]')
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/mutants.py $(if $(ONLY),'$(ONLY)')
 
 benchmark: $(INSTALLED)
@@ -129,7 +129,7 @@ wheel: $(INSTALLED)
 
 # The site, in build/site; a warning is an error.
 docs: $(INSTALLED)
-	@$(call PIP_INSTALL,--editable '.[dev$(COMMA)docs]')
+	@$(call PIP_INSTALL,--editable '.[all$(COMMA)dev$(COMMA)docs]')
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # Not for CI: those commands of the documentation that take longer than 20 s, as they are written.
@@ -149,5 +149,5 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard specbench_kit/models/exe
 	@echo "[2/3] installing $$(grep '^torch==' constraints.txt), the largest download"
 	@$(call PIP_INSTALL,torch)
 	@echo "[3/3] installing specbench-kit and what it needs"
-	@$(call PIP_INSTALL,--editable '.[dev]')
+	@$(call PIP_INSTALL,--editable '.[all,dev]')
 	@touch $@

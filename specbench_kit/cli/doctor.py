@@ -14,6 +14,7 @@ from typing import Literal
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.version import __version__
 
@@ -25,13 +26,6 @@ MARKS: dict[State, tuple[str, str]] = {
     "broken": ("BROKEN", "bold red"),
 }
 """The word and the style with which a state is printed."""
-EXTRAS = {
-    "llama_cpp": ("llama-cpp", "compare with llama.cpp in `make benchmark`"),
-    "mlflow": ("mlflow", "export runs to MLflow with `skit export --format mlflow`"),
-    "wandb": ("wandb", "export runs for Weights & Biases with `skit export --format wandb`"),
-    "ray": ("ray", "spread simulations over a cluster with `--backend ray`"),
-}
-"""The extra that installs each optional module, and what it is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +179,9 @@ def _check_user_folder() -> Iterator[Finding]:
 
 @_check("extras")
 def _check_extras() -> Iterator[Finding]:
-    for module, (extra, purpose) in EXTRAS.items():
-        if find_spec(module):
+    for extra, purpose in PURPOSES.items():
+        modules = [module for module, its_extra in EXTRA_OF_MODULE.items() if its_extra == extra]
+        if all(map(find_spec, modules)):
             yield Finding(f"extra {extra}", "ok", purpose)
         else:
             yield Finding(f"extra {extra}", "missing", purpose, f"pip install 'specbench-kit[{extra}]'")

@@ -7,6 +7,7 @@ import typer
 
 from specbench_kit.cli.commands import Commands
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.version import __version__
 
@@ -70,6 +71,11 @@ def main() -> None:
         message = "interrupted"
     except SkitError as error:
         message = str(error)
+    except ModuleNotFoundError as error:
+        line = missing_module_line(error.name or "")
+        if line is None:
+            raise
+        message = line
     except OSError as error:
         message = one_line(str(error))
     print(f"error: {message}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
@@ -13,7 +14,6 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.pair import load_drafts
-from specbench_kit.live.served import Server, Way, reach
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
@@ -30,6 +30,9 @@ from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.outputs.judges import LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.seen_prompts import without_seen
 from specbench_kit.studies.bench.settings import BenchSettings
+
+if TYPE_CHECKING:
+    from specbench_kit.live.served import Server
 
 
 class Workbench:
@@ -163,7 +166,7 @@ class Workbench:
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 
 
-def _load(settings: BenchSettings) -> tuple[Server | None, Pair]:
+def _load(settings: BenchSettings) -> "tuple[Server | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
     The draft head of a method that was not named itself may be missing; the method is then left out later.
@@ -176,6 +179,8 @@ def _load(settings: BenchSettings) -> tuple[Server | None, Pair]:
         if named or not is_missing_head(model, target)
     }
     if settings.server is not None:
+        from specbench_kit.live.served import Way, reach  # needs the extra `live`
+
         drafts = load_drafts(settings.draft, list(needed), device=settings.device, dtype=settings.dtype)
         way = Way(settings.server, settings.server_token, settings.server_ca, settings.link)
         server = reach(way, drafts)
