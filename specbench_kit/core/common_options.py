@@ -65,7 +65,7 @@ RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """Where prompts come from."""
+    """The dataset of the prompts, and where to find it."""
 
     dataset: DatasetName = "gsm8k"
     data_dir: DataDir = None
