@@ -57,7 +57,7 @@ def test_a_round_that_is_sent_twice_before_it_is_verified_is_answered_once() -> 
     desk.batches.start()
     desk.done(found.get(timeout=20))
     desk.batches.stop()
-    assert (stream.out.get_nowait().verdict.bonus, stream.out.empty(), desk.batches.waiting) == (ANSWER[2], True, 0)
+    assert (stream.out.get_nowait().verdict.extra, stream.out.empty(), desk.batches.waiting) == (ANSWER[2], True, 0)
 
 
 def test_who_does_not_read_is_sent_away() -> None:
