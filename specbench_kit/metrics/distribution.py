@@ -29,7 +29,7 @@ def _class_zeros(*shape: int) -> Tensor:
 
 @dataclass
 class SamplingTally:
-    """Sums over all judged drafted tokens (`places`), and over all committed tokens.
+    """Sums over all judged drafted tokens (`judged` of them), and over all committed tokens.
 
     `accepted` is compared with `expected`, the sum of 1 - total variation, and its `variance`; `surplus` is the number
     of committed tokens in each class less what the target's distribution expects, with its `covariance`. `softness`
@@ -38,7 +38,7 @@ class SamplingTally:
     `accepted` and `surplus` under the two faults: the first, and a bonus token drawn from p instead of max(0, p - q).
     """
 
-    places: int = 0
+    judged: int = 0
     tokens: int = 0
     accepted: int = 0
     expected: float = 0.0
@@ -74,7 +74,7 @@ class SamplingTally:
     def _add_judged(self, row: "_DistributionPair", token: int | None) -> None:
         """Add one judged token, None if it was rejected."""
         chance = float(row.overlap.sum())
-        self.places += 1
+        self.judged += 1
         self.accepted += token is not None
         self.expected += chance
         self.variance += chance * (1 - chance)
@@ -121,9 +121,9 @@ def _acceptance_test(tally: SamplingTally) -> Test:
     spread = sqrt(tally.variance)
     difference = tally.accepted - tally.expected
     return {
-        "places": tally.places,
-        "rate": tally.accepted / tally.places if tally.places else None,
-        "expected_rate": tally.expected / tally.places if tally.places else None,
+        "places": tally.judged,
+        "rate": tally.accepted / tally.judged if tally.judged else None,
+        "expected_rate": tally.expected / tally.judged if tally.judged else None,
         "p_value": erfc(abs(difference) / spread / sqrt(2)) if spread > 0 else None,
         "power": _normal_power(abs(tally.softened) / spread) if spread > 0 else None,
     }
@@ -133,7 +133,7 @@ def _softness_test(tally: SamplingTally) -> Test:
     """Test which drafted tokens were accepted, by the score of the first fault: the most powerful test against it."""
     spread = sqrt(tally.softness_variance)
     return {
-        "places": tally.places,
+        "places": tally.judged,
         "score": tally.softness / spread if spread else None,
         "p_value": erfc(abs(tally.softness) / spread / sqrt(2)) if spread else None,
         "power": _normal_power(spread) if spread else None,

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.renamed import with_current_names
-from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.summary_document import check_summary
@@ -79,7 +79,7 @@ class RunReader:
             return [], [f"{_short_path(path)}: {error.strerror}: left out"]
         key = hashlib.sha256(content).hexdigest()
         if key not in self._by_content:
-            self._by_content[key] = _parse(content)
+            self._by_content[key] = _parse_records(content)
         records, problems = self._by_content[key]
         return records, [f"{_short_path(path)}{problem}" for problem in problems]
 
@@ -114,7 +114,7 @@ def _short_path(file: Path) -> str:
     return f"{file.parent.resolve().name}/{file.name}"
 
 
-def _parse(content: bytes) -> tuple[Records, list[str]]:
+def _parse_records(content: bytes) -> tuple[Records, list[str]]:
     """Return the records of the lines that hold one, and a remark on every other line."""
     *lines, partial_line = content.split(b"\n")
     records: dict[tuple[str, int], RequestRecord] = {}
@@ -136,7 +136,7 @@ def _summary(path: Path, fields: JsonObject, records: Records, baseline: Records
     """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
     file = path / "summary.json"
     try:
-        content: JsonObject = with_current_names(one_line_texts(decode(object, file.read_bytes())), _short_path(file))
+        content: JsonObject = with_current_names(one_line_texts(parse(file.read_bytes())), _short_path(file))
     except FileNotFoundError:
         problem = f"{path.resolve().name} has no summary.json: an unfinished run"
     except OSError as error:

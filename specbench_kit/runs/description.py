@@ -73,7 +73,7 @@ class PredictorUse(Struct):
 
 
 class PreparedInputs(Struct):
-    """What the method was prepared with: predictor, thresholds, profiles."""
+    """The predictor, thresholds and profiles that the method was prepared with."""
 
     predictor: PredictorUse | None = None
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 
@@ -15,7 +15,7 @@ def read_object(path: Path) -> JsonObject:
     with reported(f"cannot read {path}", "name a run directory that skit bench made"):
         content = path.read_bytes()
     try:
-        document: object = decode(object, content)
+        document: object = parse(content)
     except ValueError as error:
         raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
     if not isinstance(document, dict):

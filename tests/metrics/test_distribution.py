@@ -85,7 +85,7 @@ def test_one_place_by_hand() -> None:
     """p = (.5, .3, .2), q = (.2, .2, .6): 1 - total variation is .6; the drafted token 2 was rejected for token 0."""
     tally, target, draft = SamplingTally(), torch.tensor([[0.5, 0.3, 0.2]]), torch.tensor([[0.2, 0.2, 0.6]])
     tally.add(RequestRecord("a", "", [1], [0], rounds=[judged(0)]), target, draft)
-    assert (tally.places, tally.tokens, tally.accepted) == (1, 1, 0)
+    assert (tally.judged, tally.tokens, tally.accepted) == (1, 1, 0)
     assert tally.expected == pytest.approx(0.6)
     assert tally.variance == pytest.approx(0.24)
     assert tally.softened == pytest.approx(0.6 * (1 / 3) ** 0.8 - 0.2)

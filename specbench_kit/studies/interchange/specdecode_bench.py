@@ -1,18 +1,11 @@
-"""SpecDecode-Bench's simulator: how many tokens a round would commit that begins at any place of an answer."""
+"""SpecDecode-Bench's simulator: how many tokens a round would commit that begins at any position of an answer."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import shown
+from specbench_kit.core.typed_json import JsonObject, shown
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
-
-if TYPE_CHECKING:
-    from specbench_kit.traces.trace import RequestTrace
-
-Fields = Mapping[str, Any]
 
 PREFIX = "acc_"
 LENGTHS = "acc_len"
@@ -20,9 +13,9 @@ LENGTHS = "acc_len"
 
 @formats.register("specdecode-bench")
 class SpecDecodeBench(Format):
-    """Liu et al. 2025 (arXiv 2601.11580), the `data` of their simulator.
+    """The `data` of the simulator of Liu et al. 2025 (arXiv 2601.11580).
 
-    A drafter's `acc_len` counts, at every offset, the accepted tokens and one more.
+    A drafter's `acc_len` counts, at every offset, the accepted tokens and the bonus token.
     """
 
     summary = "accepted lengths at every offset, JSONL with one request per line, for traces"
@@ -30,26 +23,32 @@ class SpecDecodeBench(Format):
     gives_traces = True
 
     def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
+        from specbench_kit.traces.outcome_traces import of_lengths
+
         rows = list(read_rows(path))
         if not rows:
             raise SkitError(f"{path} holds no request: give a file of SpecDecode-Bench's simulator")
         name = _drafter(path, rows[0][1], draft)
-        found = [(place, row, _lengths(place, row, name)) for place, row in rows]
-        max_draft = max(1, *(length for _, _, lengths in found for length in lengths))
-        requests = [_request(place, row, lengths, max_draft, path.stem) for place, row, lengths in found]
+        accepted = [_accepted_lengths(line, row, name) for line, row in rows]
+        max_draft = max(1, *(length for lengths in accepted for length in lengths))
+        requests = []
+        for (line, row), lengths in zip(rows, accepted, strict=True):
+            request_id, output_ids = str(row.get("id", line)), row["generated_token_ids"][: len(lengths)]
+            sides = row["prompt_token_ids"], output_ids
+            requests.append(of_lengths(request_id, path.stem, *sides, lengths, max_draft))
         return ForeignTrace(requests, max_draft, draft=name)
 
 
-def _drafter(path: Path, row: Fields, wanted: str | None) -> str:
+def _drafter(path: Path, row: JsonObject, draft: str | None) -> str:
     names = [key.removeprefix(PREFIX) for key in row if key.startswith(PREFIX)]
-    if wanted in names or (wanted is None and len(names) == 1):
-        return wanted or names[0]
-    known = f"it holds {', '.join(names)}" if names else "it holds none"
-    raise SkitError(f"{path}: name one of its drafters with --draft: {known}")
+    if draft in names or (draft is None and len(names) == 1):
+        return draft or names[0]
+    content = f"it holds {', '.join(names)}" if names else "it holds none"
+    raise SkitError(f"{path}: name one of its drafters with --draft: {content}")
 
 
-def _lengths(place: str, row: Fields, name: str) -> list[int]:
-    """Of accepted tokens at each offset."""
+def _accepted_lengths(line: str, row: JsonObject, name: str) -> list[int]:
+    """Return the number of accepted tokens at each offset."""
     try:
         lengths = row[PREFIX + name]
         lengths = lengths[LENGTHS] if isinstance(lengths, dict) else lengths
@@ -61,17 +60,9 @@ def _lengths(place: str, row: Fields, name: str) -> list[int]:
         return [length - 1 for length in lengths]
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise SkitError(f"{place}: not a request of SpecDecode-Bench ({reason})") from error
+        raise SkitError(f"{line}: not a request of SpecDecode-Bench ({reason})") from error
 
 
-def _require_counts(name: str, values: Any, least: int) -> None:
-    whole = isinstance(values, list) and values and all(type(one) is int and least <= one < 2**31 for one in values)
-    if not whole:
+def _require_counts(name: str, values: object, least: int) -> None:
+    if not (isinstance(values, list) and values and all(type(v) is int and least <= v < 2**31 for v in values)):
         raise ValueError(f"{name} must be a list of whole numbers from {least} up, not {shown(values)}")
-
-
-def _request(place: str, row: Fields, lengths: Sequence[int], max_draft: int, category: str) -> "RequestTrace":
-    from specbench_kit.traces.outcome_traces import of_lengths
-
-    said = row["generated_token_ids"][: len(lengths)]
-    return of_lengths(str(row.get("id", place)), category, row["prompt_token_ids"], said, lengths, max_draft)

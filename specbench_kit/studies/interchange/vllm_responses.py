@@ -1,15 +1,42 @@
 """vLLM's responses with what was accepted in each step of a request."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
-from specbench_kit.studies.interchange.verifications import VerifiedRequest, read_acceptance, trace_of
+from specbench_kit.studies.interchange.verifications import (
+    VerifiedRequest,
+    parse_acceptance,
+    read_acceptance,
+    trace_of,
+)
 
-Fields = Mapping[str, Any]
+
+class ResponseUsage(Struct):
+    """The token counts of a response, under the names of either API of vLLM."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class ResponseMetrics(Struct):
+    """The metrics of a response."""
+
+    speculative_decoding: JsonObject | None = None
+
+
+class VLLMResponse(Struct):
+    """A response of vLLM, as far as it tells of verifications."""
+
+    id: str | int | None = None
+    usage: ResponseUsage | None = None
+    metrics: ResponseMetrics | None = None
 
 
 @formats.register("vllm-responses")
@@ -24,7 +51,7 @@ class VLLMResponses(Format):
     gives_traces = True
 
     def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
-        requests = [found for place, row in read_rows(path) if (found := _told(place, row))]
+        requests = [request for line, row in read_rows(path) if (request := _read_response(line, row))]
         if not requests:
             raise SkitError(
                 f"{path} holds no response with metrics.speculative_decoding: run the server with "
@@ -33,15 +60,18 @@ class VLLMResponses(Format):
         return trace_of(requests)
 
 
-def _told(place: str, row: Fields) -> VerifiedRequest | None:
+def _read_response(line: str, row: JsonObject) -> VerifiedRequest | None:
+    """Return the request of a response; None if the response does not tell of verifications."""
     try:
-        acceptance = (row.get("metrics") or {}).get("speculative_decoding")
-        if not acceptance:
+        response = convert(VLLMResponse, row)
+        if response.metrics is None or not response.metrics.speculative_decoding:
             return None
-        usage = row["usage"]
-        prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
-        output = usage.get("completion_tokens", usage.get("output_tokens"))
-        return read_acceptance(str(row["id"]), prompt, output, acceptance)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise SkitError(f"{place}: not a response of vLLM ({reason})") from error
+        if response.id is None or response.usage is None:
+            raise ValueError(f"{'id' if response.id is None else 'usage'} is missing")
+        usage = response.usage
+        prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+        output = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+        acceptance = parse_acceptance(response.metrics.speculative_decoding)
+        return read_acceptance(str(response.id), prompt, output, acceptance)
+    except ValueError as error:
+        raise SkitError(f"{line}: not a response of vLLM ({error})") from error

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class WandB(Format):
     """One W&B run for a run directory, in a project named after the dataset, with its files in the folder `out`.
 
-    What is written offline is sent with `wandb sync`.
+    A run that was written offline is sent with `wandb sync`.
     """
 
     summary = "a run with parameters and metrics for Weights & Biases, offline (extra wandb)"
@@ -25,9 +25,13 @@ class WandB(Format):
         wandb = load_package("wandb")
         out.mkdir(parents=True, exist_ok=True)
         project, name = title_of(run)
-        mode = os.environ.get("WANDB_MODE", "offline")
-        settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True)
-        asked = {"project": project, "name": name, "mode": mode, "dir": str(out), "settings": settings}
-        made = wandb.init(config=parameters_of(run), **asked)
-        made.summary.update(numbers_of(run))
-        made.finish()
+        tracked = wandb.init(
+            project=project,
+            name=name,
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            dir=str(out),
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+            config=parameters_of(run),
+        )
+        tracked.summary.update(numbers_of(run))
+        tracked.finish()

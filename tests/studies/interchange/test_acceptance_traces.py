@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.serving.acceptance_spec import trace_source
+from specbench_kit.serving.acceptance_spec import of_trace
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.interchange.importing import ImportNames, import_trace
@@ -54,8 +54,8 @@ def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
     tokens = 1 + sum((int(count) + 1) * times for count, times in histogram.items())
     told = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
     metrics = {"input_sequence_length": {"value": 20, "unit": "tokens"}, "output_sequence_length": {"value": tokens}}
-    parse_acceptance = {**told, "num_spec_tokens": 5, "engine": "vllm"}
-    return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": parse_acceptance}
+    acceptance = {**told, "num_spec_tokens": 5, "engine": "vllm"}
+    return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": acceptance}
 
 
 def imported(folder: Path, form: str, *rows: dict[str, Any], draft: str | None = None) -> TraceFile:
@@ -193,7 +193,9 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "results").iterdir()
     run = read_object(folder / "run.json")
     assert [run["models"][role]["name"] for role in ("target", "draft")] == ["8B", "eagle"]
-    assert "IMPORTED TRACE: what was accepted is from SpecDecode-Bench." in (folder / "report.md").read_text()
+    assert (
+        "IMPORTED TRACE: which tokens were accepted comes from SpecDecode-Bench." in (folder / "report.md").read_text()
+    )
     found = trace_source(TraceFile(out), parse_method("fixed-k"), WAN).typical
     records = replayed(TraceFile(out), "fixed-k")
     rounds = [one for record in records for one in record.rounds]
@@ -225,7 +227,7 @@ WRONG: list[tuple[str, Rows, str]] = [
     ("vllm-responses", [response("a", [1], [3], usage={"prompt_tokens": 4})], "number of output tokens"),
     ("vllm-responses", [response("a", [1], [3])] * 2, "two requests have one id"),
     ("aiperf", [{"metadata": {}, "metrics": {}}], "holds no record with spec_decode_acceptance"),
-    ("aiperf", [record("a", {"1": 2}) | {"metrics": {}}], "'output_sequence_length' is missing"),
+    ("aiperf", [record("a", {"1": 2}) | {"metrics": {}}], "metrics.input_sequence_length is missing"),
     ("aiperf", [record("a", {"1": 2}) | {"spec_decode_acceptance": [1]}], "line 1: not a record of AIPerf"),
 ]
 

@@ -49,4 +49,4 @@ def test_a_package_that_is_not_here_is_named(name: str, run: Path, tmp_path: Pat
     if find_spec(name):
         pytest.skip(f"the extra {name} is installed here")
     message = error_line(skit_here("export", run, "--format", name, "--out", tmp_path / "x"))
-    assert message == f"exporting to {name} needs a package that is not here: pip install 'specbench-kit[{name}]'"
+    assert message == f"exporting to {name} needs a package that is not installed: pip install 'specbench-kit[{name}]'"
