@@ -107,15 +107,11 @@ def _rows(records: Sequence[RequestRecord], started_s: float) -> Iterator[dict[s
         for name, turns in dialogues([record for record in records if record.repeat == repeat]).items():
             for turn, record in enumerate(turns):
                 identity = {"session_num": session, "conversation_id": name, "turn_index": turn}
-                row: dict[str, object] = {
-                    "metadata": identity | _metadata(record, started_s),
-                    "metrics": _metrics(record),
-                    "error": None,
-                }
+                error = None
                 if record.finish_reason == "error":
-                    message = record.error or "the request failed"
-                    row["error"] = {"code": None, "type": "RequestError", "message": message}
-                yield row
+                    error = {"code": None, "type": "RequestError", "message": record.error or "the request failed"}
+                metadata = identity | _metadata(record, started_s)
+                yield {"metadata": metadata, "metrics": _metrics(record), "error": error}
             session += 1
 
 

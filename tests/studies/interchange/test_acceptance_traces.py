@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.serving.acceptance_spec import of_trace
+from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.interchange.importing import ImportNames, import_trace
