@@ -44,8 +44,8 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
 @pytest.fixture(scope="module")
 def summary(experiment: TrainingExperiment) -> dict[str, Any]:
     parts = summarise(experiment) | {"repeats": {"count": 1}}
-    found: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
-    return found
+    content: dict[str, Any] = json.loads(json.dumps(parts, allow_nan=False))
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def section(report: str, title: str) -> str:
-    (found,) = re.findall(rf"^## {re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", report, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (text,) = re.findall(rf"^## {re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", report, re.MULTILINE | re.DOTALL)
+    return str(text)
 
 
 def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[str, Any]) -> None:
@@ -63,9 +63,9 @@ def test_every_contender_has_a_row_with_its_numbers(report: str, summary: dict[s
         rows = [line for line in section(report, title).splitlines() if line.startswith("| ")]
         assert len(rows) == 2 + len(summary["decoding"])
     worth = section(report, "Is a predictor worth it?")
-    for name, found in summary["decoding"].items():
-        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, found['kind'])} |")]
-        assert f"{100 * found['regret']['value']:.1f}%" in row
+    for name, metrics in summary["decoding"].items():
+        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, metrics['kind'])} |")]
+        assert f"{100 * metrics['regret']['value']:.1f}%" in row
 
 
 def test_the_published_confusion_stands_beside_ours_with_what_follows_from_it(report: str) -> None:
@@ -77,8 +77,8 @@ def test_the_published_confusion_stands_beside_ours_with_what_follows_from_it(re
 def test_tables_are_well_formed(report: str) -> None:
     tables = re.findall(r"(?:^\|.*\n)+", report + "\n", re.MULTILINE)
     assert len(tables) >= 9
-    for found in tables:
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in found.splitlines()}) == 1
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
 def test_a_verdict_follows_its_interval(summary: dict[str, Any]) -> None:
@@ -112,16 +112,16 @@ def test_the_report_begins_with_what_to_do(
 ) -> None:
     """The simplest of what is not shown to be slower, by the intervals."""
     choices = {"wisp_over_fixed": wisp, "confidence_over_fixed": confidence, "wisp_over_confidence": adds}
-    said = {**summary, "choices": {**choices, "plain_over_fixed": ratio(0.7, 0.6, 0.8)}}
-    assert advice(said).startswith(start)
-    assert f"**{advice(said)}**" in render(RUN, said).split("\n\n")[1]
+    changed = {**summary, "choices": {**choices, "plain_over_fixed": ratio(0.7, 0.6, 0.8)}}
+    assert advice(changed).startswith(start)
+    assert f"**{advice(changed)}**" in render(RUN, changed).split("\n\n")[1]
 
 
 def test_over_enough_splits_their_intervals_decide(summary: dict[str, Any]) -> None:
     three = {name: ratio(1.0, 0.9, 1.1) | {"values": [0.9, 1.0, 1.1]} for name in RATIOS}
-    said = {**summary, "repeats": {"count": 3, **three}}
-    assert advice(said).startswith("A fixed length is enough here")
-    assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, said)
+    changed = {**summary, "repeats": {"count": 3, **three}}
+    assert advice(changed).startswith("A fixed length is enough here")
+    assert "| oracle / best fixed length | 1.00x | 0.900–1.10 | 0.900x | 1.10x |" in render(RUN, changed)
 
 
 def test_every_place_has_a_row_with_its_prices(report: str, summary: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ def test_few_prompts_and_sample_data_are_warned_of(summary: dict[str, Any]) -> N
 
 def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: dict[str, Any]) -> None:
     nothing = {"value": None, "interval": None}
-    decoding = {name: {**found, "gap_closed": nothing} for name, found in summary["decoding"].items()}
+    decoding = {name: {**metrics, "gap_closed": nothing} for name, metrics in summary["decoding"].items()}
     text = render(RUN, {**summary, "decoding": decoding})
     assert "there is no gap to close" in text
 

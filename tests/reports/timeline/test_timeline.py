@@ -67,10 +67,10 @@ def recorded(
 
 
 def by_resource(timeline: Timeline) -> dict[str, list[Span]]:
-    found = defaultdict(list)
+    by_resource = defaultdict(list)
     for span in sorted(timeline.spans, key=lambda span: span.start_s):
-        found[span.resource].append(span)
-    return found
+        by_resource[span.resource].append(span)
+    return by_resource
 
 
 def seconds(spans: Iterable[Span], *labels: str) -> float:
@@ -90,7 +90,7 @@ def test_no_resource_does_two_things_at_once(
     timeline, _ = recorded(spec, runners, deployment, batch_size)
     for spans in by_resource(timeline).values():
         assert all(span.start_s < span.end_s for span in spans)
-        assert all(one.end_s <= next_one.start_s + 1e-12 for one, next_one in pairwise(spans))
+        assert all(span.end_s <= following.start_s + 1e-12 for span, following in pairwise(spans))
 
 
 @pytest.mark.parametrize("deployment", [DEPLOYMENT, SHARED, None], ids=["edge", "server", "local"])
@@ -115,7 +115,7 @@ def test_rounds_follow_each_other_from_arrival_to_end(
         assert [span.label for span in rounds] == [
             f"round {number} (+{step.committed})" for number, step in enumerate(record.rounds, 1)
         ]
-        assert all(one.end_s == pytest.approx(next_one.start_s) for one, next_one in pairwise(rounds))
+        assert all(span.end_s == pytest.approx(following.start_s) for span, following in pairwise(rounds))
         waited_s = record.e2e_s - (rounds[-1].end_s - rounds[0].start_s)  # for the step in which a place was free
         assert waited_s >= -1e-9
         assert deployment is None or waited_s == pytest.approx(0)
@@ -196,8 +196,8 @@ def test_any_loop_can_mark_its_resources() -> None:
 
 def test_what_comes_after_the_most_spans_is_counted() -> None:
     timeline = Timeline(most=2)
-    for place in range(5):
-        timeline.add(Span("server", "verify", place, place + 0.5))
+    for start_s in range(5):
+        timeline.add(Span("server", "verify", start_s, start_s + 0.5))
     assert len(timeline.spans) == 2
     assert chrome_trace(timeline, {})["otherData"] == {"spans_left_out": 3}
 
@@ -243,8 +243,8 @@ def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, 
 def test_a_modelled_run_has_the_same_timeline_every_time(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     options = ("--timeline", "--deployment", "specedge")
     first, second = (bench(prompts, tiny, tmp_path / name, *options) for name in ("a", "b"))
-    for one, other in zip(first, second, strict=True):
-        assert (one / "timeline.json").read_bytes() == (other / "timeline.json").read_bytes()
+    for run, repeated in zip(first, second, strict=True):
+        assert (run / "timeline.json").read_bytes() == (repeated / "timeline.json").read_bytes()
     assert read_object(first[0] / "timeline.json")["otherData"]["time"] == "modelled time (specedge)"
 
 
@@ -254,8 +254,8 @@ def test_a_replay_has_a_timeline_and_no_tokens(tmp_path: Path) -> None:
     options = ["--method", "fixed-k", "--replay", trace, "--out", tmp_path / "out"]
     assert skit_here("bench", *options, "--timeline").returncode == 0
     (run,) = (tmp_path / "out").iterdir()
-    found = read_object(run / "timeline.json")
-    assert set(names(found["traceEvents"], "thread_name", "tid").values()) >= {"server", "drafter"}
+    trace = read_object(run / "timeline.json")
+    assert set(names(trace["traceEvents"], "thread_name", "tid").values()) >= {"server", "drafter"}
     assert (run / "plots/timeline.png").exists()
     line = error_line(skit_here("bench", *options, "--token-view"))
     assert line == "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay"

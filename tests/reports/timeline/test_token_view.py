@@ -36,8 +36,8 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     engine = live_engine(parse_method(request.param), *runners, deployment=DEPLOYMENT, **shared)
     details = DetailCollector()
     engine.on_round = details.note
-    for one in make_requests(random_prompts([5, 1, 30, 12], 64), 25):
-        engine.submit(one)
+    for request in make_requests(random_prompts([5, 1, 30, 12], 64), 25):
+        engine.submit(request)
     records = []
     while not engine.idle:
         records += engine.step()
@@ -176,8 +176,8 @@ def test_rounds_can_be_reached_by_keyboard_and_are_described() -> None:
     page = Reader(the_page())
     rounds = [attrs for _, attrs, _ in page.found if attrs.get("class") == "round"]
     ids = [attrs["id"] for _, attrs, _ in page.found if "id" in attrs]
-    assert [one["tabindex"] for one in rounds] == ["0"]
-    assert [one["aria-describedby"] for one in rounds] == ids
+    assert [attributes["tabindex"] for attributes in rounds] == ["0"]
+    assert [attributes["aria-describedby"] for attributes in rounds] == ids
 
 
 NASTY = "<script>alert('1')</script>&\"\u202e\x00"
@@ -275,18 +275,20 @@ def test_a_run_has_pages_if_they_are_asked_for(tiny: TinyPair, tmp_path: Path) -
 def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) -> None:
     dataset = load(str(prompts(tmp_path)), data_dir=None, allow_sample=False, limit=None, seed=0)
     shared: dict[str, Any] = {"device": "cpu", "max_new_tokens": 8, "baseline": False, "token_view": True}
-    asked = BenchSettings(("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared)
+    settings = BenchSettings(("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared)
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    first = Benchmark(asked, dataset)
+    first = Benchmark(settings, dataset)
     with pytest.raises(KeyboardInterrupt):
         first.run(interrupt)
     first.conclude()
     (run,) = (tmp_path / "out").iterdir()
     assert "1 of 1 finished requests" in (run / "tokens/index.html").read_text()
-    resumed = Benchmark(BenchSettings(**{**{f: getattr(asked, f) for f in asked.__slots__}, "resume": True}), dataset)
+    resumed = Benchmark(
+        BenchSettings(**{**{f: getattr(settings, f) for f in settings.__slots__}, "resume": True}), dataset
+    )
     resumed.run(lambda _: None)
     resumed.conclude()
     assert "3 of 3 finished requests" in (run / "tokens/index.html").read_text()

@@ -40,41 +40,41 @@ ALL = experiments()
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_experiment_says_what_is_assumed_and_where_it_would_lead(name: str) -> None:
-    one = ALL[name]
-    assert one.command in COMMANDS
-    assert set(one.options) <= OPTIONS[one.command] | GRID
-    assert one.published
-    assert all(assumed.value and assumed.effect.endswith(".") for assumed in one.assumed)
-    assert len({assumed.name for assumed in one.assumed}) == len(one.assumed)
+    experiment = ALL[name]
+    assert experiment.command in COMMANDS
+    assert set(experiment.options) <= OPTIONS[experiment.command] | GRID
+    assert experiment.published
+    assert all(assumed.value and assumed.effect.endswith(".") for assumed in experiment.assumed)
+    assert len({assumed.name for assumed in experiment.assumed}) == len(experiment.assumed)
 
 
-@pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.command in ("bench", "law")])
+@pytest.mark.parametrize("name", [name for name, experiment in ALL.items() if experiment.command in ("bench", "law")])
 def test_published_numbers_stand_beside_a_series(name: str) -> None:
-    one = ALL[name]
+    experiment = ALL[name]
     labels = {
-        *one.options["series"],
-        *(label for kind in GRID for label in one.options.get(kind, ())),
+        *experiment.options["series"],
+        *(label for kind in GRID for label in experiment.options.get(kind, ())),
     }
-    assert {published.series for published in one.published} <= labels
+    assert {published.series for published in experiment.published} <= labels
 
 
 def numbers(name: str) -> dict[tuple[str, str], float | None]:
-    return {(one.series, one.metric): one.value for one in ALL[name].published}
+    return {(number.series, number.metric): number.value for number in ALL[name].published}
 
 
 def test_pinned_numbers_of_the_papers() -> None:
     assert numbers("adaspec/table-2")["AdaSpec, trace 1", "value"] == 1.73
     assert numbers("specedge/figure-11")["specedge, 15 ms", "tpot_mean"] == 0.03647
     assert numbers("specpipe/section-4-2")["specpipe", "tpot_mean"] == 0.05467
-    table_2 = {(one.series, one.where["slo"]): one.value for one in ALL["wisp/table-2"].published}
+    table_2 = {(number.series, number.where["slo"]): number.value for number in ALL["wisp/table-2"].published}
     assert [table_2["wisp", slo] for slo in "1234"] == [164, 142, 103, 86]
     assert [table_2["centralized", slo] for slo in "1234"] == [97, 80, 54, 41]
     assert [table_2["sled", slo] for slo in "1234"] == [83, 42, 27, 21]
 
 
 def test_experiments_are_found_by_name_paper_and_all() -> None:
-    assert [one.name for one in find_experiments("wisp/table-2")] == ["wisp/table-2"]
-    assert {one.paper for one in find_experiments("specedge")} == {"specedge"}
+    assert [experiment.name for experiment in find_experiments("wisp/table-2")] == ["wisp/table-2"]
+    assert {experiment.paper for experiment in find_experiments("specedge")} == {"specedge"}
     assert len(find_experiments("all")) == len(ALL)
     with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'\?\)"):
         find_experiments("wisp/tabel-2")
@@ -92,7 +92,7 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
     assert replace_input(options, "kv_tokens", 15)["kv_tokens"] == "15"
     assert replace_input(options, "link.rtt_s", 0.05)["replaced"] == ["link.rtt_s=0.05"]
     assert replace_input(options, "series.a.method.depth", 5)["series"]["a"]["method"] == "server-tree:depth=5"
-    assert [one["drafted"] for one in replace_input(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
+    assert [entry["drafted"] for entry in replace_input(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
     named = {"series": {"14B/0.6B": {"levels": 4}}}
     assert replace_input(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
     with pytest.raises(SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"):
@@ -103,8 +103,8 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
 
 def outcome(*ratios: float | None) -> dict[str, Any]:
     pairs = [
-        {"series": f"s{place}", "where": {}, "metric": "tpot", "simulated_over_published": ratio, "holds": None}
-        for place, ratio in enumerate(ratios)
+        {"series": f"s{position}", "where": {}, "metric": "tpot", "simulated_over_published": ratio, "holds": None}
+        for position, ratio in enumerate(ratios)
     ]
     within = sum(ratio is not None and abs(ratio - 1) <= 0.1 for ratio in ratios)
     return {"published": pairs, "goal": 0.1, "within": within, "prevented": "No lengths."}
@@ -119,17 +119,17 @@ def test_the_verdict_is_one_of_three_sentences() -> None:
 
 
 def test_a_stated_bound_holds_or_does_not() -> None:
-    told = {"series": "a", "metric": "value"}
-    least, most = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
-    assert (least.holds(0.5), least.holds(0.4), most.holds(0.4), most.holds(None)) == (True, False, True, None)
+    fields = {"series": "a", "metric": "value"}
+    lower, upper = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
+    assert (lower.holds(0.5), lower.holds(0.4), upper.holds(0.4), upper.holds(None)) == (True, False, True, None)
     read = build_experiment(
-        "x/y", {"command": "law", "summary": "", "source": "", "options": {}, "published": [told | {"at_most": 2}]}
+        "x/y", {"command": "law", "summary": "", "source": "", "options": {}, "published": [fields | {"at_most": 2}]}
     )
     (pair,) = compare_published(read, [{"series": "a", "value": {"mean": 3.0}}])
     assert (pair["holds"], pair["simulated_over_published"]) == (False, None)
-    found = outcome(1.02)
-    found["published"].append({**pair, "series": "above", "holds": False})
-    assert verdict(found) == (
+    results = outcome(1.02)
+    results["published"].append({**pair, "series": "above", "holds": False})
+    assert verdict(results) == (
         "Not reproduced: the one number within 2.00 %; 0 of 1 statements hold, not above, value. No lengths."
     )
 
@@ -148,7 +148,7 @@ def test_laws() -> None:
 
 
 def test_a_request_beside_a_prompt_takes_what_its_own_tokens_take() -> None:
-    """By Table 12: 5 new tokens after 500, over a prompt of 1,000 by itself; by a data sheet it is never for free."""
+    """Table 12 gives the cost of 5 new tokens after 500 next to a prompt of 1,000; by a data sheet it is never zero."""
     alone_s = 1000 * 33.14e-6 + 1000**2 * 34.5e-9 + 14.86e-3
     more_s = 5 * 33.14e-6 + 5 * 505 * 34.5e-9 + 500 * 4.62e-6
     assert joint_prefill_by_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(1 + more_s / alone_s)
@@ -157,8 +157,8 @@ def test_a_request_beside_a_prompt_takes_what_its_own_tokens_take() -> None:
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 80), (0.95, 3), (1.0, 2)])
 def test_the_likeliest_token_is_drawn_as_often_as_a_sampler_draws_it(top_p: float, top_k: int) -> None:
-    """At a mean over places, each with falling powers of one factor."""
-    sure = torch.tensor([Agreement((0.7,), spread=1.0).chance((place + 0.5) / 1000) for place in range(1000)])
+    """The frequency is a mean over positions; at each, probabilities fall by one factor."""
+    sure = torch.tensor([Agreement((0.7,), spread=1.0).chance((position + 0.5) / 1000) for position in range(1000)])
     logits = torch.arange(300) * (1 - sure).clamp(1e-7, 1 - 1e-7).log()[:, None]
     drawn = Sampler(0.6, top_p, top_k).probabilities(logits)[:, 0].mean().item()
     assert top_token_frequency(0.7, 0.6, top_p, top_k) == pytest.approx(drawn, abs=2e-3)
@@ -175,8 +175,8 @@ def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
 def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
     options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
     (row,) = profiling.profile(options, lambda *_: None)
-    found = {name: value["mean"] for name, value in row["coefficients"].items()}
-    assert found == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
+    results = {name: value["mean"] for name, value in row["coefficients"].items()}
+    assert results == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
     assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -194,15 +194,15 @@ def test_missed_promises_are_counted_by_class_and_by_what_kept_them() -> None:
     (fewer,) = fewer_violations(rows)
     assert (fewer["series"], fewer["devices"]) == ("wisp", 8)
     assert fewer["classes"]["1"]["fewer_violations"]["mean"] == pytest.approx(0.3)
-    assert [one["compute_share"]["mean"] for one in compute_shares(rows)] == [0.25, 0.25]
+    assert [entry["compute_share"]["mean"] for entry in compute_shares(rows)] == [0.25, 0.25]
 
 
 def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pair is surer where it is right, and says so; prompts are those that every machine has."""
     monkeypatch.setenv("SKIT_DATA_DIR", "nowhere")
     series = {"line": {"family": "logistic", "threshold": "balanced"}}
-    asked = {"draft": "synthetic:ranks=0.7,spread=1", "limit": 40, "output_tokens": 24, "max_draft": 4}
-    examples, line = training.train({"target": "synthetic", "series": series, **asked}, lambda *_: None)
+    sizes = {"draft": "synthetic:ranks=0.7,spread=1", "limit": 40, "output_tokens": 24, "max_draft": 4}
+    examples, line = training.train({"target": "synthetic", "series": series, **sizes}, lambda *_: None)
     assert examples["accepted_share"]["mean"] == pytest.approx(0.7, abs=0.06)
     assert examples["correlation"]["confidence"]["mean"] > 0.2
     assert line["auc"]["mean"] > 0.55
@@ -232,10 +232,10 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         },
         "picks": {"longest": {"of": figure, "pick": "most", "axis": "k"}, "least": {"of": figure}},
     }
-    two, five, *others = rows_of(bench, options, lambda *_: None)
-    assert [one["acceptance_length"]["mean"] for one in (two, five)] == pytest.approx([31 / 11, 31 / 6])
+    two, five, *derived_rows = rows_of(bench, options, lambda *_: None)
+    assert [entry["acceptance_length"]["mean"] for entry in (two, five)] == pytest.approx([31 / 11, 31 / 6])
     mean = {"mean": pytest.approx(11 / 6)}
-    assert others == [
+    assert derived_rows == [
         {"series": "itself", "k": 2, "ratio": {"mean": 2.0}},
         {"series": "itself", "k": 5, "ratio": {"mean": 2.0}},
         {"series": "5 over 2", "ratio": mean},
@@ -249,8 +249,8 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
 def test_means_over_the_spans_of_a_time_in_which_another_figure_lies() -> None:
     over_time = {"size": [1.0, 12.0, None, 19.0, 20.0], "length": [6.0, 2.0, 9.0, 4.0, 1.0]}
     mean = {"of": "a/t.length", "by": "t.size", "between": [10, 20]}
-    found = GridRows([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
-    assert found == [{"series": "busy", "value": {"mean": 3.0}}]
+    results = GridRows([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
+    assert results == [{"series": "busy", "value": {"mean": 3.0}}]
 
 
 def test_the_least_of_several_figures_over_another_at_each_place() -> None:
@@ -258,8 +258,8 @@ def test_the_least_of_several_figures_over_another_at_each_place() -> None:
     rows = [
         {"series": name, "n": n, "s": {"mean": time}} for name, both in times.items() for n, time in enumerate(both)
     ]
-    found = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
-    assert found == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
+    results = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
+    assert results == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
 
 
 def test_axes_have_values_by_name_and_go_for_every_command() -> None:
@@ -278,9 +278,9 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     assert "[adaspec/table-2](adaspec.md)" in overview
     assert "Reproduced: all 3 numbers to the digit." in (tmp_path / "specedge.md").read_text()
     assert (tmp_path / "plots" / "adaspec-table-2.svg").is_file()
-    found = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
-    assert (found["within"], found["compared"]) == (8, 9)
-    moves = {one["value"]: one["ratios"]["AdaSpec, trace 2 value"] for one in found["sensitivity"]}
+    results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
+    assert (results["within"], results["compared"]) == (8, 9)
+    moves = {entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"] for entry in results["sensitivity"]}
     assert moves["0.1"] == pytest.approx([2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42])
 
 
@@ -290,10 +290,10 @@ def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(one: Any, *_: Any, **__: Any) -> Any:
-        if one.name == "specedge/prices":
+    def broken(experiment: Any, *_: Any, **__: Any) -> Any:
+        if experiment.name == "specedge/prices":
             raise KeyboardInterrupt
-        return {"name": one.name}
+        return {"name": experiment.name}
 
     monkeypatch.setattr(run, "reproduce", broken)
     names = ["specedge/figure-10", "specedge/prices"]
