@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from benchmarks.common import Bound, Figure, Outcome, Setting, over_rounds
-from specbench_kit.live.connection import Caller, Connection
+from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.wire import Up, tokenizer_hash
 
 ROUNDS, WARM = 200, 20
@@ -29,7 +29,7 @@ def run(setting: Setting) -> Outcome:
     server = [SERVE, "serve", "--listen", "127.0.0.1:0", "--slots", "2"]
     with _process(server) as address, _process([ECHO_SERVER]) as echo_address:
         tokenizer = setting.pair.tokenizer
-        connection = Connection(address, Caller(tokenizer_hash(tokenizer), len(tokenizer)))
+        connection = Connection(address, ClientIdentity(tokenizer_hash(tokenizer), len(tokenizer)))
         wire_ms, echo_ms = [], []
         for number in range(setting.rounds):
             wire_ms.append(1e3 * median(_rounds(connection, f"benchmark-{number}")))

@@ -70,7 +70,7 @@ class Device:
                 seen.refused[Status(told.status).name] = seen.refused.get(Status(told.status).name, 0) + 1
                 await asyncio.sleep(told.retry_ms / 1000)
                 told = await self.ask(draft=draft)
-            output += [*(tokens[place - 1] for place in told.path), told.extra]
+            output += [*(tokens[place - 1] for place in told.path), told.bonus]
             seen.rounds += 1
         seen.outputs.add(tuple(output[:ROUNDS]))
         await self._call.write(Up(close={"session": name}))

@@ -13,12 +13,12 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.live.assembly import remote_engine
-from specbench_kit.live.connection import Caller, Connection
-from specbench_kit.live.server.batches import Batches
-from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.connection import ClientIdentity, Connection
+from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.loop import run_loop
-from specbench_kit.live.server.run import make_desk
-from specbench_kit.live.server.service import Door, Service
+from specbench_kit.live.server.run import make_frame_handler
+from specbench_kit.live.server.service import ListenAddress, VerificationService
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -31,21 +31,21 @@ TARGET = tiny_llama()
 DRAFT = disturbed(TARGET, 0.02)
 STATED = {"model": "tiny", "model_hash": "0", "tokenizer": "same", "dtype": "float32", "scheduler": "fcfs"}
 LATENCY = InteractionModel(1e-5, 0.0, 0.0, 1e-3)
-CALLER = Caller("same", VOCABULARY)
+CALLER = ClientIdentity("same", VOCABULARY)
 
 
 def make_server(
-    slots: int = 4, bounds: Bounds | None = None, door: Door | None = None, tokens: tuple[str, ...] = ()
-) -> Service:
+    slots: int = 4, bounds: ServerLimits | None = None, door: ListenAddress | None = None, tokens: tuple[str, ...] = ()
+) -> VerificationService:
     """A server that does not listen yet."""
     runner = make_runner(TARGET, slots, CAPACITY)
-    batches = Batches(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
-    desk = make_desk(runner, batches, bounds or Bounds(context=CAPACITY), STATED, tokens)
-    return Service(desk, door or Door("127.0.0.1:0"))
+    batches = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
+    desk = make_frame_handler(runner, batches, bounds or ServerLimits(context=CAPACITY), STATED, tokens)
+    return VerificationService(desk, door or ListenAddress("127.0.0.1:0"))
 
 
 @contextmanager
-def serving(service: Service | None = None, **options: Any) -> Iterator[tuple[Service, str]]:
+def serving(service: VerificationService | None = None, **options: Any) -> Iterator[tuple[VerificationService, str]]:
     """Let it serve; yields it and its address."""
     service = service or make_server(**options)
     ports: SimpleQueue[int] = SimpleQueue()

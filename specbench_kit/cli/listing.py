@@ -187,7 +187,7 @@ def _list_engines() -> list[ListEntry]:
         {
             "name": f"{name}://HOST:PORT",
             "summary": (engine.__doc__ or "").strip().partition("\n")[0],
-            "draws": engine.samples,
+            "draws": engine.supports_sampling,
         }
         for name, engine in engines.all().items()
     ]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 from specbench_kit.cli.common import command_line, say, tell_report
 from specbench_kit.cli.options import JsonOption
 from specbench_kit.core.option import Given, Option
-from specbench_kit.studies.load.settings import Settings
+from specbench_kit.studies.load.settings import LoadSettings
 
 if TYPE_CHECKING:
-    from specbench_kit.studies.load.run import Outcome
+    from specbench_kit.studies.load.run import LoadOutcome
 
 
-def load(options: Given[Settings], as_json: JsonOption = False) -> None:
+def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
     """Load the server with every number of devices and print the result."""
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.load import run
@@ -35,7 +35,7 @@ def validate(
     _tell(outcome, f"{validation.VALIDATION}.md", as_json)
 
 
-def _tell(outcome: "Outcome", name: str, as_json: bool) -> None:
+def _tell(outcome: "LoadOutcome", name: str, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console(stderr=as_json)

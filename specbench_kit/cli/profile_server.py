@@ -1,10 +1,10 @@
 """`skit profile-server`: how long a server's verifications and messages take."""
 
 from specbench_kit.cli.common import say
-from specbench_kit.studies.server_profile.settings import Settings
+from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
 
-def profile_server(settings: Settings) -> None:
+def profile_server(settings: ServerProfileSettings) -> None:
     """Profile the server and print the result."""
     from rich.console import Console
 

@@ -1,19 +1,19 @@
 """`skit serve`: verify the drafts of devices that connect over the network."""
 
 from specbench_kit.cli.common import say
-from specbench_kit.live.server.settings import Settings, host_and_port
+from specbench_kit.live.server.settings import ServeSettings, host_and_port
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServeSettings) -> None:
     """Load the target and verify drafts until the server is stopped."""
     from rich.console import Console
 
     console = Console(stderr=True)
     with console.status("loading the target"):
-        from specbench_kit.live.server.run import make
+        from specbench_kit.live.server.run import make_service
         from specbench_kit.live.server.run import serve as run
 
-        service, counters, facts = make(settings)
+        service, counters, facts = make_service(settings)
     say(console, "; ".join(f"{name}: {value}" for name, value in facts.items()))
 
     def ready(port: int) -> None:

@@ -12,7 +12,7 @@ import grpc
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.link import Lane
+from specbench_kit.live.link import LinkDirection
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 
 WELCOME_S = 20.0
@@ -23,7 +23,7 @@ FATAL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION, g
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class ClientIdentity:
     """Who calls: what the hello says, and how the way to the server is protected."""
 
     tokenizer: str
@@ -35,14 +35,14 @@ class Caller:
     """Certificates that the server's has to be signed by; without them nothing is encrypted."""
 
 
-class LostError(Exception):
+class ConnectionLostError(Exception):
     """The stream has ended, as something is wrong on the way or with the server."""
 
 
 class Connection:
     """One stream to one server, made again where it was lost; `welcome` is what the server said of itself."""
 
-    def __init__(self, address: str, caller: Caller, link: Link | None = None) -> None:
+    def __init__(self, address: str, caller: ClientIdentity, link: Link | None = None) -> None:
         self.address, self._caller, self._link = address, caller, link
         self._channel: Any = None
         self._stream = _Nothing()
@@ -54,10 +54,10 @@ class Connection:
         self._stream.send(up)
 
     def receive(self, wait_s: float = PATIENCE_S) -> tuple[float, Any]:
-        """The next frame and when it arrived; a `LostError` where the stream ended before."""
+        """The next frame and when it arrived; a `ConnectionLostError` where the stream ended before."""
         found = self._stream.poll(wait_s)
         if found is None:
-            raise LostError("no answer")
+            raise ConnectionLostError("no answer")
         return found
 
     def poll(self, wait_s: float) -> tuple[float, Any] | None:
@@ -75,7 +75,7 @@ class Connection:
         while True:
             try:
                 self.welcome = self._connect()
-            except LostError as lost:
+            except ConnectionLostError as lost:
                 if monotonic_s() > until_s:
                     raise SkitError(f"the server {self.address} stayed away: {lost}; --resume goes on later") from lost
                 Event().wait(wait_s)
@@ -117,10 +117,10 @@ class _Nothing:
     answer_arrived = False
 
     def send(self, up: Any) -> None:
-        raise LostError("not connected")
+        raise ConnectionLostError("not connected")
 
     def poll(self, wait_s: float) -> tuple[float, Any] | None:
-        raise LostError("not connected")
+        raise ConnectionLostError("not connected")
 
     def end(self) -> None:
         return
@@ -132,8 +132,8 @@ class _Stream(_Nothing):
     def __init__(self, channel: Any, link: Link | None) -> None:
         self._out: SimpleQueue[Any] = SimpleQueue()
         self._in: SimpleQueue[tuple[float, Any]] = SimpleQueue()
-        self._up = None if link is None else Lane(link, link.up_bytes_per_s, "up", self._out.put)
-        self._down = None if link is None else Lane(link, link.down_bytes_per_s, "down", self._arrived)
+        self._up = None if link is None else LinkDirection(link, link.up_bytes_per_s, "up", self._out.put)
+        self._down = None if link is None else LinkDirection(link, link.down_bytes_per_s, "down", self._arrived)
         make = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)
         self._call = make(iter(self._out.get, None))
         Thread(target=self._read, name="answers", daemon=True).start()
@@ -170,8 +170,8 @@ class _Stream(_Nothing):
                     self._arrived(down)
                 else:
                     self._down.put(down, down.ByteSize())
-            raise LostError("the server ended the stream")
-        except (grpc.RpcError, LostError) as error:
+            raise ConnectionLostError("the server ended the stream")
+        except (grpc.RpcError, ConnectionLostError) as error:
             self._in.put((monotonic_s(), error))
 
     def _arrived(self, down: Any) -> None:
@@ -185,7 +185,7 @@ def _answers(call: Any) -> Iterator[Any]:
 def _why(error: Exception) -> Exception:
     """What ended a stream: a reason to try again, or one that stays."""
     if not isinstance(error, grpc.Call):
-        return LostError(str(error))
+        return ConnectionLostError(str(error))
     if error.code() in FATAL:
         return SkitError(f"the server refused: {error.details()}")
-    return LostError(f"{error.code().name}: {error.details()}")
+    return ConnectionLostError(f"{error.code().name}: {error.details()}")

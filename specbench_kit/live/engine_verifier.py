@@ -11,7 +11,7 @@ from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
-from specbench_kit.live.engines.base import Asked, Engine
+from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest
 
 AT_ONCE = 64
 SEED_BYTES = 4
@@ -21,7 +21,7 @@ SEED_BYTES = 4
 class EngineVerifier:
     """Asks an engine for the target's tokens. Nothing of a text is kept here: its prefix cache may."""
 
-    engine: Engine
+    engine: EngineAdapter
     sampler: Sampler
     seed: int
     asynchronous: bool = True
@@ -40,7 +40,7 @@ class EngineVerifier:
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Ask for every draft at the same time."""
         asked = [self._asked(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
-        self._asking = [self._pool.submit(self.engine.answers, one) for one in asked]
+        self._asking = [self._pool.submit(self.engine.target_tokens, one) for one in asked]
         return lambda: [
             _verdict(draft, nodes, answer.result())
             for draft, nodes, answer in zip(drafts, chosen, self._asking, strict=True)
@@ -50,7 +50,7 @@ class EngineVerifier:
         """Whether the answers are there."""
         return all(one.done() for one in self._asking)
 
-    def _asked(self, draft: Draft, nodes: list[int]) -> Asked:
+    def _asked(self, draft: Draft, nodes: list[int]) -> ScoringRequest:
         tree = draft.tree
         if [tree.parents[node] for node in nodes] != [0, *nodes][: len(nodes)]:
             raise SkitError("an engine of others verifies chains alone: name a method that drafts a chain")
@@ -62,7 +62,7 @@ class EngineVerifier:
         session = draft.session
         places = range(session.produced, session.produced + len(nodes) + 1)
         seeds = [_seed(self.seed, session.request.id, place) for place in places]
-        return Asked(list(session.tokens), [tree.tokens[node] for node in nodes], self.sampler, seeds)
+        return ScoringRequest(list(session.tokens), [tree.tokens[node] for node in nodes], self.sampler, seeds)
 
 
 def _seed(seed: int, request: str, place: int) -> int:

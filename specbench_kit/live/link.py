@@ -13,7 +13,7 @@ from specbench_kit.deployments.base import Link
 Deliver = Callable[[Any], None]
 
 
-class Lane(Thread):
+class LinkDirection(Thread):
     """One direction of a link: what is put in comes out, in its order, when it has crossed.
 
     A message leaves when those before it have left. `deliver` is called in this thread.

@@ -18,7 +18,7 @@ from specbench_kit.models.tokenizers import unshared
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class TargetDescription:
     """What a server says of its target; `parameters` may be unknown."""
 
     name: str
@@ -35,7 +35,7 @@ class Stated:
 class ServedTarget(LoadedModel):
     """A model that is not here: only what the kit records of one is known."""
 
-    def __init__(self, stated: Stated) -> None:
+    def __init__(self, stated: TargetDescription) -> None:
         self_device = torch.device("cpu")  # what the clock here need not wait for
         model = SimpleNamespace(
             device=self_device,
@@ -45,7 +45,7 @@ class ServedTarget(LoadedModel):
         super().__init__(model, ModelSource(stated.name, stated.name, local_only=True))
         object.__setattr__(self, "stated", stated)
 
-    stated: Stated
+    stated: TargetDescription
 
     @property
     def text_config(self) -> Any:
@@ -76,7 +76,7 @@ class ServedPair(Pair):
 
 
 @dataclass(frozen=True, slots=True)
-class Drafts:
+class DraftModels:
     """The draft models that are here, and the tokenizer of the first."""
 
     tokenizer: Any
@@ -88,7 +88,7 @@ class Drafts:
         """Tokens that may come from here."""
         return min([len(self.tokenizer), *(int(one.text_config.vocab_size) for one in self.models.values())])
 
-    def beside(self, stated: Stated) -> ServedPair:
+    def with_target(self, stated: TargetDescription) -> ServedPair:
         """With a target elsewhere."""
         others = {name: loaded for name, loaded in self.models.items() if name != DRAFT}
         return ServedPair(
@@ -96,7 +96,7 @@ class Drafts:
         )
 
 
-def load_drafts(draft: str, names: Sequence[str], *, device: str, dtype: str) -> Drafts:
+def load_draft_models(draft: str, names: Sequence[str], *, device: str, dtype: str) -> DraftModels:
     """Those that methods need, by name; the tokenizer is the draft model's, whether that is needed or not."""
     if heads := [name for name in names if name.startswith(HEAD)]:
         raise SkitError(f"{heads[0]} reads the target's hidden states, which stay on the server: name another drafter")
@@ -107,4 +107,4 @@ def load_drafts(draft: str, names: Sequence[str], *, device: str, dtype: str) ->
         if name != DRAFT:
             differing |= set(unshared(tokenizer, from_pretrained(AutoTokenizer, sources[name]), (draft, name)))
     models = {name: load_model(source, device=device, dtype=dtype) for name, source in sources.items()}
-    return Drafts(tokenizer, models, tuple(sorted(differing)))
+    return DraftModels(tokenizer, models, tuple(sorted(differing)))

@@ -15,8 +15,8 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
-from specbench_kit.live.connection import Connection, LostError
-from specbench_kit.live.wire import PASSING, Status, Up
+from specbench_kit.live.connection import Connection, ConnectionLostError
+from specbench_kit.live.wire import RETRYABLE, Status, Up
 
 MOST_TRIES = 200
 """Times that one round is sent, where the server puts it off."""
@@ -98,7 +98,7 @@ class WireVerifier:
         while any(one.verdict is None for one in rounds.values()):
             try:
                 arrived_s, down = self.connection.receive()
-            except LostError:
+            except ConnectionLostError:
                 self.connection.reconnect()
                 for one in rounds.values():
                     self._send_again(one)
@@ -127,7 +127,7 @@ class WireVerifier:
         one.tries += 1
         if status is Status.UNKNOWN_SESSION:
             self._open(self._known[one.draft.request_id])
-        elif status not in PASSING or one.tries > MOST_TRIES:
+        elif status not in RETRYABLE or one.tries > MOST_TRIES:
             raise SkitError(f"the server refused a draft: {status.name}: {refused.reason}")
         Event().wait(refused.retry_ms / 1000)
         self._send_again(one)
@@ -177,7 +177,7 @@ def _verdict(one: _Round, told: Any) -> Verdict:
     if any(not 0 < place <= len(one.nodes) for place in told.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
     path = [one.nodes[place - 1] for place in told.path]
-    return Verdict(one.draft, one.nodes, path, told.extra, max(1, told.computed))
+    return Verdict(one.draft, one.nodes, path, told.bonus, max(1, told.computed))
 
 
 def _rebased(one: _Round, suffix: list[int]) -> Verdict:

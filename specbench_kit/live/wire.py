@@ -6,7 +6,7 @@ from typing import Any
 
 from specbench_kit.live.protocol.verification_pb2 import Down, Up
 
-__all__ = ["METHOD", "PASSING", "PROTOCOL", "SERVICE", "Down", "Status", "Up", "tokenizer_hash"]
+__all__ = ["METHOD", "PROTOCOL", "RETRYABLE", "SERVICE", "Down", "Status", "Up", "tokenizer_hash"]
 
 PROTOCOL = 1
 SERVICE = "specbench_kit.live.Verification"
@@ -46,7 +46,7 @@ class Status(IntEnum):
     IDLE = 46
 
 
-PASSING = (Status.OVERLOADED, Status.GOING_AWAY, Status.IN_FLIGHT, Status.TOO_MANY_SESSIONS)
+RETRYABLE = (Status.OVERLOADED, Status.GOING_AWAY, Status.IN_FLIGHT, Status.TOO_MANY_SESSIONS)
 """Temporary refusals, after which the same frame may be sent again."""
 
 

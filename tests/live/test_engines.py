@@ -10,9 +10,9 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.engine_verifier import EngineVerifier
-from specbench_kit.live.engines.base import Asked, engines
-from specbench_kit.live.pair import Drafts
-from specbench_kit.live.served import Way, reach
+from specbench_kit.live.engines.base import ScoringRequest, engines
+from specbench_kit.live.pair import DraftModels
+from specbench_kit.live.servers import ServerAddress, connect
 from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 7)
@@ -49,7 +49,7 @@ def test_greedy_chains_come_out_as_with_the_target_here(engine: str) -> None:
     assert sum(one.accepted for record in found.values() for one in record.rounds) > 0
 
 
-@pytest.mark.parametrize("engine", [name for name, kind in engines.all().items() if kind.samples])
+@pytest.mark.parametrize("engine", [name for name, kind in engines.all().items() if kind.supports_sampling])
 def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -> None:
     plain = decode_with(engine, "autoregressive", SAMPLED)
     found = decode_with(engine, "prompt-lookup", SAMPLED)
@@ -80,20 +80,20 @@ class Bytes:
 
 def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None:
     with engine_server() as base:
-        way = Way(base.replace("http", "vllm"))
-        stated = reach(way, Drafts(Bytes(), {}, ())).stated
+        way = ServerAddress(base.replace("http", "vllm"))
+        stated = connect(way, DraftModels(Bytes(), {}, ())).target
         assert (stated.name, stated.context, stated.bitwise) == ("tiny", CAPACITY, False)
         with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
-            reach(way, Drafts(Bytes(1), {}, ()))
+            connect(way, DraftModels(Bytes(1), {}, ()))
     with pytest.raises(SkitError, match="unknown engine 'tgi'; known: completions, llama-cpp, sglang, vllm"):
-        reach(Way("tgi://127.0.0.1:1"), Drafts(Bytes(), {}, ()))
+        connect(ServerAddress("tgi://127.0.0.1:1"), DraftModels(Bytes(), {}, ()))
 
 
 def test_an_engine_that_is_not_there_is_one_line() -> None:
-    asked = Asked([1], [2], GREEDY, [0, 0])
+    asked = ScoringRequest([1], [2], GREEDY, [0, 0])
     with engine_server() as base, pytest.raises(SkitError, match="/x/inference/v1/generate answered 404"):
-        engines.get("vllm")(f"{base}/x").answers(asked)
+        engines.get("vllm")(f"{base}/x").target_tokens(asked)
     with pytest.raises(SkitError, match="gave no answer"):
-        engines.get("vllm")(base).answers(asked)
+        engines.get("vllm")(base).target_tokens(asked)
     with pytest.raises(SkitError, match="is no address"):
         engines.get("vllm")("http://127.0.0.1:none")

@@ -11,8 +11,8 @@ from live_server import CALLER, CAPACITY, VOCABULARY, decode_here, decode_remote
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.server.bounds import Bounds
-from specbench_kit.live.server.service import Service
+from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 from specbench_kit.methods.spec import parse_method
 
@@ -59,7 +59,7 @@ def way_that_ends(address: str) -> Iterator[tuple[str, Event]]:
 
 def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> None:
     with (
-        serving(bounds=Bounds(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
+        serving(bounds=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
         way_that_ends(address) as (way, cut),
     ):
         vanishing, silent = Connection(way, CALLER), Connection(address, CALLER)
@@ -73,7 +73,7 @@ def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> Non
         assert vanishing.welcome.model == "tiny"
 
 
-def streams(service: Service) -> float:
+def streams(service: VerificationService) -> float:
     return service.desk.counters.registry.get_sample_value("skit_streams") or 0.0
 
 

@@ -12,7 +12,7 @@ from trace_builders import write_trace
 from specbench_kit.core.errors import SkitError
 from specbench_kit.reports.live.report import deviations, mean_of, values_of
 from specbench_kit.studies.load import run, validation
-from specbench_kit.studies.load.settings import Settings
+from specbench_kit.studies.load.settings import LoadSettings
 from specbench_kit.traces.trace import RequestTrace
 
 LENGTH, DRAFT = 20, 3
@@ -47,11 +47,11 @@ def request(name: str, prompt: list[int]) -> RequestTrace:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path) -> LoadSettings:
     texts = [request(str(n), prompt) for n, prompt in enumerate(random_prompts([5, 9], VOCABULARY))]
     trace = write_trace(tmp_path / "trace.parquet", texts, MODELS)
     (tmp_path / "profile.toml").write_text(PROFILE)
-    return Settings(
+    return LoadSettings(
         server="127.0.0.1:1",
         trace=trace.path,
         method="fixed-k:k=2",
@@ -66,11 +66,11 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     with serving() as (service, address):
-        outcome = run.load(Settings(**{**_fields(settings), "server": address}), lambda *_: None)
+        outcome = run.load(LoadSettings(**{**_fields(settings), "server": address}), lambda *_: None)
         assert service.desk.batches.evictions == 0
     (row,) = outcome.summary["rows"]
     assert row["figures"]["overall"]["acceptance_length"] > 1
@@ -87,10 +87,10 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
         assert "DISTURBED MACHINE: the host withheld" in (outcome.folder / name).read_text()
 
 
-def test_a_trace_of_another_target_is_refused(settings: Settings) -> None:
+def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
     write_trace(settings.trace, [request("0", [1, 2])], {**MODELS, "target": {"name": "tiny", "hash": "2"}})
     with serving() as (_, address), pytest.raises(SkitError, match="WRONG_TOKENIZER"):
-        run.load(Settings(**{**_fields(settings), "server": address}), lambda *_: None)
+        run.load(LoadSettings(**{**_fields(settings), "server": address}), lambda *_: None)
 
 
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
@@ -106,5 +106,5 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     assert found == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
 
 
-def _fields(settings: Settings) -> dict[str, object]:
+def _fields(settings: LoadSettings) -> dict[str, object]:
     return {name: getattr(settings, name) for name in settings.__dataclass_fields__}

@@ -16,9 +16,9 @@ from tiny_models import make_requests, outputs, random_prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
-from specbench_kit.live.connection import Caller, Connection, LostError
-from specbench_kit.live.server.service import Door
-from specbench_kit.live.server.settings import Settings
+from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.live.server.service import ListenAddress
+from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.writing.cautions import setting_cautions
@@ -34,7 +34,7 @@ def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> Non
         device = Thread(target=lambda: found.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
         device.start()
         Event().wait(0.15)
-    with serving(make_server(door=Door(address))):
+    with serving(make_server(door=ListenAddress(address))):
         device.join(60)
     assert connection.reconnections == 1
     assert found == outputs(decode_here(CHAIN, REQUESTS))
@@ -52,8 +52,8 @@ def test_a_server_is_known_to_health_checks_and_reflection() -> None:
 
 def test_beyond_loopback_a_server_needs_a_certificate() -> None:
     with pytest.raises(SkitError, match="without TLS the server listens on loopback alone"):
-        Settings(listen="0.0.0.0:7070")
-    assert Settings(listen="0.0.0.0:7070", insecure=True).listen == "0.0.0.0:7070"
+        ServeSettings(listen="0.0.0.0:7070")
+    assert ServeSettings(listen="0.0.0.0:7070", insecure=True).listen == "0.0.0.0:7070"
 
 
 def test_no_server_is_one_line() -> None:
@@ -65,10 +65,10 @@ def test_no_server_is_one_line() -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Path) -> None:
     made = [certificate(tmp_path, name) for name in ("one", "other")]
-    with serving(make_server(door=Door("127.0.0.1:0", *made[0]))) as (_, address):
-        assert Connection(address, Caller("same", VOCABULARY, roots=made[0][0])).welcome.model == "tiny"
-        for stranger in (CALLER, Caller("same", VOCABULARY, roots=made[1][0])):
-            with pytest.raises(LostError):
+    with serving(make_server(door=ListenAddress("127.0.0.1:0", *made[0]))) as (_, address):
+        assert Connection(address, ClientIdentity("same", VOCABULARY, roots=made[0][0])).welcome.model == "tiny"
+        for stranger in (CALLER, ClientIdentity("same", VOCABULARY, roots=made[1][0])):
+            with pytest.raises(ConnectionLostError):
                 Connection(address, stranger)
 
 
@@ -76,10 +76,10 @@ def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Pa
 def test_a_certificate_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
     old = certificate(tmp_path, "old", days=-1)
     with (
-        serving(make_server(door=Door("127.0.0.1:0", *old))) as (_, address),
-        pytest.raises(LostError, match="certificate has expired"),
+        serving(make_server(door=ListenAddress("127.0.0.1:0", *old))) as (_, address),
+        pytest.raises(ConnectionLostError, match="certificate has expired"),
     ):
-        Connection(address, Caller("same", VOCABULARY, roots=old[0]))
+        Connection(address, ClientIdentity("same", VOCABULARY, roots=old[0]))
 
 
 def certificate(folder: Path, name: str, days: int = 2) -> tuple[bytes, bytes]:

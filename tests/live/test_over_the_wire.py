@@ -7,7 +7,7 @@ from tiny_models import make_requests, outputs, random_prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9, 17], VOCABULARY), 10)
@@ -29,7 +29,7 @@ def test_every_round_is_as_with_the_target_beside_the_draft_model(spec: str, sam
 
 def test_a_distribution_crosses_with_as_many_entries_as_are_asked_for() -> None:
     method = parse_method("fixed-k:k=3")
-    with serving(bounds=Bounds(context=CAPACITY, candidates=8)) as (_, address):
+    with serving(bounds=ServerLimits(context=CAPACITY, candidates=8)) as (_, address):
         connection = Connection(address, CALLER)
         with pytest.raises(SkitError, match="--draft-top-n 8 or less"):
             decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0))

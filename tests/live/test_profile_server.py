@@ -9,34 +9,45 @@ from live_server import serving
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ServedModel, sums_of
-from specbench_kit.live.connection import Caller, Connection
+from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS
 from specbench_kit.studies.server_profile import run
-from specbench_kit.studies.server_profile.busy import Batch, Busy, Load, Round, Turn, batches, turns, ways
-from specbench_kit.studies.server_profile.settings import Settings
+from specbench_kit.studies.server_profile.load_generator import (
+    BatchGap,
+    LoadGenerator,
+    ObservedBatch,
+    ObservedRound,
+    SessionLoad,
+    batch_gaps,
+    observed_batches,
+    transit_times,
+)
+from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
-CALLER = Caller("same", 64)
+CALLER = ClientIdentity("same", 64)
 
 
 def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None:
     told = [(4, 0.41, 9), (5, 0.48, 7), (4, 0.42, 8), (4, 0.45, 7)]
-    rounds = [Round(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in told]
-    assert batches(rounds) == [
-        Batch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2), leaving=0),
-        Batch([(2, 7)], 0.05, None, leaving=1),  # it began at 0.43
+    rounds = [ObservedRound(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in told]
+    assert observed_batches(rounds) == [
+        ObservedBatch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2), leaving=0),
+        ObservedBatch([(2, 7)], 0.05, None, leaving=1),  # it began at 0.43
     ]
 
 
 def test_rounds_are_on_their_way_for_as_long_as_the_server_tells_nothing_of() -> None:
     told = [(4, 1.00, 0.10), (4, 1.02, 0.13), (5, 1.30, 0.12)]
-    rounds = [Round(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in told]
-    assert ways(rounds, 0.02) == pytest.approx([0.04, 0.05, 0.06])
+    rounds = [ObservedRound(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in told]
+    assert transit_times(rounds, 0.02) == pytest.approx([0.04, 0.05, 0.06])
 
 
 def test_a_device_alone_waits_before_its_next_draft() -> None:
     with serving() as (_, address):
-        rounds = Busy(Connection(address, CALLER)).rounds(Load(sessions=1, drafted=1, context=10, pause_s=0.05), 0.1)
+        rounds = LoadGenerator(Connection(address, CALLER)).rounds(
+            SessionLoad(sessions=1, drafted=1, context=10, pause_s=0.05), 0.1
+        )
     sent = [one.arrived_s - one.trip_s for one in rounds]
     assert all(left - before.arrived_s >= 0.05 for before, left in zip(rounds, sent[1:], strict=False))
 
@@ -44,12 +55,12 @@ def test_a_device_alone_waits_before_its_next_draft() -> None:
 def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
     """Batch 5 waited for 4 and began 20 ms behind it; the round of 6 came when 5 was through; of 7 there is no 8."""
     told = [(4, 1.00, 0.0), (4, 1.01, 0.0), (5, 1.12, 0.08), (6, 1.32, 0.05), (9, 2.0, 0.1)]
-    rounds = [Round(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in told]
-    assert turns(rounds) == [Turn(2, pytest.approx(0.02))]
+    rounds = [ObservedRound(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in told]
+    assert batch_gaps(rounds) == [BatchGap(2, pytest.approx(0.02))]
 
 
 def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
-    between = [Turn(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [Turn(1, 0.9)]
+    between = [BatchGap(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [BatchGap(1, 0.9)]
     assert run._turn(between) == pytest.approx((1e-3, 2e-4))
     assert run._turn([]) == (0.0, 0.0)
 
@@ -58,15 +69,15 @@ def test_what_verifications_of_one_load_scatter_by_is_found() -> None:
     """However wrong the fit is about the load."""
     random, told = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3, 0])
     seconds = 0.05 * random.lognormal(0.0, np.sqrt(np.log(1 + 0.2**2)), 4000)
-    loads = [[Batch([(2, 7)], one, None, 0) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
+    loads = [[ObservedBatch([(2, 7)], one, None, 0) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
     assert run._scatter(told, loads) == pytest.approx(0.2, rel=0.05)
 
 
 def test_rows_are_what_the_server_computed() -> None:
     with serving() as (_, address):
-        busy = Busy(Connection(address, CALLER))
-        warm = busy.rounds(Load(sessions=2, drafted=3, context=10), 0.05)
-        cold = busy.rounds(Load(sessions=2, drafted=3, context=10, cold=True), 0.05)
+        busy = LoadGenerator(Connection(address, CALLER))
+        warm = busy.rounds(SessionLoad(sessions=2, drafted=3, context=10), 0.05)
+        cold = busy.rounds(SessionLoad(sessions=2, drafted=3, context=10, cold=True), 0.05)
     assert {row for *_, row in cold} == {(13, 0)}
     assert {new for *_, (new, _) in warm} == {4}
     assert min(cached for *_, (_, cached) in warm) >= 10
@@ -75,19 +86,21 @@ def test_rows_are_what_the_server_computed() -> None:
 def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:
     told = (2e-4, 1e-7, 3e-7, 1e-4, 6e-4, 3e-3, 2e-4)
     train, _ = run._loads(24, 512)
-    loads: list[list[Batch]] = []
+    loads: list[list[ObservedBatch]] = []
     for one in train:
         row = (one.context + one.drafted, 0) if one.cold else (one.drafted + 1, one.context)
-        made = [Batch([row] * one.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
+        made = [ObservedBatch([row] * one.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
         loads.append([batch._replace(verify_s=run._features(batch) @ told) for batch in made])
     times = run._fit(loads)
     assert times == pytest.approx(told, rel=1e-6)
     model, rows = ServedModel(**run._coefficients(times)), [(5, 160), (5, 160)]
-    assert model.of_sums(sums_of(rows)) == pytest.approx(run._features(Batch(rows, 0.0, None, leaving=2)) @ told)
+    assert model.of_sums(sums_of(rows)) == pytest.approx(
+        run._features(ObservedBatch(rows, 0.0, None, leaving=2)) @ told
+    )
 
 
 def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(server="", to=tmp_path / "server.toml", sessions=4, window_s=0.02)
+    settings = ServerProfileSettings(server="", to=tmp_path / "server.toml", sessions=4, window_s=0.02)
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
         monkeypatch.setenv(READINGS, str(BUSY))
@@ -104,6 +117,6 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
 
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SkitError, match=r"is no \.toml file"):
-        Settings(server="", to=tmp_path / "server.json")
+        ServerProfileSettings(server="", to=tmp_path / "server.json")
     with pytest.raises(SkitError, match=r"no server answers at 127\.0\.0\.1:1"):
-        run.profile_server(Settings(server="127.0.0.1:1", to=tmp_path / "x.toml"), lambda *_: None)
+        run.profile_server(ServerProfileSettings(server="127.0.0.1:1", to=tmp_path / "x.toml"), lambda *_: None)

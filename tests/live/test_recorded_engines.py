@@ -18,7 +18,7 @@ from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.base import Asked, engines
+from specbench_kit.live.engines.base import ScoringRequest, engines
 
 VLLM = json.loads(Path(__file__).with_name("recorded").joinpath("vllm.json").read_text())
 TEXT = [34, 3702, 278, 222, 19, 24]
@@ -61,10 +61,10 @@ def test_what_a_real_vllm_said_is_read_as_the_tokens_that_it_decodes_alone() -> 
     with playing_back(VLLM["entries"]) as base:
         scored, one_by_one = engines.get("vllm")(base), engines.get("completions")(base)
         assert scored.model()[1] == 1024
-        assert scored.answers(Asked(TEXT, [], GREEDY, [0])) == ANSWER[:1]
-        assert scored.answers(Asked(TEXT, DRAFT, GREEDY, [0] * 4))[:3] == ANSWER
-        assert one_by_one.answers(Asked(TEXT, DRAFT[:2], GREEDY, [0] * 3)) == ANSWER
-        assert one_by_one.answers(Asked(TEXT, [], Sampler(0.8, top_k=20), [7])) == [22]
+        assert scored.target_tokens(ScoringRequest(TEXT, [], GREEDY, [0])) == ANSWER[:1]
+        assert scored.target_tokens(ScoringRequest(TEXT, DRAFT, GREEDY, [0] * 4))[:3] == ANSWER
+        assert one_by_one.target_tokens(ScoringRequest(TEXT, DRAFT[:2], GREEDY, [0] * 3)) == ANSWER
+        assert one_by_one.target_tokens(ScoringRequest(TEXT, [], Sampler(0.8, top_k=20), [7])) == [22]
 
 
 def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
@@ -72,7 +72,7 @@ def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
         playing_back(VLLM["closed"]) as base,
         pytest.raises(SkitError, match=r"answered 403: .*Restart vllm serve with --enable-scale-out"),
     ):
-        engines.get("vllm")(base).answers(Asked(TEXT, [], GREEDY, [0]))
+        engines.get("vllm")(base).target_tokens(ScoringRequest(TEXT, [], GREEDY, [0]))
 
 
 @pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/completions"])

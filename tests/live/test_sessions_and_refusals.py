@@ -8,8 +8,8 @@ from live_server import CALLER, CAPACITY, TARGET, VOCABULARY, make_server, servi
 from tiny_models import plain_greedy
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.live.connection import Caller, Connection, LostError
-from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import METHOD, Status, Up
 
 PROMPT = [3, 14, 15, 9, 2, 6]
@@ -46,9 +46,9 @@ def test_a_round_is_answered_once_and_the_same_way_over_another_stream(address: 
     found = draft(first, "once", 1, 6, [*ANSWER[:2], WRONG])
     first.close()
     again = draft(second, "once", 1, 6, [*ANSWER[:2], WRONG])
-    assert (list(found.path), found.extra) == ([1, 2], ANSWER[2])
+    assert (list(found.path), found.bonus) == ([1, 2], ANSWER[2])
     assert again == found
-    assert draft(second, "once", 2, 9, ANSWER[3:5]).extra == ANSWER[5]
+    assert draft(second, "once", 2, 9, ANSWER[3:5]).bonus == ANSWER[5]
 
 
 def test_a_device_that_lags_is_told_what_it_lacks(address: str) -> None:
@@ -64,7 +64,7 @@ def test_a_server_that_forgot_everything_goes_on_with_what_the_device_has(addres
     assert draft(connection, "gone", 7, 8, ANSWER[2:4]).status == Status.UNKNOWN_SESSION
     begin(connection, "gone", ANSWER[:2])
     found = draft(connection, "gone", 7, 8, ANSWER[2:4])
-    assert ([*found.path], found.extra, found.cached) == ([1, 2], ANSWER[4], 0)
+    assert ([*found.path], found.bonus, found.cached) == ([1, 2], ANSWER[4], 0)
 
 
 WRONG_DRAFTS = {
@@ -95,7 +95,7 @@ def test_a_wrong_draft_is_refused_by_name_and_others_go_on(address: str, case: s
     frame = {"number": 2, "base": 7, "tokens": ANSWER[1:2], **wrong}
     refused = draft(connection, case, frame.pop("round", frame.pop("number")), **frame)
     assert Status(refused.status) is status
-    assert draft(other, f"beside {case}", 1, 6, ANSWER[:2]).extra == ANSWER[2]
+    assert draft(other, f"beside {case}", 1, 6, ANSWER[:2]).bonus == ANSWER[2]
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_a_wrong_session_is_refused(address: str, opening: dict[str, Any], statu
 
 def test_another_tokenizer_is_refused_with_a_name(address: str) -> None:
     with pytest.raises(SkitError, match="WRONG_TOKENIZER"):
-        Connection(address, Caller("other", VOCABULARY))
+        Connection(address, ClientIdentity("other", VOCABULARY))
 
 
 def test_a_token_is_asked_for() -> None:
     with serving(tokens=("secret",)) as (_, address):
         with pytest.raises(SkitError, match="WRONG_TOKEN: "):
-            Connection(address, Caller("same", VOCABULARY, "guess"))
-        assert Connection(address, Caller("same", VOCABULARY, "secret")).welcome.model == "tiny"
+            Connection(address, ClientIdentity("same", VOCABULARY, "guess"))
+        assert Connection(address, ClientIdentity("same", VOCABULARY, "secret")).welcome.model == "tiny"
 
 
 def test_bytes_that_are_no_frame_end_their_stream_alone(address: str) -> None:
@@ -156,16 +156,16 @@ def test_bytes_that_are_no_frame_end_their_stream_alone(address: str) -> None:
 
 
 def test_a_frame_too_large_ends_its_stream_alone() -> None:
-    with serving(bounds=Bounds(context=CAPACITY, frame_bytes=2000)) as (_, address):
+    with serving(bounds=ServerLimits(context=CAPACITY, frame_bytes=2000)) as (_, address):
         large, good = Connection(address, CALLER), Connection(address, CALLER)
         large.send(Up(open={"session": "large", "prompt": [1] * 5000}))
-        with pytest.raises(LostError, match="RESOURCE_EXHAUSTED"):
+        with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
             large.receive(20)
         assert begin(good, "small").session == "small"
 
 
 def test_sessions_without_a_device_make_room() -> None:
-    with serving(make_server(bounds=Bounds(context=CAPACITY, sessions=1))) as (_, address):
+    with serving(make_server(bounds=ServerLimits(context=CAPACITY, sessions=1))) as (_, address):
         first, second = Connection(address, CALLER), Connection(address, CALLER)
         begin(first, "first")
         assert Status(begin(second, "second").status) is Status.TOO_MANY_SESSIONS

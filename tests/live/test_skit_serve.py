@@ -9,15 +9,17 @@ from command_line import TinyPair, environment, error_line, read_object, read_ro
 from live_server import serving
 from warm_start import warm_start
 
-from specbench_kit.live.server.batches import Done
-from specbench_kit.live.server.run import make
-from specbench_kit.live.server.settings import Settings
+from specbench_kit.live.server.batches import VerifiedRound
+from specbench_kit.live.server.run import make_service
+from specbench_kit.live.server.settings import ServeSettings
 
 
 def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
     asked = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, _, told = make(Settings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    service, _, told = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     assert told["tls"] is False
     with serving(service) as (_, address):
         done = skit_here("bench", "--server", address, "--method", "fixed-k", *asked, "--link", "rtt_s=0.001")
@@ -36,12 +38,12 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
 ) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3)))
     asked = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, *_ = make(Settings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    service, *_ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
     with serving(service) as (_, address):
         command = ("bench", "--server", address, "--method", "fixed-k", *asked)
         deliver = service.desk.batches.deliver
 
-        def kill_the_edge(done: list[Done]) -> None:
+        def kill_the_edge(done: list[VerifiedRound]) -> None:
             if any(read_rows(path) for path in (tmp_path / "out").glob("*-fixed-k-*/requests.jsonl")):
                 (edge,) = psutil.Process(warm_start(environment()).process.pid).children()
                 edge.kill()

@@ -14,7 +14,7 @@ from specbench_kit.decoding.sampling import Sampler
 WAIT_S = 120.0
 
 
-class Asked(NamedTuple):
+class ScoringRequest(NamedTuple):
     """A text, a chain drafted after it, and how the target chooses; `seeds[i]` is for the token after i of the chain.
 
     The seed belongs to a token's place in the output, so that plain decoding with the same seeds draws the same.
@@ -31,10 +31,10 @@ class Asked(NamedTuple):
         return [[*self.text, *self.chain[:count]] for count in range(len(self.chain) + 1)]
 
 
-class Engine(ABC):
+class EngineAdapter(ABC):
     """One server; found in this package or through entry points of the group `specbench_kit.live.engines`."""
 
-    samples: ClassVar[bool] = True
+    supports_sampling: ClassVar[bool] = True
     """Whether it can be asked for tokens that are drawn, too."""
 
     def __init__(self, base: str) -> None:
@@ -45,7 +45,7 @@ class Engine(ABC):
         self._base = base
 
     @abstractmethod
-    def answers(self, asked: Asked) -> list[int]:
+    def target_tokens(self, asked: ScoringRequest) -> list[int]:
         """The target's token after the text, and after each token of the chain."""
 
     def model(self) -> tuple[str, int | None]:
@@ -81,14 +81,14 @@ class Engine(ABC):
             raise SkitError(f"{self._base}{path} gave no answer: {first_line(error)}") from error
 
 
-engines: Registry[type[Engine]] = Registry("engine", "specbench_kit.live.engines")
+engines: Registry[type[EngineAdapter]] = Registry("engine", "specbench_kit.live.engines")
 
 
-def strange(base: str, reason: str) -> SkitError:
+def unexpected_answer(base: str, reason: str) -> SkitError:
     """An answer of another form than this adapter knows."""
     return SkitError(f"{base} answered in a form that is not known here: {reason}; is it the engine that was named?")
 
 
-def likeliest(scores: Mapping[str, Any]) -> int:
+def best_token(scores: Mapping[str, Any]) -> int:
     """Of scores by token the best."""
     return int(max(scores, key=lambda token: scores[token]["logprob"]))

@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from specbench_kit.live.engines.base import Asked, Engine, engines, strange
+from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
 
 
 @engines.register("completions")
-class Completions(Engine):
+class Completions(EngineAdapter):
     """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
 
     Greedy ones go as one batch; sampled ones each with the seed of its place in the output.
@@ -17,7 +17,7 @@ class Completions(Engine):
         super().__init__(base)
         self._at_once = ThreadPoolExecutor(16, "completions")
 
-    def answers(self, asked: Asked) -> list[int]:
+    def target_tokens(self, asked: ScoringRequest) -> list[int]:
         if asked.sampler.greedy:
             return self._tokens({"prompt": asked.prefixes, "temperature": 0.0})
         sampler = asked.sampler
@@ -35,9 +35,9 @@ class Completions(Engine):
             choices = sorted(found["choices"], key=lambda choice: int(choice["index"]))
             tokens = [int(choice["token_ids"][0]) for choice in choices]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise strange(self._base, f"it has to tell token ids ({error!r})") from error
+            raise unexpected_answer(self._base, f"it has to tell token ids ({error!r})") from error
         if len(tokens) != len(body["prompt"]):
-            raise strange(self._base, f"{len(tokens)} answers to {len(body['prompt'])} prompts")
+            raise unexpected_answer(self._base, f"{len(tokens)} answers to {len(body['prompt'])} prompts")
         return tokens
 
     @property

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from specbench_kit.live.engines.base import Asked, Engine, engines, strange
+from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
 
 
 @engines.register("llama-cpp")
-class LlamaCpp(Engine):
+class LlamaCpp(EngineAdapter):
     """llama.cpp's own route: one token after every prefix, greedy or by its own sampler."""
 
-    def answers(self, asked: Asked) -> list[int]:
+    def target_tokens(self, asked: ScoringRequest) -> list[int]:
         if asked.sampler.greedy:
             return self._tokens({"prompt": asked.prefixes, "temperature": 0.0})
         sampler = asked.sampler
@@ -26,7 +26,7 @@ class LlamaCpp(Engine):
             answers = found if isinstance(found, list) else [found]
             return [int(one["tokens"][0]) for one in sorted(answers, key=lambda one: int(one["index"]))]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise strange(self._base, repr(error)) from error
+            raise unexpected_answer(self._base, repr(error)) from error
 
     def model(self) -> tuple[str, int | None]:
         name, _ = super().model()

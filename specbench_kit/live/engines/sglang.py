@@ -1,15 +1,15 @@
 """SGLang: one request that scores the draft alone."""
 
-from specbench_kit.live.engines.base import Asked, Engine, engines, strange
+from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
 
 
 @engines.register("sglang")
-class Sglang(Engine):
+class Sglang(EngineAdapter):
     """A greedy draft in one request, by scores from the last committed token on; its prefix cache serves the rest."""
 
-    samples = False
+    supports_sampling = False
 
-    def answers(self, asked: Asked) -> list[int]:
+    def target_tokens(self, asked: ScoringRequest) -> list[int]:
         count = len(asked.chain)
         body = {
             "input_ids": [*asked.text, *asked.chain],
@@ -25,7 +25,7 @@ class Sglang(Engine):
             last = told["output_top_logprobs"][0] if "output_ids" not in found else [[0.0, found["output_ids"][0]]]
             answers = [int(row[0][1]) for row in [*rows, last]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise strange(self._base, repr(error)) from error
+            raise unexpected_answer(self._base, repr(error)) from error
         return answers
 
     def model(self) -> tuple[str, int | None]:

@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from specbench_kit.live.engines.base import Asked, Engine, engines, likeliest, strange
+from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, best_token, engines, unexpected_answer
 
 
 @engines.register("vllm")
-class Vllm(Engine):
+class Vllm(EngineAdapter):
     """A greedy draft in one request, by `prompt_logprobs`: the context is computed anew every time.
 
     By its token-in, token-out route, which `vllm serve --enable-scale-out` opens. Its prefix cache stays out of this,
     as it does by itself where prompts are scored.
     """
 
-    samples = False
+    supports_sampling = False
 
-    def answers(self, asked: Asked) -> list[int]:
+    def target_tokens(self, asked: ScoringRequest) -> list[int]:
         count = len(asked.chain)
         sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
         if count:
@@ -24,9 +24,9 @@ class Vllm(Engine):
         found = self.post("/inference/v1/generate", body)
         try:
             rows = found["prompt_logprobs"][-count:] if count else []
-            answers = [*map(likeliest, rows), int(found["choices"][0]["token_ids"][0])]
+            answers = [*map(best_token, rows), int(found["choices"][0]["token_ids"][0])]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise strange(self._base, repr(error)) from error
+            raise unexpected_answer(self._base, repr(error)) from error
         return answers
 
     def tokenize(self, text: str) -> list[int] | None:

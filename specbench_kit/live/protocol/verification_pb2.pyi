@@ -133,38 +133,38 @@ class Draft(_message.Message):
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session", "round", "status", "path", "extra", "queue_us", "verify_us", "batch", "cached", "computed", "credit", "suffix", "number", "expected_us", "left")
+    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
-    EXTRA_FIELD_NUMBER: _ClassVar[int]
+    BONUS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_US_FIELD_NUMBER: _ClassVar[int]
     VERIFY_US_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     CACHED_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     SUFFIX_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_US_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
     path: _containers.RepeatedScalarFieldContainer[int]
-    extra: int
+    bonus: int
     queue_us: int
     verify_us: int
-    batch: int
+    batch_size: int
     cached: int
     computed: int
     credit: int
     suffix: _containers.RepeatedScalarFieldContainer[int]
-    number: int
+    batch_number: int
     expected_us: int
-    left: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., extra: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., expected_us: _Optional[int] = ..., left: _Optional[int] = ...) -> None: ...
+    waiting: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("session", "round", "status", "reason", "retry_ms")

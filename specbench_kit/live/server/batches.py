@@ -16,7 +16,7 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
-from specbench_kit.live.server.sessions import Held
+from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -27,10 +27,10 @@ POLITE = 5
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class PendingRound:
     """One round; `degraded` ones have no draft any more."""
 
-    held: Held
+    held: ServerSession
     number: int
     draft: Draft
     arrived_s: float
@@ -43,7 +43,7 @@ class Job:
         return [] if self.degraded else list(range(1, len(self.draft.tree)))
 
 
-class Batch(NamedTuple):
+class VerifiedBatch(NamedTuple):
     """Its number, requests, seconds as it took and as the scheduler expected it, and how many rounds it left behind."""
 
     number: int
@@ -53,21 +53,21 @@ class Batch(NamedTuple):
     left: int
 
 
-class Done(NamedTuple):
+class VerifiedRound(NamedTuple):
     """A round with its verdict, or with what went wrong; seconds from arrival to start."""
 
-    job: Job
+    job: PendingRound
     verdict: Verdict | None
     error: str
     queue_s: float
     cached: int
-    batch: "Batch"
+    batch: "VerifiedBatch"
 
 
-Deliver = Callable[[list[Done]], None]
+Deliver = Callable[[list[VerifiedRound]], None]
 
 
-class Batches(Thread):
+class BatchRunner(Thread):
     """Verifies until it is stopped; the batch in hand is finished. Times are those of `monotonic_s`."""
 
     def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
@@ -76,11 +76,11 @@ class Batches(Thread):
         self.limits = BatchLimits(min(most, self._slots))
         self._queue = scheduler.queue(estimator, self.limits)
         self._verifiers: dict[Sampler, ModelVerifier] = {}
-        self._in_kv: OrderedDict[str, Held] = OrderedDict()
-        self._waiting: dict[WaitingRound, Job] = {}
-        self._of: dict[Held, WaitingRound] = {}
-        self._arrived: deque[Job] = deque()
-        self._closed: deque[Held] = deque()
+        self._in_kv: OrderedDict[str, ServerSession] = OrderedDict()
+        self._waiting: dict[WaitingRound, PendingRound] = {}
+        self._of: dict[ServerSession, WaitingRound] = {}
+        self._arrived: deque[PendingRound] = deque()
+        self._closed: deque[ServerSession] = deque()
         self._changed = Condition()
         self._stopping = False
         self.deliver: Deliver = lambda _: None
@@ -88,14 +88,14 @@ class Batches(Thread):
         self.waiting = 0
         """Rounds in line."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: PendingRound) -> None:
         """A round has arrived."""
         with self._changed:
             self._arrived.append(job)
             self.waiting += 1
             self._changed.notify()
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: ServerSession) -> None:
         """A session has ended."""
         with self._changed:
             self._closed.append(held)
@@ -138,7 +138,7 @@ class Batches(Thread):
         self._estimator.estimate(*requests)
         self._queue.add_all(requests)
 
-    def _enter(self, job: Job) -> WaitingRound:
+    def _enter(self, job: PendingRound) -> WaitingRound:
         held = job.held
         waiting = WaitingRound(
             client=held.number,
@@ -153,14 +153,14 @@ class Batches(Thread):
         self._of[held] = waiting
         return waiting
 
-    def _pop(self, waiting: WaitingRound) -> Job:
+    def _pop(self, waiting: WaitingRound) -> PendingRound:
         job = self._waiting.pop(waiting)
         del self._of[job.held]
         with self._changed:
             self.waiting -= 1
         return job
 
-    def _verify(self, jobs: Sequence[Job], expected_s: float) -> None:
+    def _verify(self, jobs: Sequence[PendingRound], expected_s: float) -> None:
         started_s = monotonic_s()
         live = [job for job in jobs if not job.held.closed]
         cached = {job: self._bring_in(job.held, live) for job in live}
@@ -171,25 +171,25 @@ class Batches(Thread):
         for job, (verdict, _) in zip(live, found, strict=True):
             self._commit(job, verdict)
         self._verified += 1
-        batch = Batch(self._verified, len(live), monotonic_s() - started_s, expected_s, len(self._waiting))
+        batch = VerifiedBatch(self._verified, len(live), monotonic_s() - started_s, expected_s, len(self._waiting))
         done = [
-            Done(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
+            VerifiedRound(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
             for job, (verdict, error) in zip(live, found, strict=True)
         ]
         self.deliver(done)
 
-    def _forward(self, jobs: Sequence[Job]) -> list[Verdict]:
+    def _forward(self, jobs: Sequence[PendingRound]) -> list[Verdict]:
         """One forward for every way of sampling that is in the batch."""
-        by_sampler: dict[Sampler, list[Job]] = {}
+        by_sampler: dict[Sampler, list[PendingRound]] = {}
         for job in jobs:
             by_sampler.setdefault(job.held.sampler, []).append(job)
-        verdicts: dict[Job, Verdict] = {}
+        verdicts: dict[PendingRound, Verdict] = {}
         for sampler, those in by_sampler.items():
             answer = self._verifier(sampler).send([job.draft for job in those], [job.nodes for job in those])
             verdicts.update(zip(those, answer(), strict=True))
         return [verdicts[job] for job in jobs]
 
-    def _alone(self, job: Job) -> tuple[Verdict | None, str]:
+    def _alone(self, job: PendingRound) -> tuple[Verdict | None, str]:
         """What a batch failed on is told to the one that it was."""
         self._evict(job.held.name, job.held)
         try:
@@ -199,7 +199,7 @@ class Batches(Thread):
             self._evict(job.held.name, job.held)
             return None, str(error)
 
-    def _commit(self, job: Job, verdict: Verdict | None) -> None:
+    def _commit(self, job: PendingRound, verdict: Verdict | None) -> None:
         if verdict is None:
             return
         held = job.held
@@ -214,7 +214,7 @@ class Batches(Thread):
             self._verifiers[sampler] = ModelVerifier(self._runner, sampler)
         return self._verifiers[sampler]
 
-    def _bring_in(self, held: Held, batch: Iterable[Job]) -> int:
+    def _bring_in(self, held: ServerSession, batch: Iterable[PendingRound]) -> int:
         """Give a session a slot, that of the one used longest ago if need be; returns its tokens in KV."""
         if held.name in self._in_kv and self._in_kv[held.name] is held:
             self._in_kv.move_to_end(held.name)
@@ -229,7 +229,7 @@ class Batches(Thread):
         held.cached = 0
         return 0
 
-    def _evict(self, name: str, held: Held) -> None:
+    def _evict(self, name: str, held: ServerSession) -> None:
         """Take a session's KV; a round of it that waits costs more from now on."""
         if self._in_kv.get(name) is not held:
             return

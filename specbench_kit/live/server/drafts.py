@@ -15,14 +15,14 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Status
 
 SUM_ERROR = 1e-3
 """By which the probabilities of a distribution may miss 1: they are float32."""
 
 
-class Sent:
+class ReceivedDistributions:
     """Where the nodes of a draft that came over the wire are from: nothing is known of them, or their distributions.
 
     `counts[i]` entries belong to token i.
@@ -51,7 +51,7 @@ class Sent:
         raise NotImplementedError("a server decides nothing by what a draft model said")
 
 
-def read_draft(frame: Any, session: Session, sampler: Sampler, bounds: Bounds, vocabulary: int) -> Draft:
+def read_draft(frame: Any, session: Session, sampler: Sampler, bounds: ServerLimits, vocabulary: int) -> Draft:
     """The tree that a frame holds; what is wrong with it is a `Refusal`."""
     count = len(frame.tokens)
     if count > bounds.nodes:
@@ -67,7 +67,7 @@ def read_draft(frame: Any, session: Session, sampler: Sampler, bounds: Bounds, v
     if frame.counts:
         _require_distributions(frame, parents, sampler, bounds, vocabulary)
     tree = TokenTree(session.tokens[-1])
-    source = Sent(frame, vocabulary)
+    source = ReceivedDistributions(frame, vocabulary)
     for row, (token, parent) in enumerate(zip(frame.tokens, parents, strict=True)):
         tree.add(token, parent, source, row)
     return Draft(session, tree)
@@ -97,7 +97,7 @@ def _require_tree(parents: Sequence[int], count: int) -> None:
 
 
 def _require_distributions(
-    frame: Any, parents: Sequence[int], sampler: Sampler, bounds: Bounds, vocabulary: int
+    frame: Any, parents: Sequence[int], sampler: Sampler, bounds: ServerLimits, vocabulary: int
 ) -> None:
     def refuse(reason: str) -> Refusal:
         return Refusal(Status.BROKEN_DISTRIBUTION, reason)

@@ -4,19 +4,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from specbench_kit.live.server.batches import Done
-from specbench_kit.live.server.journal import Tally
+from specbench_kit.live.server.activity import ActivityCounter
+from specbench_kit.live.server.batches import VerifiedRound
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Counters:
+class ServerMetrics:
     """Of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.tally = Tally()
+        self.tally = ActivityCounter()
         named: Any = {"registry": self.registry, "namespace": "skit"}
         self.rounds = Counter("rounds", "Rounds verified.", **named)
         self.tokens = Counter("committed_tokens", "Tokens committed.", **named)
@@ -30,7 +30,7 @@ class Counters:
         self.verify_s = Histogram("verify_seconds", "Of a batch.", buckets=SECONDS, **named)
         self.batch = Histogram("batch_requests", "Requests of a batch.", buckets=SIZES, **named)
 
-    def count(self, done: list[Done]) -> None:
+    def count(self, done: list[VerifiedRound]) -> None:
         """A batch."""
         if not done:
             return

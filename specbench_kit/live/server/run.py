@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from specbench_kit.core.version import __version__
-from specbench_kit.live.server.batches import Batches
-from specbench_kit.live.server.bounds import Bounds
-from specbench_kit.live.server.expectation import expectation
-from specbench_kit.live.server.journal import Journal
+from specbench_kit.live.server.activity import EventLog
+from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.latency import expected_latency
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.loop import run_loop
-from specbench_kit.live.server.metrics import Counters
-from specbench_kit.live.server.service import Door, Service
-from specbench_kit.live.server.sessions import Sessions
-from specbench_kit.live.server.settings import Settings, host_and_port, read
-from specbench_kit.live.server.stream import Desk
+from specbench_kit.live.server.metrics import ServerMetrics
+from specbench_kit.live.server.service import ListenAddress, VerificationService
+from specbench_kit.live.server.sessions import SessionTable
+from specbench_kit.live.server.settings import ServeSettings, host_and_port, read
+from specbench_kit.live.server.stream import FrameHandler
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_pair
@@ -30,14 +30,14 @@ SWITCH_S = 0.0005
 """After which one thread lets another go on: an answer must not wait for the preparation of the next batch."""
 
 
-def make(settings: Settings) -> tuple[Service, Counters, Fields]:
+def make_service(settings: ServeSettings) -> tuple[VerificationService, ServerMetrics, Fields]:
     """A server that does not listen yet, and what there is to say of it."""
     scheduler, tokens, door = parse_scheduler(settings.scheduler), settings.tokens(), _door(settings)
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     context = min(settings.session_tokens, pair.target.context)
     runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))
     about = pair.target.describe(hash_model)
-    latency, origin = expectation(settings.profile, about["hash"], runner)
+    latency, origin = expected_latency(settings.profile, about["hash"], runner)
     stated = {
         "model": about["name"],
         "model_hash": about["hash"],
@@ -47,14 +47,16 @@ def make(settings: Settings) -> tuple[Service, Counters, Fields]:
         "dtype": str(pair.target.model.dtype).removeprefix("torch."),
         "scheduler": settings.scheduler,
     }
-    bounds = Bounds(context=context, sessions=settings.sessions)
-    batches = Batches(runner, scheduler, Estimator(latency), settings.most)
-    desk = make_desk(runner, batches, bounds, stated, tokens)
+    bounds = ServerLimits(context=context, sessions=settings.sessions)
+    batches = BatchRunner(runner, scheduler, Estimator(latency), settings.most)
+    desk = make_frame_handler(runner, batches, bounds, stated, tokens)
     told = {"target": about["name"], "scheduler": settings.scheduler, "latency": origin, "tls": door.key is not None}
-    return Service(desk, door, Journal(settings.log)), desk.counters, told
+    return VerificationService(desk, door, EventLog(settings.log)), desk.counters, told
 
 
-def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, tokens: Sequence[str] = ()) -> Desk:
+def make_frame_handler(
+    runner: Runner, batches: BatchRunner, bounds: ServerLimits, stated: Fields, tokens: Sequence[str] = ()
+) -> FrameHandler:
     """What all streams share; `stated` is what is said of the target."""
     vocabulary = runner.vocabulary or 0
     told = ("sessions", "nodes", "context", "frame_bytes", "credit", "candidates")
@@ -72,10 +74,12 @@ def make_desk(runner: Runner, batches: Batches, bounds: Bounds, stated: Fields, 
             "slots": runner.executor.slots,
         },
     }
-    return Desk(Sessions(bounds, vocabulary), batches, welcome, tokens, Counters())
+    return FrameHandler(SessionTable(bounds, vocabulary), batches, welcome, tokens, ServerMetrics())
 
 
-def serve(settings: Settings, service: Service, counters: Counters, ready: Callable[[int], None]) -> None:
+def serve(
+    settings: ServeSettings, service: VerificationService, counters: ServerMetrics, ready: Callable[[int], None]
+) -> None:
     """Until SIGINT or SIGTERM."""
     if settings.metrics is not None:
         counters.serve(*host_and_port(settings.metrics))
@@ -91,7 +95,7 @@ def serve(settings: Settings, service: Service, counters: Counters, ready: Calla
     run_loop(run())
 
 
-def _door(settings: Settings) -> Door:
+def _door(settings: ServeSettings) -> ListenAddress:
     if settings.tls_cert is None or settings.tls_key is None:
-        return Door(settings.listen)
-    return Door(settings.listen, read(settings.tls_cert), read(settings.tls_key))
+        return ListenAddress(settings.listen)
+    return ListenAddress(settings.listen, read(settings.tls_cert), read(settings.tls_key))

@@ -13,9 +13,9 @@ from grpc_reflection.v1alpha import reflection
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.batches import Done
-from specbench_kit.live.server.journal import Doing, Journal
-from specbench_kit.live.server.stream import Desk, Stream
+from specbench_kit.live.server.activity import EventLog, ServerActivity
+from specbench_kit.live.server.batches import VerifiedRound
+from specbench_kit.live.server.stream import DeviceStream, FrameHandler
 from specbench_kit.live.wire import SERVICE, Down, Status, Up
 
 CODES = {
@@ -30,7 +30,7 @@ TIDY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenAddress:
     """Where the server listens, and with which certificate and key, if any."""
 
     address: str
@@ -38,15 +38,15 @@ class Door:
     key: bytes | None = None
 
 
-class Service:
+class VerificationService:
     """The server's side of all streams."""
 
-    def __init__(self, desk: Desk, door: Door, journal: Journal | None = None) -> None:
+    def __init__(self, desk: FrameHandler, door: ListenAddress, journal: EventLog | None = None) -> None:
         self.desk, self._door = desk, door
-        self.journal = journal or Journal()
-        self.report: Callable[[Doing], None] = lambda _: None
+        self.journal = journal or EventLog()
+        self.report: Callable[[ServerActivity], None] = lambda _: None
         """Is told every second how the server is doing."""
-        self._streams: set[Stream] = set()
+        self._streams: set[DeviceStream] = set()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -111,7 +111,7 @@ class Service:
 
     async def _decode(self, frames: AsyncIterator[Any], context: Any) -> None:
         """One stream from hello to end."""
-        stream, desk = Stream(self.desk), self.desk
+        stream, desk = DeviceStream(self.desk), self.desk
         try:
             await context.write(desk.greet(await self._hello(context)))
             self._streams.add(stream)
@@ -126,7 +126,7 @@ class Service:
         finally:
             self._forget(stream)
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: DeviceStream) -> None:
         self.desk.leave(stream)
         self._streams.discard(stream)
         self.desk.counters.streams.set(len(self._streams))
@@ -140,7 +140,7 @@ class Service:
             raise Refusal(Status.NO_HELLO, "the first frame has to be a hello")
         return frame.hello
 
-    async def _serve(self, stream: Stream, context: Any) -> None:
+    async def _serve(self, stream: DeviceStream, context: Any) -> None:
         """Read and write side by side until either ends."""
         tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write)]
         stream.heard_s = monotonic_s()
@@ -155,26 +155,26 @@ class Service:
         for task in done:
             task.result()
 
-    async def _read(self, stream: Stream, context: Any) -> None:
+    async def _read(self, stream: DeviceStream, context: Any) -> None:
         while (frame := await context.read()) is not grpc.aio.EOF:
             if frame is None:
                 raise Refusal(Status.MALFORMED_FRAME, "a frame that cannot be read")
             stream.heard_s = monotonic_s()
             stream.take(frame)
 
-    async def _write(self, stream: Stream, context: Any) -> None:
+    async def _write(self, stream: DeviceStream, context: Any) -> None:
         while (answer := await stream.out.get()) is not None:
             if isinstance(answer, Refusal):
                 raise answer
             await context.write(answer)
 
-    def _deliver(self, done: list[Done]) -> None:
+    def _deliver(self, done: list[VerifiedRound]) -> None:
         """Called in the verifying thread."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._answer, done)
 
-    def _answer(self, done: list[Done]) -> None:
+    def _answer(self, done: list[VerifiedRound]) -> None:
         """The answers go out before they are counted."""
         assert self._loop is not None
         self.desk.done(done)
@@ -196,7 +196,7 @@ class Service:
                     stream.answered(Refusal(Status.IDLE, "nothing was said for long"))
             rates = desk.counters.tally.per_second(now_s - asked_s)
             asked_s = now_s
-            self.report(Doing(len(self._streams), len(desk.sessions), desk.batches.waiting, *rates))
+            self.report(ServerActivity(len(self._streams), len(desk.sessions), desk.batches.waiting, *rates))
             if not desk.batches.is_alive():
                 return
 

@@ -1,4 +1,4 @@
-"""Sessions: what the server remembers of a text; its KV is only a cache of that."""
+"""SessionTable: what the server remembers of a text; its KV is only a cache of that."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.bounds import Bounds
 from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Status
 
 ENDLESS = 1 << 40
@@ -19,7 +19,7 @@ ENDLESS = 1 << 40
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class ServerSession:
     """One session. Between a draft's arrival and its verdict its text is the verifying thread's."""
 
     number: int
@@ -50,21 +50,21 @@ class Held:
 
 
 @dataclass
-class Sessions:
+class SessionTable:
     """All of them, the one used longest ago first."""
 
-    bounds: Bounds
+    bounds: ServerLimits
     vocabulary: int
-    _held: OrderedDict[str, Held] = field(default_factory=OrderedDict)
+    _held: OrderedDict[str, ServerSession] = field(default_factory=OrderedDict)
     _numbers: int = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[ServerSession]:
         return iter(self._held.values())
 
-    def find(self, name: str, now_s: float) -> Held:
+    def find(self, name: str, now_s: float) -> ServerSession:
         """The session, which is now used."""
         if name not in self._held:
             raise Refusal(Status.UNKNOWN_SESSION, "open it, with its prompt and what was committed")
@@ -73,7 +73,7 @@ class Sessions:
         self._held.move_to_end(name)
         return held
 
-    def open(self, frame: Any, now_s: float) -> tuple[Held, Held | None]:
+    def open(self, frame: Any, now_s: float) -> tuple[ServerSession, ServerSession | None]:
         """The session as it was where the device's text is the start of its own, else anew; then also the old one."""
         known = self._held.get(frame.session)
         if known is not None and _goes_on(known, frame):
@@ -86,25 +86,25 @@ class Sessions:
             raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.bounds.context} tokens")
         forgotten = self.drop(frame.session) if known is not None else self._make_room()
         self._numbers += 1
-        held = Held(self._numbers, _text(frame, now_s), _sampler(frame.sampling), used_s=now_s)
+        held = ServerSession(self._numbers, _text(frame, now_s), _sampler(frame.sampling), used_s=now_s)
         self._held[frame.session] = held
         return held, forgotten
 
-    def drop(self, name: str) -> Held | None:
+    def drop(self, name: str) -> ServerSession | None:
         """Forget a session."""
         held = self._held.pop(name, None)
         if held is not None:
             held.closed = True
         return held
 
-    def idle(self, now_s: float) -> list[Held]:
+    def idle(self, now_s: float) -> list[ServerSession]:
         """Forget those that nobody has used for long."""
         found = [held for held in self if not held.in_flight and now_s - held.used_s > self.bounds.idle_s]
         for held in found:
             self.drop(held.name)
         return found
 
-    def _make_room(self) -> Held | None:
+    def _make_room(self) -> ServerSession | None:
         """Where there are too many, one whose device is away goes; it comes back with all that it needs."""
         if len(self) < self.bounds.sessions:
             return None
@@ -114,7 +114,7 @@ class Sessions:
         return self.drop(away.name)
 
 
-def _goes_on(held: Held, frame: Any) -> bool:
+def _goes_on(held: ServerSession, frame: Any) -> bool:
     text, wanted = held.text, [*frame.prompt, *frame.output]
     same_start = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(wanted)] == wanted
     return same_start and held.sampler == _sampler(frame.sampling)

@@ -14,7 +14,7 @@ DOOR = "Door"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """Checked when made."""
 
     target: Target = "bundled"

@@ -7,26 +7,26 @@ from typing import Any
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.batches import Batches, Done, Job
-from specbench_kit.live.server.bounds import Bounds
+from specbench_kit.live.server.batches import BatchRunner, PendingRound, VerifiedRound
 from specbench_kit.live.server.drafts import read_draft, require_times
-from specbench_kit.live.server.metrics import Counters
-from specbench_kit.live.server.sessions import Held, Sessions
+from specbench_kit.live.server.limits import ServerLimits
+from specbench_kit.live.server.metrics import ServerMetrics
+from specbench_kit.live.server.sessions import ServerSession, SessionTable
 from specbench_kit.live.wire import PROTOCOL, Down, Status
 
 PATIENCE_S = 60.0
 """Of a device that names no deadline."""
 
 
-class Desk:
+class FrameHandler:
     """What all streams share; everything but the verification runs in one thread."""
 
     def __init__(
-        self, sessions: Sessions, batches: Batches, welcome: Any, tokens: Sequence[str], counters: Counters
+        self, sessions: SessionTable, batches: BatchRunner, welcome: Any, tokens: Sequence[str], counters: ServerMetrics
     ) -> None:
         self.sessions, self.batches, self.welcome, self.tokens = sessions, batches, welcome, tokens
         self.counters, self.leaving = counters, False
-        self.bounds: Bounds = sessions.bounds
+        self.bounds: ServerLimits = sessions.bounds
 
     def greet(self, hello: Any) -> Any:
         """The answer to a device that may come in."""
@@ -38,7 +38,7 @@ class Desk:
             raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
         return Down(welcome=self.welcome)
 
-    def open(self, frame: Any, stream: "Stream") -> Any:
+    def open(self, frame: Any, stream: "DeviceStream") -> Any:
         """A session begins or goes on."""
         held, forgotten = self.sessions.open(frame, monotonic_s())
         if forgotten is not None:
@@ -49,7 +49,7 @@ class Desk:
         committed = 0 if held.in_flight else len(held.text.tokens)
         return Down(opened={"session": held.name, "committed": committed, "cached": held.cached})
 
-    def draft(self, frame: Any, stream: "Stream") -> Any | None:
+    def draft(self, frame: Any, stream: "DeviceStream") -> Any | None:
         """A round begins, unless it is known already."""
         held = self.sessions.find(frame.session, monotonic_s())
         held.stream, stream.held[held.name] = stream, held
@@ -61,19 +61,19 @@ class Desk:
             raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {held.round}")
         return self._begin(frame, held)
 
-    def close(self, frame: Any, stream: "Stream") -> None:
+    def close(self, frame: Any, stream: "DeviceStream") -> None:
         """A session ends."""
         stream.held.pop(frame.session, None)
         if (held := self.sessions.drop(frame.session)) is not None:
             self.batches.forget(held)
 
-    def leave(self, stream: "Stream") -> None:
+    def leave(self, stream: "DeviceStream") -> None:
         """A device has gone; its sessions may be gone on with."""
         for held in stream.held.values():
             if held.stream is stream:
                 held.stream = None
 
-    def done(self, found: list[Done]) -> None:
+    def done(self, found: list[VerifiedRound]) -> None:
         """A batch was verified."""
         for one in found:
             held = one.job.held
@@ -87,7 +87,7 @@ class Desk:
             if held.stream is not None:
                 held.stream.answered(answer)
 
-    def _begin(self, frame: Any, held: Held) -> Any | None:
+    def _begin(self, frame: Any, held: ServerSession) -> Any | None:
         text = held.text
         if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
             raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}")
@@ -106,23 +106,23 @@ class Desk:
         held.round, held.in_flight, held.last = frame.round, True, None
         round_s, remaining_s = frame.round_ms / 1e3 or PATIENCE_S, frame.remaining_ms / 1e3 or PATIENCE_S
         behind = waiting >= self.bounds.waiting
-        self.batches.submit(Job(held, frame.round, draft, monotonic_s(), round_s, remaining_s, behind))
+        self.batches.submit(PendingRound(held, frame.round, draft, monotonic_s(), round_s, remaining_s, behind))
         return None
 
-    def _failed(self, one: Done) -> Any:
+    def _failed(self, one: VerifiedRound) -> Any:
         self.counters.refused.labels(Status.FAILED.name).inc()
         told = {"session": one.job.held.name, "round": one.job.number, "status": Status.FAILED, "reason": one.error}
         return Down(refused=told)
 
 
-class Stream:
+class DeviceStream:
     """What a device sent and has not been told yet; answers wait in `out`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk, self.held = desk, dict[str, Held]()
+    def __init__(self, desk: FrameHandler) -> None:
+        self.desk, self.held = desk, dict[str, ServerSession]()
         self.out: asyncio.Queue[Any] = asyncio.Queue()
         self.heard_s = 0.0
-        self._takes: dict[str, Callable[[Any, Stream], Any | None]] = {
+        self._takes: dict[str, Callable[[Any, DeviceStream], Any | None]] = {
             "open": desk.open,
             "draft": desk.draft,
             "close": desk.close,
@@ -157,7 +157,7 @@ class Stream:
         return Down(refused={**told, "round": number, "retry_ms": refusal.retry_ms})
 
 
-def _verdict(one: Done, credit: int) -> Any:
+def _verdict(one: VerifiedRound, credit: int) -> Any:
     assert one.verdict is not None
     job, verdict = one.job, one.verdict
     return Down(
@@ -166,13 +166,13 @@ def _verdict(one: Done, credit: int) -> Any:
             "round": job.number,
             "status": Status.DEGRADED if job.degraded else Status.OK,
             "path": verdict.path,
-            "extra": verdict.bonus,
+            "bonus": verdict.bonus,
             "queue_us": round(one.queue_s * 1e6),
             "verify_us": round(one.batch.verify_s * 1e6),
             "expected_us": round(one.batch.expected_s * 1e6),
-            "batch": one.batch.size,
-            "number": one.batch.number,
-            "left": one.batch.left,
+            "batch_size": one.batch.size,
+            "batch_number": one.batch.number,
+            "waiting": one.batch.left,
             "cached": one.cached,
             "computed": verdict.computed,
             "credit": credit,

@@ -102,8 +102,8 @@ class Benchmark:
             readings = monitor.block()
             server = self.bench.server
             for spec, run in self.runs.items():
-                if server is not None and server.lost:
-                    run.amend(reconnections=server.lost)
+                if server is not None and server.reconnections:
+                    run.amend(reconnections=server.reconnections)
                 # A run states the readings of its own lanes, and those of the short profile that its method uses.
                 lanes = {
                     provenance.without_folders(name): lane

@@ -26,7 +26,7 @@ from specbench_kit.core.common_options import (
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.deployments.base import Deployment, Link
-from specbench_kit.live.shape import parse_link
+from specbench_kit.live.link_option import parse_link
 
 RECORDED_TOGETHER = 8
 """Batch size with which the target answers when another command records a trace first."""

@@ -13,7 +13,7 @@ from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
 from specbench_kit.live.assembly import remote_engine
-from specbench_kit.live.pair import load_drafts
+from specbench_kit.live.pair import load_draft_models
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import locate
@@ -32,7 +32,7 @@ from specbench_kit.studies.bench.seen_prompts import without_seen
 from specbench_kit.studies.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
-    from specbench_kit.live.served import Server
+    from specbench_kit.live.servers import VerificationServer
 
 
 class Workbench:
@@ -64,7 +64,7 @@ class Workbench:
         self.datasets = [without_seen(dataset, self.methods.values(), settings, self.heads) for dataset in datasets]
         self.runners = self._make_runners(self.datasets)
         self.output_judge: LocalOutputJudge | ServedOutputJudge = (
-            ServedOutputJudge(self.server.stated.bitwise)
+            ServedOutputJudge(self.server.target.bitwise)
             if self.server is not None
             else LocalOutputJudge(self.pair, self.runners["target"])
         )
@@ -99,7 +99,7 @@ class Workbench:
                 seed=settings.seed,
                 eos_ids=self.pair.eos_ids,
                 batch_size=settings.batch_size,
-                capacity=min([server.stated.context, *(runner.capacity for runner in self.runners.values())]),
+                capacity=min([server.target.context, *(runner.capacity for runner in self.runners.values())]),
                 started_s=started_s,
                 draft_top_n=settings.draft_top_n,
             )
@@ -166,7 +166,7 @@ class Workbench:
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 
 
-def _load(settings: BenchSettings) -> "tuple[Server | None, Pair]":
+def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
     The draft head of a method that was not named itself may be missing; the method is then left out later.
@@ -179,12 +179,12 @@ def _load(settings: BenchSettings) -> "tuple[Server | None, Pair]":
         if named or not is_missing_head(model, target)
     }
     if settings.server is not None:
-        from specbench_kit.live.served import Way, reach  # needs the extra `live`
+        from specbench_kit.live.servers import ServerAddress, connect  # needs the extra `live`
 
-        drafts = load_drafts(settings.draft, list(needed), device=settings.device, dtype=settings.dtype)
-        way = Way(settings.server, settings.server_token, settings.server_ca, settings.link)
-        server = reach(way, drafts)
-        return server, drafts.beside(server.stated)
+        drafts = load_draft_models(settings.draft, list(needed), device=settings.device, dtype=settings.dtype)
+        address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)
+        server = connect(address, drafts)
+        return server, drafts.with_target(server.target)
     pair = load_pair(
         settings.target,
         settings.draft if DRAFT in needed else None,

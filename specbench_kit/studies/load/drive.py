@@ -10,7 +10,7 @@ import numpy as np
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.wire import PASSING, Status, Up
+from specbench_kit.live.wire import RETRYABLE, Status, Up
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.devices import AnsweredRounds, Devices
@@ -44,7 +44,7 @@ class _Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Driven:
+class DrivenLoad:
     """What happened, and how late drafts left, in seconds: the median and the 99th percentile."""
 
     result: SimulationResult
@@ -52,7 +52,7 @@ class Driven:
 
 
 @dataclass
-class Drive:
+class LoadDriver:
     """One scenario against a server. `texts` are the requests whose rounds the scenario's source has, in its order.
 
     Drafting and the link take the time that the scenario's deployment says, on every device alone.
@@ -78,7 +78,7 @@ class Drive:
         self._recorder = ResultRecorder(self._devices)
         self._began_s = 0.0
 
-    def run(self) -> Driven:
+    def run(self) -> DrivenLoad:
         """Until the scenario's end."""
         self._began_s, end_s = monotonic_s(), self.scenario.duration_s
         while (now_s := self._now_s()) < end_s:
@@ -89,7 +89,7 @@ class Drive:
             found = self.connection.poll(max(0.0, wait_s))
             if found is not None:
                 self._take_in([found, *iter(self._here, None)])
-        return Driven(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
+        return DrivenLoad(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
 
     def _now_s(self) -> float:
         return monotonic_s() - self._began_s
@@ -170,7 +170,7 @@ class Drive:
             )
 
     def _refused(self, refused: Any) -> None:
-        if Status(refused.status) not in PASSING or refused.session not in self._sent:
+        if Status(refused.status) not in RETRYABLE or refused.session not in self._sent:
             raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
         self.connection.send(self._sent[refused.session][1].frame)
 
@@ -189,11 +189,11 @@ class Drive:
 
     def _place(self, told: Any, started_s: float, ended_s: float) -> int:
         """Of a batch, which is noted with its first answer, and what this one had computed."""
-        if told.number not in self._places:
-            self._places[told.number] = len(self._batches)
+        if told.batch_number not in self._places:
+            self._places[told.batch_number] = len(self._batches)
             expected_s = started_s + told.expected_us / 1e6
-            self._batches.append([started_s, ended_s, expected_s, told.batch, told.left, 0, 0])
-        place = self._places[told.number]
+            self._batches.append([started_s, ended_s, expected_s, told.batch_size, told.waiting, 0, 0])
+        place = self._places[told.batch_number]
         self._batches[place][5] += told.computed
         self._batches[place][6] += told.cached
         return place

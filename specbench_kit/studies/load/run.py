@@ -14,7 +14,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
-from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.reports.live import report
@@ -31,8 +31,8 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_overhead import answers_leaving
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
-from specbench_kit.studies.load.drive import LATE_S, Drive
-from specbench_kit.studies.load.settings import Settings
+from specbench_kit.studies.load.drive import LATE_S, LoadDriver
+from specbench_kit.studies.load.settings import LoadSettings
 from specbench_kit.traces.replay import ready, recorded
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
@@ -45,7 +45,7 @@ PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadOutcome:
     """A folder, and what stands in its summary."""
 
     folder: Path
@@ -54,7 +54,7 @@ class Outcome:
     text: str
 
 
-def load(settings: Settings, told: ProgressCallback) -> Outcome:
+def load(settings: LoadSettings, told: ProgressCallback) -> LoadOutcome:
     """Every number of devices, one after the other, at the server; a new folder with a report."""
     trace = TraceFile(settings.trace)
     connection = _connect(settings, trace)
@@ -66,7 +66,7 @@ def load(settings: Settings, told: ProgressCallback) -> Outcome:
         )
     deployment, beside = _deployment(settings, trace, welcome.model_hash)
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
-    scenarios = {devices: scene_of(config, devices, trace, deployment) for devices in settings.devices}
+    scenarios = {devices: make_scenario(config, devices, trace, deployment) for devices in settings.devices}
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
     run = _describe(settings, config, trace, deployment, welcome) | beside
     folder.mkdir(parents=True)
@@ -75,10 +75,10 @@ def load(settings: Settings, told: ProgressCallback) -> Outcome:
     for done, (devices, scenario) in enumerate(scenarios.items()):
         told(f"{devices} devices", done, len(scenarios))
         watch = Watch(probe_here(), torch.device("cpu"))
-        driven = Drive(scenario, settings.seed, connection, texts).run()
+        driven = LoadDriver(scenario, settings.seed, connection, texts).run()
         machine.append(watch.end({}))
         slower = _slower(scenario, driven.result, beside)
-        rows.append({**row_of(scenario, devices, driven.result), "slower": slower, "late_s": list(driven.late_s)})
+        rows.append({**summary_row(scenario, devices, driven.result), "slower": slower, "late_s": list(driven.late_s)})
         if settings.events:
             write_events(folder / "events", f"devices-{devices}", driven.result)
         connection.reconnect()
@@ -88,21 +88,21 @@ def load(settings: Settings, told: ProgressCallback) -> Outcome:
     run["machine"] = machine
     text = report.load_report(run, summary)
     _write(folder, run, summary, text)
-    return Outcome(folder, run, summary, text)
+    return LoadOutcome(folder, run, summary, text)
 
 
-def _connect(settings: Settings, trace: TraceFile) -> Connection:
+def _connect(settings: LoadSettings, trace: TraceFile) -> Connection:
     """The trace says which target it is of."""
     wanted = str(trace.said("models", "target", "hash"))
     token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
     roots = settings.server_ca.read_bytes() if settings.server_ca else None
     try:
-        return Connection(settings.server, Caller("", 0, token, wanted, roots))
-    except LostError as lost:
+        return Connection(settings.server, ClientIdentity("", 0, token, wanted, roots))
+    except ConnectionLostError as lost:
         raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost
 
 
-def _deployment(settings: Settings, trace: TraceFile, target: str) -> tuple[Deployment, dict[str, float]]:
+def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[Deployment, dict[str, float]]:
     """Devices as fast as the trace's machine, the link that was given, and a server as fast as its profile says.
 
     Besides, what the profile found rounds and messages to take beside verifications.
@@ -128,7 +128,7 @@ def _deployment(settings: Settings, trace: TraceFile, target: str) -> tuple[Depl
     return deployment, {name: float(found.fit.get(name, 0.0)) for name in BESIDE}
 
 
-def scene_of(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
+def make_scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
     """What so many devices do at the server."""
     method = ready(parse_method(config["method"]), trace, deployment)
     return Scenario(
@@ -151,7 +151,7 @@ def _texts(trace: TraceFile) -> list[RequestTrace]:
     return [text for text in trace if text.output_ids]
 
 
-def row_of(scenario: Scenario, devices: int, result: SimulationResult) -> Fields:
+def summary_row(scenario: Scenario, devices: int, result: SimulationResult) -> Fields:
     """A row of a summary."""
     found = compute_metrics(scenario, result)
     rounds = result.rounds
@@ -177,7 +177,7 @@ def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
         yield name, float(np.quantile(values, share)) if len(values) else None
 
 
-def _describe(settings: Settings, config: Fields, trace: TraceFile, deployment: Deployment, welcome: Any) -> Fields:
+def _describe(settings: LoadSettings, config: Fields, trace: TraceFile, deployment: Deployment, welcome: Any) -> Fields:
     """The content of `run.json`."""
     return {
         "command": "load",

@@ -8,12 +8,12 @@ from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.deployments.base import Link
-from specbench_kit.live.shape import parse_link
+from specbench_kit.live.link_option import parse_link
 from specbench_kit.serving.options import LOAD, parse_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LoadSettings:
     """Checked when made. Time beyond the server is that of the trace's machine and of the link that is given."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER)]

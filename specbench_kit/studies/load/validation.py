@@ -15,7 +15,7 @@ from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.load.run import OF_SERVER, TRACE, Fields, Outcome, row_of, scene_of
+from specbench_kit.studies.load.run import OF_SERVER, TRACE, Fields, LoadOutcome, make_scenario, summary_row
 from specbench_kit.traces.trace import TraceFile
 
 VALIDATION = "validation"
@@ -24,7 +24,7 @@ SEEDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Slower(LatencyModel):
+class ScaledLatency(LatencyModel):
     """A model's seconds times a factor."""
 
     model: LatencyModel
@@ -35,7 +35,7 @@ class Slower(LatencyModel):
         return self.factor * self.model.of_sums(sums)
 
 
-def validate(folder: Path, told: ProgressCallback) -> Outcome:
+def validate(folder: Path, told: ProgressCallback) -> LoadOutcome:
     """The same scenarios in the simulator, beside what was measured: into the run's folder.
 
     Once with the server as fast as its profile says, and once as fast as its batches were during the load: the profile
@@ -51,7 +51,7 @@ def validate(folder: Path, told: ProgressCallback) -> Outcome:
         scenario = _scenario(run, devices, trace)
         row = {"devices": devices, "measured": measured}
         for name, scene in (("simulated", scenario), ("as_fast", _as_fast(scenario, measured.get("slower") or 1.0))):
-            drawn = [row_of(scene, devices, simulate(scene, one)) for one in range(seed, seed + SEEDS)]
+            drawn = [summary_row(scene, devices, simulate(scene, one)) for one in range(seed, seed + SEEDS)]
             row[name] = report.mean_of(drawn)
             row[f"{name}_apart"] = report.deviations(report.values_of(measured), row[name])
         rows.append(row)
@@ -60,7 +60,7 @@ def validate(folder: Path, told: ProgressCallback) -> Outcome:
     text = report.validation_report(run, found)
     write_text(folder / f"{VALIDATION}.json", to_json(found))
     write_text(folder / f"{VALIDATION}.md", text)
-    return Outcome(folder, run, found, text)
+    return LoadOutcome(folder, run, found, text)
 
 
 def _scenario(run: Fields, devices: int, trace: TraceFile) -> Scenario:
@@ -69,7 +69,7 @@ def _scenario(run: Fields, devices: int, trace: TraceFile) -> Scenario:
     deployment: Deployment = restore(run["deployment"])
     # A message alone is among what a round takes beside its verification, in either direction.
     link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * frame_s))
-    scene = scene_of(run["config"], devices, trace, replace(deployment, link=link))
+    scene = make_scenario(run["config"], devices, trace, replace(deployment, link=link))
     network = Network(**{name: run.get(name, 0.0) for name in OF_SERVER})
     return replace(scene, network=network, verify_cv=run.get("verify_cv", 0.0))
 
@@ -77,7 +77,7 @@ def _scenario(run: Fields, devices: int, trace: TraceFile) -> Scenario:
 def _as_fast(scenario: Scenario, slower: float) -> Scenario:
     """With verifications that take so many times as long, of which the scheduler does not know."""
     deployment = scenario.deployment
-    verifier = replace(deployment.verifier, latency=Slower(deployment.verifier.latency, slower))
+    verifier = replace(deployment.verifier, latency=ScaledLatency(deployment.verifier.latency, slower))
     believed = EstimatorError(model=deployment.verifier.latency)
     return replace(scenario, deployment=replace(deployment, verifier=verifier), estimator=believed)
 

@@ -1,4 +1,4 @@
-"""`skit profile-server`: loads that keep a server busy, and a fit of what its batches take."""
+"""`skit profile-server`: loads that keep a server busy, and a fit of what its observed_batches take."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
@@ -23,8 +23,18 @@ from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
-from specbench_kit.studies.server_profile.busy import SPACE, Batch, Busy, Load, Round, Turn, batches, turns, ways
-from specbench_kit.studies.server_profile.settings import Settings
+from specbench_kit.studies.server_profile.load_generator import (
+    SPACE,
+    BatchGap,
+    LoadGenerator,
+    ObservedBatch,
+    ObservedRound,
+    SessionLoad,
+    batch_gaps,
+    observed_batches,
+    transit_times,
+)
+from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
 SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
 COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
@@ -36,30 +46,35 @@ BESIDE = ("wire_s", "busy_s", "frame_s", "answer_s", "turn_s", "turn_answer_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ServerProfileOutcome:
     """The profile, and the text that is shown of it."""
 
     profile: Profile
     text: str
 
 
-def profile_server(settings: Settings, told: ProgressCallback) -> Outcome:
+def profile_server(settings: ServerProfileSettings, told: ProgressCallback) -> ServerProfileOutcome:
     """Measure, fit, and write the file."""
     connection = _connect(settings)
-    busy, welcome = Busy(connection), connection.welcome
+    busy, welcome = LoadGenerator(connection), connection.welcome
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
-    found: dict[Load, list[Batch]] = {load: [] for load in [*train, *test]}
+    found: dict[SessionLoad, list[ObservedBatch]] = {load: [] for load in [*train, *test]}
     watch = Watch(probe_here(), torch.device("cpu"))
-    alone, warm, between, order = list[Round](), list[list[Round]](), list[Turn](), _order([*train, *test])
+    alone, warm, between, order = (
+        list[ObservedRound](),
+        list[list[ObservedRound]](),
+        list[BatchGap](),
+        _order([*train, *test]),
+    )
     for done, load in enumerate(order):
         told(f"{load.sessions} sessions", done, len(order))
         rounds = busy.rounds(load, settings.window_s / TURNS)
-        found[load] += batches(rounds)
-        between += turns(rounds)
+        found[load] += observed_batches(rounds)
+        between += batch_gaps(rounds)
         if not load.cold:
             warm.append(rounds)
         if load.sessions == 2 and not load.cold:
-            lone = Load(1, load.drafted, load.context, pause_s=PAUSE_S)
+            lone = SessionLoad(1, load.drafted, load.context, pause_s=PAUSE_S)
             alone += busy.rounds(lone, settings.window_s / 2 / TURNS)
     connection.close()
     told("done", len(order), len(order))
@@ -71,47 +86,47 @@ def profile_server(settings: Settings, told: ProgressCallback) -> Outcome:
     fit = {**_accuracy(times, trained, tested), **beside, **scatter, **({"disturbed": doubts} if doubts else {})}
     profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
-    return Outcome(profile, _text(profile))
+    return ServerProfileOutcome(profile, _text(profile))
 
 
-def _loads(most: int, context: int) -> tuple[list[Load], list[Load]]:
+def _loads(most: int, context: int) -> tuple[list[SessionLoad], list[SessionLoad]]:
     """Those that are fitted, and others drawn between them."""
     sessions = sorted({min(number, most) for number in SESSIONS})
     contexts = [number for number in CONTEXTS if number + 2 * SPACE < context] or [context // 4]
     cold = [number for number in COLD_CONTEXTS if number + 2 * SPACE < context] or [context // 4]
     every = [(n, k, c) for c in contexts for k in DRAFTED for n in sessions]
-    train = [Load(*one, pause_s=PAUSE_S * (place % 2)) for place, one in enumerate(every)]
-    train += [Load(min(n, most), 4, c, cold=True) for c in cold for n in COLD_SESSIONS]
+    train = [SessionLoad(*one, pause_s=PAUSE_S * (place % 2)) for place, one in enumerate(every)]
+    train += [SessionLoad(min(n, most), 4, c, cold=True) for c in cold for n in COLD_SESSIONS]
     random = Random(SEED)
     test = [
-        Load(random.randint(2, max(2, most)), random.randint(1, 8), random.randint(contexts[0], contexts[-1]))
+        SessionLoad(random.randint(2, max(2, most)), random.randint(1, 8), random.randint(contexts[0], contexts[-1]))
         for _ in range(TESTS)
     ]
     return train, test
 
 
-def _order(loads: Sequence[Load]) -> list[Load]:
+def _order(loads: Sequence[SessionLoad]) -> list[SessionLoad]:
     """Every load several times in mixed order: what slows a machine for a while slows all of them alike."""
     random = Random(SEED)
     return [load for _ in range(TURNS) for load in random.sample(loads, len(loads))]
 
 
-def _features(batch: Batch) -> Any:
+def _features(batch: ObservedBatch) -> Any:
     """Those of the form, and the answers that leave beside the verification."""
     return np.array((*features(FORM, batch.rows), batch.leaving), np.float64)
 
 
-def _average(loads: Sequence[Sequence[Batch]]) -> tuple[Any, Any]:
+def _average(loads: Sequence[Sequence[ObservedBatch]]) -> tuple[Any, Any]:
     """Of an average batch of each load, its features and its seconds."""
     matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
     return matrix, np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
 
 
 def _beside(
-    alone: Sequence[Round],
-    warm: Iterable[Sequence[Round]],
-    loads: Iterable[Sequence[Batch]],
-    between: Sequence[Turn],
+    alone: Sequence[ObservedRound],
+    warm: Iterable[Sequence[ObservedRound]],
+    loads: Iterable[Sequence[ObservedBatch]],
+    between: Sequence[BatchGap],
 ) -> dict[str, float]:
     """Seconds of a round beside its verification where nothing else is sent, of every message where much is, by which
     a round is longer on its way to a busy server and back, and from one verification to the next."""
@@ -121,13 +136,13 @@ def _beside(
     return {
         "wire_s": wire_s,
         "frame_s": frame_s,
-        "busy_s": max(0.0, fmean(way_s for rounds in warm for way_s in ways(rounds, frame_s)) - wire_s),
+        "busy_s": max(0.0, fmean(way_s for rounds in warm for way_s in transit_times(rounds, frame_s)) - wire_s),
         "turn_s": turn_s,
         "turn_answer_s": turn_answer_s,
     }
 
 
-def _turn(between: Sequence[Turn]) -> tuple[float, float]:
+def _turn(between: Sequence[BatchGap]) -> tuple[float, float]:
     """Of the median by number of answers, which a thread that was kept waiting once does not move."""
     if not between:
         return 0.0, 0.0
@@ -141,8 +156,8 @@ def _turn(between: Sequence[Turn]) -> tuple[float, float]:
     return turn_s, answer_s
 
 
-def _fit(loads: Sequence[Sequence[Batch]]) -> Any:
-    """Least squares of shares of what is expected: batches of few requests count as much as those of many, and every
+def _fit(loads: Sequence[Sequence[ObservedBatch]]) -> Any:
+    """Least squares of shares of what is expected: observed_batches of few requests count as much as those of many, and every
     load as much as another."""
     matrix = np.array([_features(batch) for load in loads for batch in load])
     seconds = np.array([batch.verify_s for load in loads for batch in load])
@@ -161,8 +176,8 @@ def _coefficients(times: Any) -> dict[str, float]:
     return found | {"request_s": found["request_s"] + float(times[-1])}
 
 
-def _scatter(times: Any, loads: Iterable[Sequence[Batch]]) -> float:
-    """Standard deviation over mean among the batches of a load, as if each were of the same rows."""
+def _scatter(times: Any, loads: Iterable[Sequence[ObservedBatch]]) -> float:
+    """Standard deviation over mean among the observed_batches of a load, as if each were of the same rows."""
     apart: list[Any] = []
     for load in loads:
         logs = np.log([batch.verify_s / (_features(batch) @ times) for batch in load])
@@ -170,12 +185,14 @@ def _scatter(times: Any, loads: Iterable[Sequence[Batch]]) -> float:
     return float(np.sqrt(np.expm1(np.concatenate(apart).var())))
 
 
-def _accuracy(times: Any, *parts: Sequence[Sequence[Batch]]) -> dict[str, Any]:
+def _accuracy(times: Any, *parts: Sequence[Sequence[ObservedBatch]]) -> dict[str, Any]:
     averages = dict(zip(("train", "test"), map(_average, parts), strict=True))
     return {name: metrics(seconds, matrix @ times, len(times) - 1) for name, (matrix, seconds) in averages.items()}
 
 
-def _profile(settings: Settings, welcome: Any, coefficients: dict[str, float], fit: dict[str, Any]) -> Profile:
+def _profile(
+    settings: ServerProfileSettings, welcome: Any, coefficients: dict[str, float], fit: dict[str, Any]
+) -> Profile:
     return Profile(
         name=settings.to.stem,
         role="verifier",
@@ -207,11 +224,13 @@ def _text(profile: Profile) -> str:
     return "; ".join([", ".join(parts), told, beside, answers, between, scatter, *doubts])
 
 
-def _connect(settings: Settings) -> Connection:
+def _connect(settings: ServerProfileSettings) -> Connection:
     tokenizer = from_pretrained(AutoTokenizer, locate(settings.target, "target"))
     token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
     roots = settings.server_ca.read_bytes() if settings.server_ca else None
     try:
-        return Connection(settings.server, Caller(tokenizer_hash(tokenizer), len(tokenizer), token, roots=roots))
-    except LostError as lost:
+        return Connection(
+            settings.server, ClientIdentity(tokenizer_hash(tokenizer), len(tokenizer), token, roots=roots)
+        )
+    except ConnectionLostError as lost:
         raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost

@@ -10,7 +10,7 @@ from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ServerProfileSettings:
     """Checked when made."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]

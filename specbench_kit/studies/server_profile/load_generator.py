@@ -20,7 +20,7 @@ SPACE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SessionLoad:
     """So many sessions, tokens in a draft and tokens before it; `cold`: each round is of a new session.
 
     A draft leaves `pause_s` after the last answer, as it does where it is made in the meantime.
@@ -33,7 +33,7 @@ class Load:
     pause_s: float = 0.0
 
 
-class Batch(NamedTuple):
+class ObservedBatch(NamedTuple):
     """Its rows, the seconds of its verification, those by which one of its answers came behind another, and how many
     answers of the batch before it left when it had begun."""
 
@@ -43,14 +43,14 @@ class Batch(NamedTuple):
     leaving: int
 
 
-class Turn(NamedTuple):
+class BatchGap(NamedTuple):
     """From one verification to the next, for which a round waited already: answers of the first, and seconds."""
 
     answers: int
     seconds: float
 
 
-class Round(NamedTuple):
+class ObservedRound(NamedTuple):
     """One answer: seconds of the round trip, in the queue and of the verification, when it arrived, in which batch, and
     its row."""
 
@@ -71,7 +71,7 @@ class _Session:
 
 
 @dataclass
-class Busy:
+class LoadGenerator:
     """Sessions at a server; drafts and prompts are one token again and again, since nobody reads the answers."""
 
     connection: Connection
@@ -81,13 +81,13 @@ class Busy:
         self._sessions: dict[str, _Session] = {}
         self._due = deque[tuple[float, _Session]]()
 
-    def rounds(self, load: Load, seconds: float) -> list[Round]:
+    def rounds(self, load: SessionLoad, seconds: float) -> list[ObservedRound]:
         """All that were answered, in the order of their arrival; those sent first are answered last."""
         for _ in range(load.sessions):
             self._open(load)
         if not load.cold:
             self._warm(load)
-        until_s, found = monotonic_s() + seconds, list[Round]()
+        until_s, found = monotonic_s() + seconds, list[ObservedRound]()
         self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
             session, one = self._receive(load)
@@ -101,14 +101,14 @@ class Busy:
                 self._due.append((monotonic_s() + load.pause_s, session))
         return found
 
-    def _warm(self, load: Load) -> None:
+    def _warm(self, load: SessionLoad) -> None:
         """Bring every session's text into KV."""
         for session in self._sessions.values():
             self._send(session, load)
         for _ in range(load.sessions):
             self._receive(load)
 
-    def _open(self, load: Load) -> _Session:
+    def _open(self, load: SessionLoad) -> _Session:
         session = _Session(f"{self._nonce}/{next(self._numbers)}", load.context)
         self._sessions[session.name] = session
         opening = {"session": session.name, "prompt": [1] * load.context, "sampling": {"request": "profile"}}
@@ -119,12 +119,12 @@ class Busy:
         del self._sessions[session.name]
         self.connection.send(Up(close={"session": session.name}))
 
-    def _send(self, session: _Session, load: Load) -> None:
+    def _send(self, session: _Session, load: SessionLoad) -> None:
         session.round, session.sent_s = session.round + 1, monotonic_s()
         draft = {"session": session.name, "round": session.round, "base": session.base, "tokens": [1] * load.drafted}
         self.connection.send(Up(draft=draft))
 
-    def _frame(self, load: Load) -> tuple[float, Any]:
+    def _frame(self, load: SessionLoad) -> tuple[float, Any]:
         """The next that arrives; drafts leave in the meantime when they are due."""
         while self._due:
             wait_s = self._due[0][0] - monotonic_s()
@@ -134,7 +134,7 @@ class Busy:
                 return found
         return self.connection.receive()
 
-    def _receive(self, load: Load) -> tuple[_Session, Round]:
+    def _receive(self, load: SessionLoad) -> tuple[_Session, ObservedRound]:
         arrived_s, down = self._frame(load)
         while down.WhichOneof("kind") == "opened":
             arrived_s, down = self._frame(load)
@@ -145,27 +145,29 @@ class Busy:
         row = session.base - told.cached + load.drafted, told.cached
         session.base += len(told.path) + 1
         trip_s = arrived_s - session.sent_s
-        return session, Round(trip_s, told.queue_us / 1e6, told.verify_us / 1e6, arrived_s, told.number, row)
+        return session, ObservedRound(
+            trip_s, told.queue_us / 1e6, told.verify_us / 1e6, arrived_s, told.batch_number, row
+        )
 
 
-def batches(rounds: Iterable[Round]) -> list[Batch]:
+def observed_batches(rounds: Iterable[ObservedRound]) -> list[ObservedBatch]:
     """Rounds by the batch that they were verified in."""
     by_number = _by_batch(rounds)
     return [_batch(together, by_number.get(number - 1, [])) for number, together in by_number.items()]
 
 
-def turns(rounds: Iterable[Round]) -> list[Turn]:
+def batch_gaps(rounds: Iterable[ObservedRound]) -> list[BatchGap]:
     """What a busy server takes between its verifications, by the first answers of each: the way here is the same."""
-    together, found = _by_batch(rounds), list[Turn]()
+    together, found = _by_batch(rounds), list[BatchGap]()
     for number, after in together.items():
         if (before := together.get(number - 1)) is not None:
             seconds = _began_s(after) - min(one.arrived_s for one in before)
             if max(one.queue_s for one in after) > seconds > 0:
-                found.append(Turn(len(before), seconds))
+                found.append(BatchGap(len(before), seconds))
     return found
 
 
-def ways(rounds: Iterable[Round], frame_s: float) -> list[float]:
+def transit_times(rounds: Iterable[ObservedRound], frame_s: float) -> list[float]:
     """Seconds that each round was on its way, as if its answer had left as the first of its batch."""
     found: list[float] = []
     for together in _by_batch(rounds).values():
@@ -174,20 +176,20 @@ def ways(rounds: Iterable[Round], frame_s: float) -> list[float]:
     return found
 
 
-def _by_batch(rounds: Iterable[Round]) -> dict[int, list[Round]]:
-    by_number: dict[int, list[Round]] = {}
+def _by_batch(rounds: Iterable[ObservedRound]) -> dict[int, list[ObservedRound]]:
+    by_number: dict[int, list[ObservedRound]] = {}
     for one in rounds:
         by_number.setdefault(one.batch, []).append(one)
     return by_number
 
 
-def _began_s(batch: list[Round]) -> float:
+def _began_s(batch: list[ObservedRound]) -> float:
     """When a verification began, as much later as an answer is on its way."""
     return min(one.arrived_s for one in batch) - batch[0].verify_s
 
 
-def _batch(rounds: list[Round], before: list[Round]) -> Batch:
+def _batch(rounds: list[ObservedRound], before: list[ObservedRound]) -> ObservedBatch:
     moments, began_s = [one.arrived_s for one in rounds], _began_s(rounds)
     apart_s = (max(moments) - min(moments)) / (len(rounds) - 1) if len(rounds) > 1 else None
     leaving = sum(one.arrived_s > began_s for one in before)
-    return Batch([one.row for one in rounds], rounds[0].verify_s, apart_s, leaving)
+    return ObservedBatch([one.row for one in rounds], rounds[0].verify_s, apart_s, leaving)

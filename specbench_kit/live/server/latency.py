@@ -11,7 +11,7 @@ SHAPES = ((1, 1), (9, 1), (9, 4), (33, 1))
 TIMES = 5
 
 
-def expectation(profile: str | None, model_hash: str, runner: Runner) -> tuple[LatencyModel, str]:
+def expected_latency(profile: str | None, model_hash: str, runner: Runner) -> tuple[LatencyModel, str]:
     """The latency model of a profile, named or measured on this machine, else a rough one; and where it is from."""
     if profile is not None:
         return loading.load(profile, model_hash=model_hash).latency(), profile

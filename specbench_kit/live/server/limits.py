@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ServerLimits:
     """Each is told in `Welcome`; what goes beyond is refused by name.
 
     `sessions` are held at a time, `nodes` in one draft, `context` tokens in one session, prompt and draft included.

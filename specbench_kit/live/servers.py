@@ -10,10 +10,10 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
-from specbench_kit.live.connection import Caller, Connection, LostError
+from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.live.engine_verifier import EngineVerifier
-from specbench_kit.live.engines.base import Engine, engines
-from specbench_kit.live.pair import Drafts, Stated
+from specbench_kit.live.engines.base import EngineAdapter, engines
+from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 
@@ -24,8 +24,8 @@ CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How to reach a server: HOST:PORT or ENGINE://HOST:PORT, what to show there, and what to trust."""
+class ServerAddress:
+    """How to connect a server: HOST:PORT or ENGINE://HOST:PORT, what to show there, and what to trust."""
 
     address: str
     token_file: Path | None = None
@@ -33,13 +33,13 @@ class Way:
     link: Link | None = None
 
 
-class Server(Protocol):
+class VerificationServer(Protocol):
     """Whatever verifies for a benchmark elsewhere."""
 
-    stated: Stated
+    target: TargetDescription
 
     @property
-    def lost(self) -> int:
+    def reconnections(self) -> int:
         """How often the connection was lost and made again."""
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
@@ -53,16 +53,16 @@ class Server(Protocol):
 
 
 @dataclass
-class Skit:
+class SkitServer:
     """A `skit serve`."""
 
-    way: Way
+    way: ServerAddress
     connection: Connection
-    stated: Stated = field(init=False)
+    target: TargetDescription = field(init=False)
 
     def __post_init__(self) -> None:
         told = self.connection.welcome
-        self.stated = Stated(
+        self.target = TargetDescription(
             name=told.model,
             hash=told.model_hash,
             dtype=told.dtype,
@@ -75,7 +75,7 @@ class Skit:
         )
 
     @property
-    def lost(self) -> int:
+    def reconnections(self) -> int:
         return self.connection.reconnections
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
@@ -94,16 +94,16 @@ class Skit:
 
 
 @dataclass
-class Foreign:
+class EngineServer:
     """An engine of others. What it does not say of itself is taken from the draft model's tokenizer."""
 
-    way: Way
-    engine: Engine
-    stated: Stated
-    lost: int = 0
+    way: ServerAddress
+    engine: EngineAdapter
+    target: TargetDescription
+    reconnections: int = 0
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
-        if not (sampler.greedy or self.engine.samples):
+        if not (sampler.greedy or self.engine.supports_sampling):
             raise SkitError(f"{self.way.address} scores greedy drafts alone: ask it by completions://")
         return EngineVerifier(self.engine, sampler, seed)
 
@@ -119,21 +119,21 @@ def shaped(link: Link) -> dict[str, Any]:
     return finite(link)
 
 
-def reach(way: Way, drafts: Drafts) -> Server:
+def connect(way: ServerAddress, drafts: DraftModels) -> VerificationServer:
     """Connect to a server; one line says why that cannot be."""
     scheme, is_engine, address = way.address.partition("://")
     if is_engine:
         return _engine(way, engines.get(scheme)(f"http://{address}"), drafts)
     token = _read(way.token_file).decode().strip() if way.token_file else ""
     roots = _read(way.roots) if way.roots else None
-    caller = Caller(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots=roots)
+    caller = ClientIdentity(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots=roots)
     try:
-        return Skit(way, Connection(way.address, caller, way.link))
-    except LostError as lost:
+        return SkitServer(way, Connection(way.address, caller, way.link))
+    except ConnectionLostError as lost:
         raise SkitError(f"no server answers at {way.address}: {lost}; start one with skit serve") from lost
 
 
-def _engine(way: Way, engine: Engine, drafts: Drafts) -> Foreign:
+def _engine(way: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
     if (way.token_file, way.roots, way.link) != (None, None, None):
         raise SkitError("--server-token, --server-ca and --link are for a skit serve: leave them out for an engine")
     name, context = engine.model()
@@ -141,7 +141,7 @@ def _engine(way: Way, engine: Engine, drafts: Drafts) -> Foreign:
     if (theirs := engine.tokenize(PROBE)) not in (None, own):
         raise SkitError(f"{name} at {way.address} has another tokenizer than the draft model: {theirs} for {own}")
     eos = drafts.tokenizer.eos_token_id
-    stated = Stated(
+    target = TargetDescription(
         name=name,
         hash="unknown",
         dtype="unknown",
@@ -150,7 +150,7 @@ def _engine(way: Way, engine: Engine, drafts: Drafts) -> Foreign:
         eos_ids=() if eos is None else (eos,),
         bitwise=False,
     )
-    return Foreign(way, engine, stated)
+    return EngineServer(way, engine, target)
 
 
 def _read(path: Path) -> bytes:

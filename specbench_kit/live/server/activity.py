@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from specbench_kit.core.errors import SkitError
 
 
-class Journal:
+class EventLog:
     """Events with their moment; without a file they are not kept."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -23,7 +23,7 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class ServerActivity:
     """A server over the last second or so."""
 
     streams: int
@@ -40,7 +40,7 @@ class Doing:
 
 
 @dataclass
-class Tally:
+class ActivityCounter:
     """Counts since it was last asked."""
 
     batches: int = 0
