@@ -23,8 +23,8 @@ DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?",
 
 
 def settings(tiny: TinyPair, out: Path, *methods: str, **options: object) -> BenchSettings:
-    made = BenchSettings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
-    return replace(made, **options)  # type: ignore[arg-type]
+    base = BenchSettings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
+    return replace(base, **options)  # type: ignore[arg-type]
 
 
 def prepare(asked: BenchSettings, rows: Rows = QUESTIONS) -> Benchmark:
@@ -39,11 +39,11 @@ def no_report(_: Progress) -> None:
 
 def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "oracle:max_draft=3", batch_size=3))
-    seen: list[Progress] = []
-    benchmark.run(seen.append)
+    reported: list[Progress] = []
+    benchmark.run(reported.append)
     fixed, oracle = (conclusion.summary for conclusion in benchmark.conclude())
-    assert [progress.done for progress in seen] == list(range(1, 13))
-    assert {progress.planned for progress in seen} == {12}
+    assert [progress.done for progress in reported] == list(range(1, 13))
+    assert {progress.planned for progress in reported} == {12}
     assert fixed["requests"] == {"planned": 4, "finished": 4, "failed": 0}
     assert fixed["lossless"]["errors"] == oracle["lossless"]["errors"] == 0
     assert fixed["baseline"]["overall"]["rounds"] == oracle["baseline"]["overall"]["rounds"] == 48
@@ -85,9 +85,9 @@ def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) ->
 
 
 def test_the_run_names_models_and_data_by_content(tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path / "a", "fixed-k")
-    moved = replace(asked, target=str(copy_model(tiny.target, tmp_path / "target")), out=tmp_path / "b")
-    first, second = (prepare(s).runs["fixed-k"] for s in (asked, moved))
+    first_settings = settings(tiny, tmp_path / "a", "fixed-k")
+    moved = replace(first_settings, target=str(copy_model(tiny.target, tmp_path / "target")), out=tmp_path / "b")
+    first, second = (prepare(s).runs["fixed-k"] for s in (first_settings, moved))
     assert first.run["models"] == second.run["models"]
     assert first.path.name[-8:] == second.path.name[-8:]
     (Path(moved.target) / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
@@ -97,11 +97,11 @@ def test_the_run_names_models_and_data_by_content(tiny: TinyPair, tmp_path: Path
 
 
 def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path, "fixed-k")
+    options = settings(tiny, tmp_path, "fixed-k")
     file = write_rows(tmp_path / "prompts.jsonl", *QUESTIONS)
     loaded = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
-    (first,) = Benchmark(asked, replace(loaded, reason="the hub is down")).runs.values()
-    (again,) = Benchmark(replace(asked, resume=True), replace(loaded, reason="it timed out")).runs.values()
+    (first,) = Benchmark(options, replace(loaded, reason="the hub is down")).runs.values()
+    (again,) = Benchmark(replace(options, resume=True), replace(loaded, reason="it timed out")).runs.values()
     assert first.run["sample_reason"] == "the hub is down"
     assert again.path == first.path
 
@@ -116,8 +116,8 @@ def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: Ti
     target = copy_model(tiny.target, tmp_path / "talkative")
     template = target / "chat_template.jinja"
     template.write_text("You are patient. " * 12 + template.read_text())
-    asked = settings(tiny, tmp_path, "fixed-k", batch_size=batch_size, target=str(target))
-    benchmark = prepare(asked, DIALOGUES)
+    options = settings(tiny, tmp_path, "fixed-k", batch_size=batch_size, target=str(target))
+    benchmark = prepare(options, DIALOGUES)
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     assert conclusion.summary["requests"] == {"planned": 6, "finished": 6, "failed": 0}
@@ -157,28 +157,28 @@ def test_a_run_without_any_finished_request_has_a_report(tiny: TinyPair, tmp_pat
 
 
 def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
-    benchmark = prepare(asked)
+    options = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
+    benchmark = prepare(options)
     interrupt(benchmark, after=9)
     assert [c.summary["partial"] for c in benchmark.conclude()] == [False, True]
-    resumed = prepare(replace(asked, resume=True))
+    resumed = prepare(replace(options, resume=True))
     assert resumed.runs == benchmark.runs
     resumed.run(no_report)
     assert [c.summary["partial"] for c in resumed.conclude()] == [False, False]
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
-        prepare(replace(asked, resume=True))
+        prepare(replace(options, resume=True))
 
 
 def test_a_run_whose_report_could_not_be_written_can_be_resumed(tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path, "fixed-k", "threshold")
-    benchmark = prepare(asked)
+    options = settings(tiny, tmp_path, "fixed-k", "threshold")
+    benchmark = prepare(options)
     benchmark.run(no_report)
     blocked = benchmark.runs["threshold"].path / "report.md"
     blocked.mkdir()
     with pytest.raises(SkitError, match=r"cannot write the report in"):
         benchmark.conclude()
     blocked.rmdir()
-    resumed = prepare(replace(asked, resume=True))
+    resumed = prepare(replace(options, resume=True))
     resumed.run(no_report)
     assert [conclusion.summary["partial"] for conclusion in resumed.conclude()] == [False, False]
 

@@ -43,15 +43,15 @@ def done(files: list[Path], tiny: TinyPair, folder: Path) -> subprocess.Complete
 @pytest.fixture(scope="module")
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return document
 
 
 def test_every_method_that_can_run_has_a_run_directory_per_dataset(document: dict[str, Any], folder: Path) -> None:
     expected = set(methods.all()) - {"autoregressive"} - set(document["left_out"])
     assert {"adaspec", "fixed-k", "oracle", "specedge", "specinfer", "specpipe", "threshold"} <= expected
     assert set(document["summary"]) == {"sums", "tales"}
-    assert all(set(found) == expected for found in document["summary"].values())
+    assert all(set(summary) == expected for summary in document["summary"].values())
     runs = [folder / path for path in document["run_dirs"]]
     assert len(runs) == 2 * len(expected)
     for run in runs:
@@ -110,19 +110,19 @@ def test_a_pipeline_that_the_deployment_lacks_is_left_out(files: list[Path], tin
 def test_an_interrupted_command_is_resumed_over_all_its_datasets(
     files: list[Path], tiny: TinyPair, tmp_path: Path
 ) -> None:
-    asked = command(files, tiny, "--method", "fixed-k", "--method", "threshold", *SMALL, "--out", tmp_path)
-    assert skit_here(*asked).returncode == 0
+    arguments = command(files, tiny, "--method", "fixed-k", "--method", "threshold", *SMALL, "--out", tmp_path)
+    assert skit_here(*arguments).returncode == 0
     runs = sorted(file.parent for file in tmp_path.glob("*/run.json"))
-    whole = {run: read_rows(run / "requests.jsonl") for run in runs}
+    before = {run: read_rows(run / "requests.jsonl") for run in runs}
     assert len(runs) == 4
     for run in [run for run in runs if "tales" in run.name]:
         (run / "summary.json").unlink()
-        write_rows(run / "requests.jsonl", *whole[run][:1])
-    assert skit_here(*asked, "--resume").returncode == 0
-    for run, rows in whole.items():
-        found = read_rows(run / "requests.jsonl")
-        assert [(row["request_id"], row["repeat"], row["output_ids"]) for row in found] == [
-            (row["request_id"], row["repeat"], row["output_ids"]) for row in rows
+        write_rows(run / "requests.jsonl", *before[run][:1])
+    assert skit_here(*arguments, "--resume").returncode == 0
+    for run, earlier in before.items():
+        rows = read_rows(run / "requests.jsonl")
+        assert [(row["request_id"], row["repeat"], row["output_ids"]) for row in rows] == [
+            (row["request_id"], row["repeat"], row["output_ids"]) for row in earlier
         ]
 
 

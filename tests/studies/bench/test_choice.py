@@ -22,28 +22,28 @@ def test_all_is_every_method_beside_the_baseline() -> None:
 
 
 def test_a_group_is_every_method_of_it() -> None:
-    found = expand(["group:static", "group:bounds", "fixed-k:k=2"], baseline=True)
-    assert found["fixed-k"] is False
-    assert found["oracle"] is False
-    assert found["fixed-k:k=2"] is True
-    assert not {"autoregressive", "wisp"} & set(found)
+    specs = expand(["group:static", "group:bounds", "fixed-k:k=2"], baseline=True)
+    assert specs["fixed-k"] is False
+    assert specs["oracle"] is False
+    assert specs["fixed-k:k=2"] is True
+    assert not {"autoregressive", "wisp"} & set(specs)
     with pytest.raises(SkitError, match="no methods of group 'fast'; known: bounds, static, stop-rule, learned,"):
         expand(["group:fast"], baseline=True)
 
 
 def test_named_methods_go_along_and_are_not_doubled() -> None:
-    found = expand(["all", "fixed-k:k=3", "oracle"], baseline=True)
-    assert [spec for spec, named in found.items() if named] == ["oracle", "fixed-k:k=3"]
-    assert "fixed-k" in found
+    specs = expand(["all", "fixed-k:k=3", "oracle"], baseline=True)
+    assert [spec for spec, named in specs.items() if named] == ["oracle", "fixed-k:k=3"]
+    assert "fixed-k" in specs
     assert expand(["threshold", "fixed-k"], baseline=True) == {"threshold": True, "fixed-k": True}
 
 
 def test_one_setting_is_run_once_however_it_is_named() -> None:
     with pytest.raises(SkitError, match="'fixed-k' and 'fixed-k:k=4' are the same method with the same options"):
         expand(["fixed-k", "threshold", "fixed-k:k=4"], baseline=True)
-    found = expand(["all", "fixed-k:k=4"], baseline=True)
-    assert found["fixed-k:k=4"]
-    assert "fixed-k" not in found
+    specs = expand(["all", "fixed-k:k=4"], baseline=True)
+    assert specs["fixed-k:k=4"]
+    assert "fixed-k" not in specs
 
 
 def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:

@@ -99,10 +99,10 @@ def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(pro
 
 def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: Any) -> None:
     script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {})
-    first, other = script.take()
-    assert (first.id, other.id) == ("d/1", "q")
+    first, question = script.take()
+    assert (first.id, question.id) == ("d/1", "q")
     assert list(script.take()) == []
-    script.finish(record(other, "Four."))
+    script.finish(record(question, "Four."))
     assert list(script.take()) == []
     script.finish(record(first, "Me."))
     (second,) = script.take()

@@ -39,11 +39,11 @@ def make_lane(
     finished: Mapping[str, RequestRecord] | None = None,
 ) -> tuple[MethodLane, dict[str, RequestRecord]]:
     """A lane and the place that its records go to."""
-    method, kept = parse_method(spec), dict(finished or {})
+    method, stored = parse_method(spec), dict(finished or {})
     engine = live_engine(method, *runners, sampler=Sampler(), seed=0, eos_ids=frozenset(), batch_size=batch_size)
-    script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], kept)
-    sink = lambda record: kept.update({record.request_id: record})  # noqa: E731
-    return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), kept
+    script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], stored)
+    sink = lambda record: stored.update({record.request_id: record})  # noqa: E731
+    return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), stored
 
 
 def order(*lanes: MethodLane, turn: int) -> list[tuple[str, str]]:
@@ -51,14 +51,14 @@ def order(*lanes: MethodLane, turn: int) -> list[tuple[str, str]]:
 
 
 def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: Any) -> None:
-    plain, kept = make_lane("autoregressive", runners, tokenizer, PROMPTS)
+    plain, records = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     chains, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     names = ["autoregressive"] * 2 + ["fixed-k"] * 2
     assert [name for name, _ in order(plain, chains, turn=2)] == [*names, *names, "autoregressive", "fixed-k"]
     assert plain.done
     assert chains.done
-    assert list(kept) == ["q0", "q1", "q2", "q3", "q4"]
-    assert all(record.text == tokenizer.decode(record.output_ids) for record in kept.values())
+    assert list(records) == ["q0", "q1", "q2", "q3", "q4"]
+    assert all(record.text == tokenizer.decode(record.output_ids) for record in records.values())
 
 
 def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runners, tokenizer: Any) -> None:
@@ -72,41 +72,41 @@ def test_the_clock_of_a_lane_stands_still_in_the_turns_of_others(runners: Runner
 
 
 def test_the_next_turn_of_a_dialogue_goes_before_other_dialogues(runners: Runners, tokenizer: Any) -> None:
-    lane, kept = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
+    lane, records = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
     order(lane, turn=1)
-    assert list(kept) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
-    first, second = (tokenizer.decode(kept[name].prompt_ids) for name in ("a/1", "a/2"))
-    assert second.startswith(first + kept["a/1"].text.strip())
+    assert list(records) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
+    first, second = (tokenizer.decode(records[name].prompt_ids) for name in ("a/1", "a/2"))
+    assert second.startswith(first + records["a/1"].text.strip())
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
 def test_a_batch_of_dialogues_answers_every_turn_once(batch_size: int, runners: Runners, tokenizer: Any) -> None:
     lane, _ = make_lane("fixed-k", runners, tokenizer, DIALOGUES, batch_size=batch_size)
-    asked = [name for _, name in order(lane, turn=batch_size)]
-    assert sorted(asked) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
-    assert all(asked.index(f"{name}/1") < asked.index(f"{name}/2") for name in "abc")
+    names = [name for _, name in order(lane, turn=batch_size)]
+    assert sorted(names) == ["a/1", "a/2", "b/1", "b/2", "c/1", "c/2"]
+    assert all(names.index(f"{name}/1") < names.index(f"{name}/2") for name in "abc")
 
 
 def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(runners: Runners, tokenizer: Any) -> None:
     plain, references = make_lane("autoregressive", runners, tokenizer, DIALOGUES)
-    oracle, kept = make_lane("oracle", runners, tokenizer, DIALOGUES, references=references)
+    oracle, records = make_lane("oracle", runners, tokenizer, DIALOGUES, references=references)
     assert list(oracle.turn(1)) == []
     assert not oracle.done
     order(plain, oracle, turn=1)
     assert oracle.done
-    assert {name: record.output_ids for name, record in kept.items()} == {
+    assert {name: record.output_ids for name, record in records.items()} == {
         name: record.output_ids for name, record in references.items()
     }
-    rounds = [step for record in kept.values() for step in record.rounds]
+    rounds = [step for record in records.values() for step in record.rounds]
     assert sum(step.submitted for step in rounds) == sum(step.accepted for step in rounds) > 0
 
 
 def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer: Any) -> None:
-    whole, before = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
-    order(whole, turn=1)
-    known = {name: before[name] for name in ("a/1", "a/2", "b/1")}
-    rest, after = make_lane("fixed-k", runners, tokenizer, DIALOGUES, finished=known)
-    assert [name for _, name in order(rest, turn=1)] == ["b/2", "c/1", "c/2"]
+    complete, before = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
+    order(complete, turn=1)
+    finished = {name: before[name] for name in ("a/1", "a/2", "b/1")}
+    resumed, after = make_lane("fixed-k", runners, tokenizer, DIALOGUES, finished=finished)
+    assert [name for _, name in order(resumed, turn=1)] == ["b/2", "c/1", "c/2"]
     assert {name: record.output_ids for name, record in after.items()} == {
         name: record.output_ids for name, record in before.items()
     }
@@ -114,8 +114,8 @@ def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer:
 
 def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(runners: Runners, tokenizer: Any) -> None:
     prompts = [PROMPTS[0], Prompt("long", "test", ("?" * 400, "And?")), PROMPTS[1]]
-    lane, kept = make_lane("fixed-k", runners, tokenizer, prompts)
+    lane, records = make_lane("fixed-k", runners, tokenizer, prompts)
     order(lane, turn=1)
-    reasons = {name: record.finish_reason for name, record in kept.items()}
+    reasons = {name: record.finish_reason for name, record in records.items()}
     assert reasons == {"q0": "length", "long/1": "error", "long/2": "error", "q1": "length"}
     assert lane.tokens_per_s > 0

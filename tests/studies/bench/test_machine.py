@@ -52,9 +52,9 @@ def test_every_lane_is_watched_with_load_and_steal(bench: Any) -> None:
 def test_a_disturbed_run_says_so_before_its_result(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k")
-    said = " ".join(done.stderr.split())
-    assert said.index(WARNING) < said.index("throughput")
-    assert "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine" in said
+    text = " ".join(done.stderr.split())
+    assert text.index(WARNING) < text.index("throughput")
+    assert "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine" in text
     document = json.loads(done.stdout)
     assert document["warnings"][0].startswith(WARNING)
     (path,) = document["run_dirs"]
@@ -75,9 +75,9 @@ def test_a_slow_machine_gets_its_whole_short_profile(bench: Any, home: Path, mon
     done = bench("--method", "adaspec")
     assert "a short one was measured" in done.stderr
     profiles = {profile.role: profile for profile in map(read, (home / "profiles").glob("*.toml"))}
-    counts = {role: one.fit["train"]["count"] + one.fit["test"]["count"] for role, one in profiles.items()}
+    counts = {role: profile.fit["train"]["count"] + profile.fit["test"]["count"] for role, profile in profiles.items()}
     assert counts == {"drafter": 30, "verifier": 90}
-    assert all(one.fit["cut_off"] == 0 for one in profiles.values())
+    assert all(profile.fit["cut_off"] == 0 for profile in profiles.values())
 
 
 def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumption_alone(
@@ -94,6 +94,6 @@ def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumpti
     ]
     weights = run["models"]["draft"]["hash"]
     assert find_measured(weights, "drafter", "cpu", form="context") is None
-    kept = find_measured(weights, "drafter", "cpu", form="context", disturbed=True)
-    assert kept is not None
-    assert kept.fit["disturbed"][0].startswith("the drafter had a processor for 4%")
+    profile = find_measured(weights, "drafter", "cpu", form="context", disturbed=True)
+    assert profile is not None
+    assert profile.fit["disturbed"][0].startswith("the drafter had a processor for 4%")

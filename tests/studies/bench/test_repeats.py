@@ -22,16 +22,16 @@ def keys(run: RunDirectory) -> Keys:
 
 def test_every_request_is_asked_again_with_the_same_answer(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", "oracle", repeats=3), DIALOGUES)
-    seen: list[Progress] = []
-    benchmark.run(seen.append)
-    assert [(progress.done, progress.planned) for progress in seen] == [(n, 54) for n in range(1, 55)]
-    assert [progress.method for progress in seen[:6]] == ["autoregressive", "fixed-k", "oracle"] * 2
+    reported: list[Progress] = []
+    benchmark.run(reported.append)
+    assert [(progress.done, progress.planned) for progress in reported] == [(n, 54) for n in range(1, 55)]
+    assert [progress.method for progress in reported[:6]] == ["autoregressive", "fixed-k", "oracle"] * 2
     for conclusion in benchmark.conclude():
         records = conclusion.directory.records()
         names = [f"d{number}/{turn}" for number in range(2) for turn in (1, 2, 3)]
         assert [record.key for record in records] == [(name, repeat) for repeat in range(3) for name in names]
         for record in records:
-            first = next(one for one in records if one.key == (record.request_id, 0))
+            first = next(earlier for earlier in records if earlier.key == (record.request_id, 0))
             assert (record.prompt_ids, record.output_ids) == (first.prompt_ids, first.output_ids)
             assert [step.accepted for step in record.rounds] == [step.accepted for step in first.rounds]
         ends_s = [record.finished_s or 0.0 for record in records]
@@ -42,12 +42,12 @@ def test_every_request_is_asked_again_with_the_same_answer(tiny: TinyPair, tmp_p
 
 @pytest.mark.parametrize("after", [3, 8, 13, 20])
 def test_an_interrupted_repeat_is_completed(after: int, tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path, "fixed-k", repeats=2)
-    benchmark = prepare(asked, DIALOGUES)
+    options = settings(tiny, tmp_path, "fixed-k", repeats=2)
+    benchmark = prepare(options, DIALOGUES)
     interrupt(benchmark, after)
     (run,) = benchmark.runs.values()
     before = run.path.joinpath("requests.jsonl").read_bytes()
-    resumed = prepare(replace(asked, resume=True), DIALOGUES)
+    resumed = prepare(replace(options, resume=True), DIALOGUES)
     assert resumed.done == after
     resumed.run(no_report)
     assert run.path.joinpath("requests.jsonl").read_bytes().startswith(before)
@@ -66,18 +66,18 @@ def test_a_repeat_that_is_recorded_twice_and_not_alike_is_an_error(tiny: TinyPai
 
 
 def test_repeats_define_a_run(tiny: TinyPair, tmp_path: Path) -> None:
-    once, twice = (prepare(settings(tiny, tmp_path / str(n), "fixed-k", repeats=n)) for n in (1, 2))
-    assert once.runs["fixed-k"].path.name[-8:] != twice.runs["fixed-k"].path.name[-8:]
+    single, twice = (prepare(settings(tiny, tmp_path / str(n), "fixed-k", repeats=n)) for n in (1, 2))
+    assert single.runs["fixed-k"].path.name[-8:] != twice.runs["fixed-k"].path.name[-8:]
 
 
 def test_warm_up_is_stated_and_in_no_record(tiny: TinyPair, tmp_path: Path) -> None:
-    asked = settings(tiny, tmp_path, "fixed-k")
-    benchmark = prepare(asked)
+    options = settings(tiny, tmp_path, "fixed-k")
+    benchmark = prepare(options)
     interrupt(benchmark, 2)
     (run,) = benchmark.runs.values()
     (rounds,) = RunDirectory.open(run.path).run["warm_up"]["rounds"]
     assert 1 <= rounds <= 16
-    resumed = prepare(replace(asked, resume=True))
+    resumed = prepare(replace(options, resume=True))
     resumed.run(no_report)
     again = RunDirectory.open(run.path).run["warm_up"]
     assert again == {"tokens": 16, "rounds": [rounds, rounds]}

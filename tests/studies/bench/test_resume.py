@@ -50,15 +50,15 @@ def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_directory(out: Path, method: str) -> Path:
-    (found,) = out.glob(f"*Z-{method}-*")
-    return found
+    (folder,) = out.glob(f"*Z-{method}-*")
+    return folder
 
 
 def outputs(run: Path, name: str = "requests.jsonl") -> Outputs:
     rows = read_rows(run / name)
-    found = {row["request_id"]: row["output_ids"] for row in rows}
-    assert len(found) == len(rows)
-    return found
+    outputs = {row["request_id"]: row["output_ids"] for row in rows}
+    assert len(outputs) == len(rows)
+    return outputs
 
 
 def assert_same_as(whole: Path, out: Path) -> None:
@@ -186,8 +186,8 @@ def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
 
 def cut(run: Path, name: str, lines: int) -> None:
     """Leave so many lines and half of the next, as a kill in mid-write does."""
-    kept = run.joinpath(name).read_bytes().splitlines(keepends=True)[: lines + 1]
-    run.joinpath(name).write_bytes(b"".join(kept)[: -len(kept[-1]) // 2])
+    intact = run.joinpath(name).read_bytes().splitlines(keepends=True)[: lines + 1]
+    run.joinpath(name).write_bytes(b"".join(intact)[: -len(intact[-1]) // 2])
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_other_conditions_are_refused_unless_forced(command: list[str], whole: P
     run = run_directory(cut_short, METHODS[0])
     assert line.startswith(f"{run.name} was begun under other conditions (versions.torch 1.0 then, ")
     assert line.endswith(" now): start it anew without --resume, or mix the two with --force")
-    assert before == [run_directory(cut_short, one).joinpath("requests.jsonl").read_bytes() for one in METHODS]
+    assert before == [run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes() for method in METHODS]
     done = skit_here(*command, "--out", cut_short, "--resume", "--force")
     assert done.returncode == 0, done.stderr
     assert "RESUMED UNDER OTHER CONDITIONS: versions.torch 1.0 then, " in (run / "report.md").read_text()
@@ -274,8 +274,8 @@ def test_a_full_disk_while_reporting_keeps_everything(
     with monkeypatch.context() as patched:
         patched.setattr(document, "replace_file", full)
         line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
-    kept = "finished requests are kept; make room or fix its permissions, then go on with --resume"
-    assert line.endswith(f"No space left on device; {kept}")
+    advice = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+    assert line.endswith(f"No space left on device; {advice}")
     assert skit_here(*command, "--out", cut_short, "--resume").returncode == 0
     assert_same_as(whole, cut_short)
     assert len(read_object(run_directory(cut_short, METHODS[0]) / "run.json")["resumptions"]) == 1
@@ -315,9 +315,9 @@ def test_under_a_deployment_a_resumed_run_is_the_uninterrupted_one(
         (run / "summary.json").unlink()
     done = skit_here(*modelled, "--out", out, "--resume")
     assert done.returncode == 0, done.stderr
-    for run, same in zip(modelled_runs(out), modelled_runs(untouched), strict=True):
+    for run, uninterrupted in zip(modelled_runs(out), modelled_runs(untouched), strict=True):
         for name in ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl", "summary.json"):
-            assert (run / name).read_bytes() == (same / name).read_bytes()
+            assert (run / name).read_bytes() == (uninterrupted / name).read_bytes()
         assert "RESUMED 1 TIME, after " in (run / "report.md").read_text()
         assert read_object(run / "summary.json")["overall"]["throughput"] > 0
 
@@ -327,7 +327,7 @@ def test_a_stored_request_that_comes_out_otherwise_is_named(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(untouched, out)
-    run = next(one for one in modelled_runs(out) if "threshold" in one.name)
+    run = next(folder for folder in modelled_runs(out) if "threshold" in folder.name)
     rows = read_rows(run / "requests.jsonl")[:6]
     rows[4]["rounds"][0]["verify_s"] += 1e-9
     write_rows(run / "requests.jsonl", *rows)

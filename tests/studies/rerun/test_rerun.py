@@ -39,8 +39,8 @@ def again(run: Path, tiny: TinyPair, prompts: Path, out: Path, *options: object)
     """What `skit rerun` says of a run, as JSON."""
     done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", out, "--json", *options)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return document
 
 
 def test_the_same_machine_gives_the_same_run(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
@@ -51,10 +51,10 @@ def test_the_same_machine_gives_the_same_run(run: Path, prompts: Path, tiny: Tin
     assert (differences["environment"], differences["missing"]) == ({}, 0)
     assert differences["time_ratio"] > 0 < differences["baseline_time_ratio"]
     second = Path(document["run_dirs"][0])
-    first, other = read_object(run / "run.json"), read_object(second / "run.json")
+    first, again_run = read_object(run / "run.json"), read_object(second / "run.json")
     for name in ("method", "dataset", "models", "config", "requests"):
-        assert other[name] == first[name]
-    assert other["rerun_of"] == {"run": run.name, "started_at": first["started_at"]}
+        assert again_run[name] == first[name]
+    assert again_run["rerun_of"] == {"run": run.name, "started_at": first["started_at"]}
     assert read_object(second / "rerun.json") == differences
 
 
@@ -110,15 +110,15 @@ def test_models_and_prompts_that_cannot_be_found_are_asked_for(run: Path, tiny: 
     line = error_line(skit_here("rerun", run, "--out", tmp_path))
     assert line == "the target 'target' was in a folder that the run does not name: say where with --target"
     line = error_line(skit_here("rerun", run, *tiny.options, "--out", tmp_path))
-    place = "in a folder that the run does not name: name the folder with --data-dir"
-    assert line == f"the prompts were in a file prompts.jsonl {place}"
+    advice = "in a folder that the run does not name: name the folder with --data-dir"
+    assert line == f"the prompts were in a file prompts.jsonl {advice}"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_other_models_and_prompts_are_refused(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
-    other = copy_model(tiny.target, tmp_path / "other", initializer_range=0.5)
+    changed = copy_model(tiny.target, tmp_path / "other", initializer_range=0.5)
     options = ("--draft", tiny.draft, "--data-dir", prompts.parent, "--out", tmp_path / "out")
-    line = error_line(skit_here("rerun", run, "--target", other, *options))
+    line = error_line(skit_here("rerun", run, "--target", changed, *options))
     assert line.startswith("the target other is not that of the run (hash ")
     write_rows(
         tmp_path / "prompts.jsonl", *PROMPTS[:2], {"id": "q2", "prompt": "How seldom?"}, {"id": "q3", "prompt": "?"}

@@ -30,8 +30,8 @@ def test_only_numbers_are_points_on_a_line() -> None:
 
 
 def test_points_are_every_combination() -> None:
-    found = list(points([SweepAxis("fixed-k.k", (1, 2)), SweepAxis("link.rtt_s", (0.1, 0.2))]))
-    assert [(point["link.rtt_s"], point["fixed-k.k"]) for point in found] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    grid = list(points([SweepAxis("fixed-k.k", (1, 2)), SweepAxis("link.rtt_s", (0.1, 0.2))]))
+    assert [(point["link.rtt_s"], point["fixed-k.k"]) for point in grid] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
 
 
 def test_options_reach_only_their_method() -> None:

@@ -25,21 +25,21 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> BatchSizeCurves:
 
 
 def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None:
-    places = curves.summary["places"]
-    assert [(one["method"], one["batch_size"]) for one in places] == [
+    rows = curves.summary["places"]
+    assert [(row["method"], row["batch_size"]) for row in rows] == [
         ("autoregressive", 1),
         ("fixed-k:k=2", 1),
         ("autoregressive", 4),
         ("fixed-k:k=2", 4),
     ]
     assert len(curves.summary["runs"]) == 2
-    alone, together = places[1], places[3]
+    alone, together = rows[1], rows[3]
     assert together["throughput"] > 2 * alone["throughput"]
     assert together["tpot_s"] > alone["tpot_s"]
 
 
 def test_what_is_written(curves: BatchSizeCurves) -> None:
-    assert {one.name for one in curves.folder.rglob("*.*")} == {
+    assert {file.name for file in curves.folder.rglob("*.*")} == {
         "curves.csv",
         "report.md",
         "run.json",
@@ -64,15 +64,15 @@ def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
     rows += [row(name, size, speed) for name, own in speeds.items() for size, speed in zip((1, 2, 4), own, strict=True)]
     about = {"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"}
     lines = {line.split("`")[1]: line for line in render(rows, about, []).splitlines() if "`" in line}
-    found = {name: line.rstrip("| ").rpartition("| ")[2] for name, line in lines.items()}
-    assert found == {"autoregressive": "–", "good": "4", "early": "2", "gap": "1", "never": "none"}
+    limits = {name: line.rstrip("| ").rpartition("| ")[2] for name, line in lines.items()}
+    assert limits == {"autoregressive": "–", "good": "4", "early": "2", "gap": "1", "never": "none"}
 
 
 def test_many_methods_are_drawn_by_group() -> None:
-    every = list(methods.all())
-    groups = group_labels(every)
+    names = list(methods.all())
+    groups = group_labels(names)
     assert all(labels[0] == "autoregressive" for labels in groups.values())
-    assert sorted({label for labels in groups.values() for label in labels}) == sorted(every)
+    assert sorted({label for labels in groups.values() for label in labels}) == sorted(names)
     assert max(map(len, groups.values())) < 10
     assert group_labels(["autoregressive", "svip"]) == {"": ["autoregressive", "svip"]}
 

@@ -6,9 +6,9 @@ from specbench_kit.studies.sweep.break_even import BreakEven, Crossing, break_ev
 
 
 def test_a_method_that_stops_paying_for_itself() -> None:
-    found = break_even([0.01, 0.02, 0.04], [1.5, 1.2, 0.8])
-    assert found.verdict == "in part"
-    (crossing,) = found.crossings
+    result = break_even([0.01, 0.02, 0.04], [1.5, 1.2, 0.8])
+    assert result.verdict == "in part"
+    (crossing,) = result.crossings
     assert (crossing.low, crossing.high, crossing.stops) == (0.02, 0.04, True)
     assert crossing.at == pytest.approx(0.03)
 
@@ -34,5 +34,5 @@ def test_a_speedup_of_one_beats_nothing() -> None:
 
 
 def test_a_line_may_pass_one_several_times() -> None:
-    found = break_even([1, 2, 3], [0.5, 1.5, 0.5]).crossings
-    assert [(one.at, one.stops) for one in found] == [(1.5, False), (2.5, True)]
+    crossings = break_even([1, 2, 3], [0.5, 1.5, 0.5]).crossings
+    assert [(crossing.at, crossing.stops) for crossing in crossings] == [(1.5, False), (2.5, True)]

@@ -25,15 +25,15 @@ coefficients = { form = "context", alpha_s = 0, gamma_s = 0, delta_s = 30e-3 }
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("sweep")
-    write_trace(place / "t.parquet", made_requests(6))
-    (place / "board.toml").write_text(BOARD)
-    options = ["--replay", place / "t.parquet", "--deployment", place / "board.toml", "--out", place / "results"]
+    folder = tmp_path_factory.mktemp("sweep")
+    write_trace(folder / "t.parquet", made_requests(6))
+    (folder / "board.toml").write_text(BOARD)
+    options = ["--replay", folder / "t.parquet", "--deployment", folder / "board.toml", "--out", folder / "results"]
     done = skit_here("sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1")
     assert done.returncode == 0, done.stderr
     assert "fixed-k:k=4 at the edge stops beating itself co-located at link.rtt_s = " in done.stdout
-    (found,) = (place / "results").iterdir()
-    return found
+    (sweep,) = (folder / "results").iterdir()
+    return sweep
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ def row(rtt_s: float, speedup: float, units: int) -> SweepRow:
 @pytest.mark.parametrize(("units", "verdict"), [(5, "too few prompts to tell"), (6, "in part")])
 def test_break_even_needs_six_prompts(units: int, verdict: str) -> None:
     rows = [row(0.01, 1.5, units), row(0.1, 0.5, units)]
-    (found,) = summarise(rows, [SweepAxis("link.rtt_s", (0.01, 0.1))])["break_even"]
-    assert found["verdict"] == verdict
-    assert ("too few prompts" in break_even_sentence(found, [0.01, 0.1])) is (units < 6)
-    assert bool(found["crossings"]) is (units >= 6)
+    (line,) = summarise(rows, [SweepAxis("link.rtt_s", (0.01, 0.1))])["break_even"]
+    assert line["verdict"] == verdict
+    assert ("too few prompts" in break_even_sentence(line, [0.01, 0.1])) is (units < 6)
+    assert bool(line["crossings"]) is (units >= 6)

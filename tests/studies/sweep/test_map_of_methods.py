@@ -14,11 +14,11 @@ FASTEST = {("0.5+0.2", 0.01): "specinfer", ("0.9", 0.01): "fixed-k:k=4", ("0.9",
 
 
 def test_every_cell_says_who_is_fastest_and_how_fast(tmp_path: Path) -> None:
-    found = [
+    points = [
         {"place": {"draft.ranks": ranks, "link.rtt_s": rtt_s, "link.jitter_s": 0.0}, "method": name, "speedup": speedup}
         for ((ranks, rtt_s), name), speedup in zip(FASTEST.items(), (1.5, 2.25, 1.0), strict=True)
     ]
-    write_map(tmp_path, found, AXES, "somewhere")
+    write_map(tmp_path, points, AXES, "somewhere")
     drawn = (tmp_path / "fastest.svg").read_text()
     for text in (*FASTEST.values(), "1.50x", "2.25x", "0.5+0.2", "link.rtt_s"):
         assert f"<!-- {text} -->" in drawn

@@ -53,5 +53,5 @@ def _by_length(thresholds: Sequence[float], longest: int, *, per_token: float) -
 
 def test_candidates_lie_just_below_the_scores_that_they_let_pass() -> None:
     """Quarters of four scores, each threshold midway to the next lower score."""
-    found = candidate_thresholds(np.array([0.4, 0.1, 0.3, 0.2]), count=4)
-    assert found == pytest.approx([0.0, (0.1 + 0.2) / 2, (0.2 + 0.3) / 2, (0.3 + 0.4) / 2, NEVER])
+    thresholds = candidate_thresholds(np.array([0.4, 0.1, 0.3, 0.2]), count=4)
+    assert thresholds == pytest.approx([0.0, (0.1 + 0.2) / 2, (0.2 + 0.3) / 2, (0.3 + 0.4) / 2, NEVER])

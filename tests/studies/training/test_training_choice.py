@@ -39,7 +39,11 @@ def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = 
 
 
 def judge_of(contenders: list[Contender], feature: str) -> ThresholdJudge:
-    (judge,) = [one.judge for one in contenders if one.kind == "feature" and one.name.startswith(feature)]
+    (judge,) = [
+        contender.judge
+        for contender in contenders
+        if contender.kind == "feature" and contender.name.startswith(feature)
+    ]
     assert judge is not None
     return judge
 
@@ -72,19 +76,27 @@ def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None
     """A threshold that all tokens pass is a fixed length, and costs no decisions: the rule can fall back on it."""
     for statistics_s in (0.0, 1e-4, 1e-2):
         chooser = ContenderTuner(offsets, DEFAULT, Timing(DRAFT_S, VERIFY_S, statistics_s))
-        speeds = {one.name: chooser.speed(one) for one in chooser.untrained() if one.kind in ("feature", "fixed")}
+        speeds = {
+            contender.name: chooser.speed(contender)
+            for contender in chooser.untrained()
+            if contender.kind in ("feature", "fixed")
+        }
         fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
         assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
-    assert {one.paid_s for one in chooser.untrained() if one.kind == "feature"} == {0.0}
+    assert {contender.paid_s for contender in chooser.untrained() if contender.kind == "feature"} == {0.0}
 
 
 def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(
     experiment: TrainingExperiment,
 ) -> None:
     rules = experiment.tuning.by_rule["logistic"]
-    assert [one.judge.rule for one in rules if one.judge] == list(THRESHOLD_RULES)
-    assert [one.name for one in rules[:3]] == ["logistic", "logistic,score=cumulative", "logistic,send_last=true"]
-    speeds = {one.name: experiment.tuner.speed(one) for one in rules}
+    assert [contender.judge.rule for contender in rules if contender.judge] == list(THRESHOLD_RULES)
+    assert [contender.name for contender in rules[:3]] == [
+        "logistic",
+        "logistic,score=cumulative",
+        "logistic,send_last=true",
+    ]
+    speeds = {contender.name: experiment.tuner.speed(contender) for contender in rules}
     assert speeds["logistic,send_last=true"] > speeds["logistic"]
     assert speeds["logistic,send_last=true,score=cumulative"] > speeds["logistic,score=cumulative"]
     assert speeds[experiment.leaders.rule] == max(speeds.values())
@@ -95,39 +107,41 @@ def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
     for send_last in (False, True):
         plans = stop_below_each(scores, thresholds, send_last=send_last)
         together = TIMING.speeds(offsets, plans, np.full(4, 1e-4))
-        alone = [TIMING.speed(offsets, stop_below(scores, one, send_last=send_last), 1e-4) for one in thresholds]
+        alone = [
+            TIMING.speed(offsets, stop_below(scores, threshold, send_last=send_last), 1e-4) for threshold in thresholds
+        ]
         assert together == pytest.approx(alone, rel=1e-12)
 
 
 def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> None:
     """Far away a draft is worth more: it is longer, and the speed there is what it was chosen by."""
     far = Timing(DRAFT_S, VERIFY_S, 1e-4, link_s=(0.2,) * (MAX_DRAFT + 1))
-    there = replace(experiment, further=[(DeploymentKey("far", "digest"), far)]).tunings[1]
-    points = {point.rule: point for point in there.thresholds("logistic")}
+    far_tuning = replace(experiment, further=[(DeploymentKey("far", "digest"), far)]).tunings[1]
+    points = {point.rule: point for point in far_tuning.thresholds("logistic")}
     assert set(points) == set(THRESHOLD_RULES)
     assert {(point.deployment, point.digest) for point in points.values()} == {("far", "digest")}
     near = {point.rule: point for point in experiment.tuning.thresholds("logistic")}
     assert points[PUBLISHED_RULE].max_draft > near[PUBLISHED_RULE].max_draft
-    worth = there.worth("logistic", experiment.split.test)
+    worth = far_tuning.worth("logistic", experiment.split.test)
     assert worth["best"]["value"] >= worth["published"]["value"] - 0.02
     assert worth["oracle"]["value"] > worth["best"]["value"] > 0.9
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offsets) -> None:
-    tuned = [one for one in line_up(offsets, OperatingPoint("fpr", rate)) if one.kind == "feature"]
+    tuned = [contender for contender in line_up(offsets, OperatingPoint("fpr", rate)) if contender.kind == "feature"]
     assert len(tuned) == len(SCALES)
-    for one in tuned:
-        assert one.judge is not None
-        labels, scores = labels_and_scores(offsets, one)
-        assert confusion(labels, scores, one.judge.threshold).false_positive_rate <= rate
-        assert one.judge.longest == MAX_DRAFT
+    for contender in tuned:
+        assert contender.judge is not None
+        labels, scores = labels_and_scores(offsets, contender)
+        assert confusion(labels, scores, contender.judge.threshold).false_positive_rate <= rate
+        assert contender.judge.longest == MAX_DRAFT
 
 
 def test_the_best_length_is_the_fastest_on_the_validation_offsets(offsets: Offsets) -> None:
     speeds = {k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)}
     best = max(speeds, key=speeds.__getitem__)
-    names = [one.name for one in line_up(offsets) if one.kind == "fixed"]
+    names = [contender.name for contender in line_up(offsets) if contender.kind == "fixed"]
     assert names == list(dict.fromkeys(f"fixed-k:k={k}" for k in (best, MAX_DRAFT)))
 
 
@@ -151,9 +165,9 @@ def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
 
 
 def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: TrainingExperiment) -> None:
-    other = TrainingExperiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
-    assert other.leaders == experiment.leaders
-    assert [c.name for c in other.contenders] == [c.name for c in experiment.contenders]
+    retested = TrainingExperiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
+    assert retested.leaders == experiment.leaders
+    assert [c.name for c in retested.contenders] == [c.name for c in experiment.contenders]
 
 
 def split_without_test(experiment: TrainingExperiment) -> Split:

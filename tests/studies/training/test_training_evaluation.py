@@ -34,29 +34,29 @@ def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Train
     assert fixed["gap_closed"] == {"value": 0.0, "interval": None}
     assert oracle["gap_closed"]["value"] == pytest.approx(1.0)
     assert oracle["regret"] == {"value": 0.0, "interval": None}
-    for found in decoding.values():
-        assert found["throughput"] <= oracle["throughput"] * (1 + 1e-9)
-        gap = (found["throughput"] - fixed["throughput"]) / (oracle["throughput"] - fixed["throughput"])
-        assert found["gap_closed"]["value"] == pytest.approx(gap)
-        assert found["regret"]["value"] == pytest.approx(1 - found["throughput"] / oracle["throughput"])
+    for metrics in decoding.values():
+        assert metrics["throughput"] <= oracle["throughput"] * (1 + 1e-9)
+        gap = (metrics["throughput"] - fixed["throughput"]) / (oracle["throughput"] - fixed["throughput"])
+        assert metrics["gap_closed"]["value"] == pytest.approx(gap)
+        assert metrics["regret"]["value"] == pytest.approx(1 - metrics["throughput"] / oracle["throughput"])
 
 
 def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: TrainingExperiment) -> None:
     decoding = experiment.evaluation.decoding()
-    for found in decoding.values():
+    for metrics in decoding.values():
         for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
-            ratio = found[key]
-            assert ratio["value"] == pytest.approx(found["throughput"] / decoding[against]["throughput"])
+            ratio = metrics[key]
+            assert ratio["value"] == pytest.approx(metrics["throughput"] / decoding[against]["throughput"])
             low, high = ratio["interval"] or [ratio["value"]] * 2  # none where the contender is held against itself
             assert low <= ratio["value"] <= high
 
 
 def test_every_contender_commits_the_whole_output(experiment: TrainingExperiment) -> None:
-    for found in experiment.evaluation.decoding().values():
-        assert found["tokens"] == len(experiment.split.test)
-        assert found["wasted_tokens"] == found["drafted"] - found["accepted"]
-        assert found["wdt"] == pytest.approx(found["wasted_tokens"] * DRAFT_S)
-        assert found["wdt_paper"] == pytest.approx((found["submitted"] - found["accepted"]) * DRAFT_S)
+    for metrics in experiment.evaluation.decoding().values():
+        assert metrics["tokens"] == len(experiment.split.test)
+        assert metrics["wasted_tokens"] == metrics["drafted"] - metrics["accepted"]
+        assert metrics["wdt"] == pytest.approx(metrics["wasted_tokens"] * DRAFT_S)
+        assert metrics["wdt_paper"] == pytest.approx((metrics["submitted"] - metrics["accepted"]) * DRAFT_S)
 
 
 def test_the_oracle_sends_nothing_that_is_rejected(experiment: TrainingExperiment) -> None:
@@ -65,11 +65,13 @@ def test_the_oracle_sends_nothing_that_is_rejected(experiment: TrainingExperimen
 
 
 def test_a_classifier_pays_for_statistics_and_score(experiment: TrainingExperiment) -> None:
-    for one in experiment.contenders:
-        if one.kind in ("classifier", "variant"):
-            assert one.policy_s == TIMING.statistics_s + experiment.trained[family_of(one)].latency["median"]
+    for contender in experiment.contenders:
+        if contender.kind in ("classifier", "variant"):
+            assert (
+                contender.policy_s == TIMING.statistics_s + experiment.trained[family_of(contender)].latency["median"]
+            )
         else:
-            assert one.policy_s == (TIMING.statistics_s if one.judge else 0.0)
+            assert contender.policy_s == (TIMING.statistics_s if contender.judge else 0.0)
 
 
 def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: TrainingExperiment) -> None:
@@ -82,11 +84,11 @@ def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: Traini
 
 def test_classification_counts_every_test_example(experiment: TrainingExperiment) -> None:
     labels = extract(experiment.split.test).labels
-    found = experiment.evaluation.classification()
-    assert set(found) == {one.name for one in experiment.line_up if one.judge}
-    for one in found.values():
-        assert sum(one["confusion"].values()) == len(labels)
-        assert one["confusion"]["true_positives"] + one["confusion"]["false_negatives"] == labels.sum()
+    figures = experiment.evaluation.classification()
+    assert set(figures) == {contender.name for contender in experiment.line_up if contender.judge}
+    for figure in figures.values():
+        assert sum(figure["confusion"].values()) == len(labels)
+        assert figure["confusion"]["true_positives"] + figure["confusion"]["false_negatives"] == labels.sum()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
@@ -95,27 +97,27 @@ def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, exp
     offsets = experiment.split.training
     for name in ("confidence", "entropy", "logit_std"):
         judge = ThresholdJudge(partial(feature_score, name=name), longest, threshold)
-        found = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
-        assert 0 <= found["wasted_per_round"] <= found["bound"] + 1e-12
-        assert found["bound"] == pytest.approx(sum(term["term"] for term in found["terms"]))
+        bound = waste_and_bound(offsets, play(offsets, judge.plan(offsets)), judge)
+        assert 0 <= bound["wasted_per_round"] <= bound["bound"] + 1e-12
+        assert bound["bound"] == pytest.approx(sum(term["term"] for term in bound["terms"]))
 
 
 def test_theorem_1_is_tight_for_a_rule_that_lets_all_pass(experiment: TrainingExperiment) -> None:
     offsets = experiment.split.training
     judge = ThresholdJudge(partial(feature_score, name="confidence"), MAX_DRAFT, 0.0)
     rounds = play(offsets, judge.plan(offsets))
-    found = waste_and_bound(offsets, rounds, judge)
+    bound = waste_and_bound(offsets, rounds, judge)
     rejected = offsets.matched[rounds.offset]
-    assert found["wasted_per_round"] == pytest.approx(found["bound"])
-    assert found["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
+    assert bound["wasted_per_round"] == pytest.approx(bound["bound"])
+    assert bound["bound"] == pytest.approx((MAX_DRAFT - rejected).mean())
 
 
 def test_intervals_are_paired_over_prompts() -> None:
     """Twice the seconds on every prompt is a ratio of exactly two, without an interval, however prompts differ."""
     seconds = np.random.default_rng(0).lognormal(0, 2, 30)
     paired = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
-    found = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
-    assert (found.value, found.interval) == (pytest.approx(2), None)
+    ratio = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
+    assert (ratio.value, ratio.interval) == (pytest.approx(2), None)
     noisy = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)})
     low, high = noisy.estimate(lambda get: get("b", "seconds") / get("a", "seconds")).interval or (0, 0)
     assert 1.5 < low < 2 < high < 2.5

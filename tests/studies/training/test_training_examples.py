@@ -36,7 +36,7 @@ def test_each_prompt_is_in_exactly_one_part(tmp_path: Path) -> None:
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", made_requests(23, 12)))
     parts = split_by_prompt(offsets, seed=3).parts
     prompts = {name: set(part.conversation.tolist()) for name, part in parts.items()}
-    assert [len(found) for found in prompts.values()] == [14, 4, 5]
+    assert [len(names) for names in prompts.values()] == [14, 4, 5]
     assert set.union(*prompts.values()) == set(range(23))
     assert sum(map(len, prompts.values())) == 23
     for name, part in parts.items():

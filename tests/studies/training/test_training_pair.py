@@ -13,8 +13,8 @@ from specbench_kit.studies.training.pair import identify, require_same_pair
 
 
 def test_a_pair_is_known_by_the_content_of_its_folders(tiny: TinyPair) -> None:
-    found = identify(str(tiny.target), str(tiny.draft))
-    assert found == PairHashes(hash_model(tiny.target), hash_model(tiny.draft))
+    pair = identify(str(tiny.target), str(tiny.draft))
+    assert pair == PairHashes(hash_model(tiny.target), hash_model(tiny.draft))
 
 
 def test_a_synthetic_pair_is_known_by_its_options() -> None:

@@ -58,5 +58,5 @@ def test_rounds_take_as_long_as_in_a_replay(
 
 
 def test_judging_takes_what_the_deployment_says_score_included(trace: TraceFile, offsets: Offsets) -> None:
-    found = timing(trace, offsets, replace(CACHED, predictor_s=3e-4))
-    assert (found.statistics_s, found.adds_scores) == (3e-4, False)
+    cached = timing(trace, offsets, replace(CACHED, predictor_s=3e-4))
+    assert (cached.statistics_s, cached.adds_scores) == (3e-4, False)

@@ -74,18 +74,18 @@ def test_the_same_text_has_the_same_fingerprint_wherever_it_is_from() -> None:
 
 def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(data: Path) -> None:
     dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
-    seen = frozenset(prompt.fingerprint for prompt in dataset.prompts[:7])
-    method = Trained(prompts=seen)
+    learned = frozenset(prompt.fingerprint for prompt in dataset.prompts[:7])
+    method = Trained(prompts=learned)
     assert count_seen(dataset, method, {}) == 7
     assert without_seen(dataset, [method, FixedK()], SETTINGS, {}) == dataset
     for methods, settings in (
         ([replace(method, apart=True)], SETTINGS),
         ([method], replace(SETTINGS, exclude_seen=True)),
     ):
-        rest = without_seen(dataset, [*methods, FixedK()], settings, {})
-        assert rest.prompts == dataset.prompts[7:]
-        assert rest.digest != dataset.digest
-        assert rest.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
+        remaining = without_seen(dataset, [*methods, FixedK()], settings, {})
+        assert remaining.prompts == dataset.prompts[7:]
+        assert remaining.digest != dataset.digest
+        assert remaining.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
     with pytest.raises(SkitError, match="was trained on every prompt of gsm8k"):
         leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts}, None, 0)
 
@@ -93,14 +93,14 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
 def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data: Path, tmp_path: Path) -> None:
     dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
     prompts, heads = [prompt.fingerprint for prompt in dataset.prompts[:5]], {"head:auto": tmp_path}
-    method, asked = parse_method("eagle"), replace(SETTINGS, exclude_seen=True)
+    method, settings = parse_method("eagle"), replace(SETTINGS, exclude_seen=True)
     assert count_seen(dataset, method, heads) == 0
     for part, unasked in (("train", 40), ("reserved", 35)):
         (tmp_path / RECORD).write_text(json.dumps({"prompts": prompts, "dataset": {"part": part}}))
         assert count_seen(dataset, method, heads) == 5
         assert count_seen(dataset, FixedK(), heads) == 0
         assert len(without_seen(dataset, [method], SETTINGS, heads).prompts) == unasked
-        assert without_seen(dataset, [method, FixedK()], asked, heads).prompts == dataset.prompts[5:]
+        assert without_seen(dataset, [method, FixedK()], settings, heads).prompts == dataset.prompts[5:]
     (tmp_path / RECORD).write_text('{"prompts": [')
     with pytest.raises(SkitError, match=r"cannot read what the head was trained on in .*: train it again"):
         count_seen(dataset, method, heads)
@@ -108,9 +108,9 @@ def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data
 
 def test_a_limit_counts_the_prompts_that_remain(data: Path) -> None:
     few = load("gsm8k", data_dir=data, allow_sample=False, limit=5, seed=0)
-    rest = leave_out(few, {prompt.fingerprint for prompt in few.prompts}, 5, 0)
-    assert len(rest.prompts) == 5
-    assert not set(rest.prompts) & set(few.prompts)
+    remaining = leave_out(few, {prompt.fingerprint for prompt in few.prompts}, 5, 0)
+    assert len(remaining.prompts) == 5
+    assert not set(remaining.prompts) & set(few.prompts)
 
 
 def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:

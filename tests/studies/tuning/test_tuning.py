@@ -35,16 +35,16 @@ def test_every_candidate_is_a_setting_of_its_own(name: str) -> None:
     specs = candidates(name, 16, seed=0)
     assert specs[0] == name
     assert 6 <= len(specs) <= 16
-    made = [parse_method(spec) for spec in specs]
-    assert all(one != other for place, one in enumerate(made) for other in made[:place])
+    tried = [parse_method(spec) for spec in specs]
+    assert all(method != earlier for number, method in enumerate(tried) for earlier in tried[:number])
     assert candidates(name, 16, seed=0) == specs
 
 
 def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    tuned, left_out = tune(settings(trace, "fixed-k", "goodput", budget=9), lambda *step: told.append(step))
+    reported: list[tuple[str, int, int]] = []
+    tuned, left_out = tune(settings(trace, "fixed-k", "goodput", budget=9), lambda *step: reported.append(step))
     assert not left_out
-    assert told[0] == ("fixed-k", 1, 8)
+    assert reported[0] == ("fixed-k", 1, 8)
     choice = tuned.methods["fixed-k"]
     k = parse_method(choice.spec).k  # type: ignore[attr-defined]
     assert choice.tried == 6  # the trace holds drafts of six tokens
@@ -76,10 +76,10 @@ def test_a_benchmark_takes_what_was_tuned(trace: Path, tmp_path: Path) -> None:
     save(tuned, file)
     assert load(file) == tuned
     spec = tuned.methods["fixed-k"].spec
-    asked = BenchSettings(("fixed-k", "threshold"), tuned=file)
-    assert chosen(asked) == {spec: True, "threshold": True}
-    assert chosen(replace(asked, methods=("fixed-k:k=4",))) == {"fixed-k:k=4": True}
-    assert chosen(replace(asked, methods=("group:static",))) == {spec: False}
+    options = BenchSettings(("fixed-k", "threshold"), tuned=file)
+    assert chosen(options) == {spec: True, "threshold": True}
+    assert chosen(replace(options, methods=("fixed-k:k=4",))) == {"fixed-k:k=4": True}
+    assert chosen(replace(options, methods=("group:static",))) == {spec: False}
     assert tuned.doubts("test", 1) == []
     assert tuned.doubts("wan", 4) == [
         "tuned for deployment test, run with wan",
