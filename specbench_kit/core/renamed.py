@@ -11,6 +11,8 @@ RENAMED = {
     "accepted_per_verify": "accepted_length",
 }
 """Today's name of every metric that had another one."""
+_WARNED = set[str]()
+"""The renamings that this process has mentioned."""
 
 
 def current_name(name: str, source: str) -> str:
@@ -49,5 +51,8 @@ def _replace(content: object, replaced: dict[str, str]) -> object:
 
 
 def _warn(source: str, replaced: dict[str, str]) -> None:
+    """Print one line for every set of names: a folder of thirty earlier runs gets one line and not thirty."""
     names = ", ".join(f"{old} is now called {new}" for old, new in sorted(replaced.items()))
-    print(f"warning: {source}: {names}", file=sys.stderr)
+    if names not in _WARNED:
+        _WARNED.add(names)
+        print(f"warning: {source}: {names}", file=sys.stderr)
