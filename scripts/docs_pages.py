@@ -13,6 +13,7 @@ from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
+from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
 
 PAYS = {
     "bounds": "References: the cost without speculation, and the bound that no method can beat.",
@@ -44,6 +45,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "metrics.md", _metrics()
     yield "python.md", _python()
     yield "commands.md", _commands()
+    yield "formats.md", _formats()
 
 
 def _overview(entries: dict[str, Any]) -> str:
@@ -121,6 +123,23 @@ def _commands() -> str:
             if option.name not in ("config", "save_config")
         ]
         parts.append(f"## skit {name}\n\n{_text(command.help or '')}\n\n{table(['option', 'meaning'], options)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _formats() -> str:
+    parts = [
+        "# File formats",
+        "The types with which the kit reads its files; `skit schema NAME` prints them as JSON Schema. A question mark "
+        "stands behind fields that may be missing. Fields that are not listed are passed over.",
+    ]
+    for name, file_format in FILE_FORMATS.items():
+        parts.append(f"## {name}\n\nThis is {_text(file_format.summary)}.")
+        for part in object_tables(json_schema(name)):
+            # Fields without a description of their own are explained in the description of their object.
+            width = 3 if any(row.description for row in part.rows) else 2
+            rows = [(code(row.name), _text(row.kind), _text(row.description))[:width] for row in part.rows]
+            fields = table(["field", "type", "meaning"][:width], rows)
+            parts.append(f"### {name}: {part.title}\n\n{_text(part.description)}\n\n{fields}")
     return "\n\n".join(parts) + "\n"
 
 

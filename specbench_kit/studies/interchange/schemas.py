@@ -1,0 +1,94 @@
+"""JSON Schemas of the kit's own file formats, made from the types that read the files."""
+
+from collections.abc import Iterator
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+import msgspec
+
+from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.typed_json import JsonObject
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class FileFormat(NamedTuple):
+    """A file format: the files that have it, and where the type of their content is defined."""
+
+    summary: str
+    type_name: str
+
+
+FILE_FORMATS = {
+    "run": FileFormat("run.json of a run directory: what was run", "runs.description:RunDocument"),
+    "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
+    "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
+    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.summary_document:summary_document"),
+    "profile": FileFormat("a latency profile, TOML", "profilers.base:Profile"),
+    "deployment": FileFormat("the field deployment of run.json", "deployments.base:Deployment"),
+    "predictor": FileFormat("predictor.json of a predictor's folder", "predictors.library:PredictorHeader"),
+    "trace": FileFormat("the header in the metadata of a trace, Parquet", "traces.trace:TraceHeader"),
+    "dataset": FileFormat("a dataset definition, TOML", "datasets.toml_datasets:DatasetDefinition"),
+}
+"""The formats by name; types are imported when they are needed."""
+
+
+def json_schema(name: str) -> JsonObject:
+    """Return the JSON Schema of a format; SkitError if there is no format of that name."""
+    if name not in FILE_FORMATS:
+        hint = did_you_mean(name, FILE_FORMATS)
+        raise SkitError(f"unknown format '{name}'{hint}; known: {', '.join(FILE_FORMATS)}")
+    kind = resolve_name(f"specbench_kit.{FILE_FORMATS[name].type_name}")
+    # The type of a summary is built from the vocabulary of metrics by a function.
+    kind = kind if isinstance(kind, type) else kind()
+    return {"$schema": DIALECT, **msgspec.json.schema(kind, schema_hook=_schema_of_other_types)}
+
+
+def _schema_of_other_types(kind: type) -> dict[str, Any]:
+    """Return a schema that allows any value, for types that msgspec does not describe, such as latency models."""
+    return {"title": "any" if kind is object else kind.__name__}
+
+
+class FieldRow(NamedTuple):
+    """A field of a format for a table: its name, its type in words, and its description."""
+
+    name: str
+    kind: str
+    description: str
+
+
+class ObjectTable(NamedTuple):
+    """The fields of one kind of object in a format."""
+
+    title: str
+    description: str
+    rows: list[FieldRow]
+
+
+def object_tables(schema: JsonObject) -> Iterator[ObjectTable]:
+    """Yield a table for each kind of object that a schema defines, the outermost first."""
+    definitions = schema["$defs"]
+    outermost = schema["$ref"].rpartition("/")[2]
+    for title in dict.fromkeys([outermost, *definitions]):
+        definition = definitions[title]
+        required = definition.get("required", ())
+        rows = [
+            FieldRow(name if name in required else f"{name}?", _kind(content), content.get("description", ""))
+            for name, content in definition.get("properties", {}).items()
+        ]
+        yield ObjectTable(title, definition.get("description", ""), rows)
+
+
+def _kind(content: JsonObject) -> str:
+    """Return the type of a field in words, such as `list of integer or null`."""
+    if "$ref" in content:
+        return str(content["$ref"]).rpartition("/")[2]
+    if "anyOf" in content:
+        return " or ".join(map(_kind, content["anyOf"]))
+    if "enum" in content:
+        return "one of " + ", ".join(str(value) for value in content["enum"])
+    if content.get("type") == "array" and isinstance(content.get("items"), dict):
+        return f"list of {_kind(content['items'])}"
+    if isinstance(content.get("additionalProperties"), dict):
+        return f"object of {_kind(content['additionalProperties'])}"
+    return str(content.get("type", "any"))

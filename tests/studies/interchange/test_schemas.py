@@ -1,0 +1,79 @@
+"""`skit schema` describes the files that the kit reads and writes, from the types that read them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import error_line, read_object, skit_here
+from run_builders import in_turn, plain, records_of, write_run
+
+from specbench_kit.metrics.vocabulary import METRICS
+from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
+
+
+@pytest.mark.parametrize("name", FILE_FORMATS)
+def test_every_format_has_a_schema_and_tables(name: str) -> None:
+    schema = json_schema(name)
+    json.dumps(schema)
+    tables = list(object_tables(schema))
+    assert tables[0].rows
+    assert all(table.title in schema["$defs"] for table in tables)
+
+
+def matches(value: Any, schema: dict[str, Any], definitions: dict[str, Any]) -> bool:
+    """Return True if a JSON value has the types and the required fields of a schema."""
+    if "$ref" in schema:
+        return matches(value, definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return any(matches(value, option, definitions) for option in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "array": list, "object": dict}
+    if "type" not in schema:
+        return True
+    if schema["type"] == "null" or value is None:
+        return value is None and schema["type"] == "null"
+    if not isinstance(value, kinds[schema["type"]]):
+        return False
+    if isinstance(value, list):
+        return all(matches(item, schema.get("items", {}), definitions) for item in value)
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        free = schema.get("additionalProperties")
+        return set(schema.get("required", ())) <= set(value) and all(
+            matches(content, fields.get(field, free if isinstance(free, dict) else {}), definitions)
+            for field, content in value.items()
+        )
+    return True
+
+
+def test_the_files_of_a_run_match_their_schemas(tmp_path: Path) -> None:
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    run = write_run(tmp_path, "wisp", records, in_turn(plain(records)))
+    first_request = json.loads((run / "requests.jsonl").read_text().splitlines()[0])
+    documents = {
+        "run": read_object(run / "run.json"),
+        "summary": read_object(run / "summary.json"),
+        "request": first_request,
+    }
+    for name, document in documents.items():
+        schema = json_schema(name)
+        assert matches(document, schema, schema["$defs"]), name
+        assert not matches({}, schema, schema["$defs"]), name
+    schema = json_schema("summary")
+    assert not matches(documents["summary"] | {"overall": {"tokens": "8"}}, schema, schema["$defs"])
+
+
+def test_a_summary_describes_every_metric() -> None:
+    fields = json_schema("summary")["$defs"]["MetricValues"]["properties"]
+    assert {metric.name for metric in METRICS} <= set(fields)
+    assert all(fields[metric.name]["description"].startswith(metric.definition) for metric in METRICS)
+
+
+def test_the_command_lists_formats_and_prints_one() -> None:
+    listed = skit_here("schema")
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(FILE_FORMATS)
+    printed = skit_here("schema", "run")
+    assert json.loads(printed.stdout) == json_schema("run")
+    assert error_line(skit_here("schema", "runs")).startswith("unknown format 'runs' (did you mean 'run'?); known: run")
