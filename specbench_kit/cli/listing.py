@@ -151,7 +151,7 @@ def _list_schedulers() -> list[ListEntry]:
 
 @_lists("presets")
 def _list_presets() -> list[ListEntry]:
-    from specbench_kit.studies.serving.presets.base import presets
+    from specbench_kit.studies.serving.presets import presets
 
     return [
         {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}

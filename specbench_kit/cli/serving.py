@@ -51,7 +51,7 @@ def _run(
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports.serving.terminal import print_serving
     from specbench_kit.serving.events import parse_window
-    from specbench_kit.studies.serving.presets.base import presets
+    from specbench_kit.studies.serving.presets import presets
     from specbench_kit.studies.serving.serving_run import NamedPreset, ServingRun
 
     preset = NamedPreset(preset_name, presets.get(preset_name)) if preset_name is not None else None

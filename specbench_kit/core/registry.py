@@ -55,7 +55,8 @@ class Registry(Generic[T]):
             # Set first: a module that is imported below may use the registry.
             self._discovered = True
             package = importlib.import_module(self.package)
-            for module in pkgutil.iter_modules(package.__path__, f"{self.package}."):
+            # A single module has no path: it registers its entries itself.
+            for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self.package}."):
                 importlib.import_module(module.name)
             for point in _entry_points().select(group=self.group):
                 try:

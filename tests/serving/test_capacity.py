@@ -22,11 +22,11 @@ from specbench_kit.studies.serving.capacity import (
     CapacityRule,
     LoadTrial,
     SeedCapacity,
-    attempt,
-    interval,
-    search,
+    find_capacity,
+    try_load,
+    violation_interval,
 )
-from specbench_kit.studies.serving.loads import RATE_STEP, loaded, unit
+from specbench_kit.studies.serving.loads import RATE_STEP, at_load, load_unit
 
 RULE = CapacityRule(epsilon=0.05, most=64)
 
@@ -45,7 +45,7 @@ def test_interval_holds_at_every_look_together() -> None:
     for _ in range(runs):
         violated = random.random(2000) < rate
         looks = [violated[: int(share * len(violated))] for share in LOOKS]
-        wrong += any(interval(seen, turns=20)[2] <= epsilon for seen in looks)
+        wrong += any(violation_interval(seen, turns=20)[2] <= epsilon for seen in looks)
     assert wrong / runs <= 0.05
 
 
@@ -54,9 +54,9 @@ def test_interval_is_wider_where_responses_share_their_fate() -> None:
     turns = random.random(20) < 0.3
     together = np.repeat(turns, 50)
     apart = random.permutation(together)
-    rate, low, high = interval(together, turns=20)
+    rate, low, high = violation_interval(together, turns=20)
     assert rate == apart.mean()
-    assert high - low > 2 * (interval(apart, turns=20)[2] - interval(apart, turns=20)[1])
+    assert high - low > 2 * (violation_interval(apart, turns=20)[2] - violation_interval(apart, turns=20)[1])
 
 
 def test_clumped_responses_are_seldom_settled_wrongly() -> None:
@@ -65,14 +65,14 @@ def test_clumped_responses_are_seldom_settled_wrongly() -> None:
     for _ in range(runs):
         rates = random.beta(0.5, 5, 24)
         violated = (random.random((24, 40)) < rates[:, None]).ravel()
-        _, low, high = interval(violated, turns=24)
+        _, low, high = violation_interval(violated, turns=24)
         wrong += not low <= 0.5 / 5.5 <= high
     assert wrong / runs <= 0.1
 
 
 def test_nothing_violated_and_everything_violated_have_an_interval() -> None:
-    clean = interval(np.zeros(200, dtype=bool), turns=10)
-    broken = interval(np.ones(200, dtype=bool), turns=10)
+    clean = violation_interval(np.zeros(200, dtype=bool), turns=10)
+    broken = violation_interval(np.ones(200, dtype=bool), turns=10)
     assert clean[:2] == (0.0, 0.0)
     assert 0 < clean[2] < 0.05
     assert broken[0] == broken[2] == 1.0
@@ -90,7 +90,7 @@ def test_a_longer_run_begins_with_the_shorter_one() -> None:
 
 
 def test_the_capacity_is_the_last_number_that_holds() -> None:
-    found = search(scenario(), 0, RULE)
+    found = find_capacity(scenario(), 0, RULE)
     tried = {trial.load: trial for trial in found.trials}
     assert tried[found.load].holds
     assert not tried[found.load + 1].holds
@@ -104,7 +104,7 @@ def test_the_capacity_is_the_last_number_that_holds() -> None:
 
 
 def test_runs_far_from_the_edge_are_stopped_early() -> None:
-    light, heavy = (attempt(scenario(devices, duration_s=500.0), 0, RULE) for devices in (2, 60))
+    light, heavy = (try_load(scenario(devices, duration_s=500.0), 0, RULE) for devices in (2, 60))
     assert light.settled
     assert light.holds
     assert light.simulated_s < 500
@@ -112,18 +112,18 @@ def test_runs_far_from_the_edge_are_stopped_early() -> None:
 
 
 def test_the_search_ends_at_the_most_devices() -> None:
-    found = search(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
+    found = find_capacity(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
     assert found == SeedCapacity(3, found.trials, bounded=True)
 
 
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     """One at a time, a response takes its 4 s whatever the devices: what the server takes is a rate of arrivals."""
-    found = search(
+    found = find_capacity(
         scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, CapacityRule(epsilon=0.2, most=32)
     )
-    assert unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
+    assert load_unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
     assert {trial.load for trial in found.trials} <= {step * RATE_STEP for step in range(1, 33)}
-    at = loaded(scenario(arrivals=Poisson(99.0)), 250)
+    at = at_load(scenario(arrivals=Poisson(99.0)), 250)
     assert at.arrivals == Poisson(2.5)
     trace = ReplayedArrivals(tuple(RequestArrival(float(at_s)) for at_s in range(5)))
     assert [one.at_s for one in trace.at_rate(2.5).requests] == [0.0, 0.5, 1.0, 1.5, 2.0]
@@ -136,11 +136,11 @@ def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch:
     def tried(_scenario: Scenario, _seed: int, _rule: CapacityRule, load: float) -> LoadTrial:
         return LoadTrial(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
 
-    monkeypatch.setattr(capacity, "attempt", tried)
-    bent = search(scenario(), 0, RULE)
+    monkeypatch.setattr(capacity, "try_load", tried)
+    bent = find_capacity(scenario(), 0, RULE)
     assert (bent.load, bent.monotone) == (60, False)
     served -= set(range(44, 61))
-    straight = search(scenario(), 0, RULE)
+    straight = find_capacity(scenario(), 0, RULE)
     assert (straight.load, straight.monotone) == (18, True)
 
 
@@ -166,12 +166,12 @@ def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
 def test_no_devices_where_even_one_breaks_its_slo() -> None:
     """Its batch is never full, so that it waits for the time-out in every round."""
     slow = scenario(slo=parse_slo("12/s"), prompt_tokens=1500, duration_s=200.0)
-    assert search(slow, 0, RULE).load == 0
+    assert find_capacity(slow, 0, RULE).load == 0
 
 
 def test_a_run_in_which_no_response_is_due_is_refused() -> None:
     with pytest.raises(SkitError, match="simulate for longer"):
-        attempt(scenario(output_tokens=4000), 0, RULE)
+        try_load(scenario(output_tokens=4000), 0, RULE)
 
 
 @pytest.mark.parametrize(

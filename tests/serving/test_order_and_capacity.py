@@ -22,7 +22,7 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import systems
-from specbench_kit.studies.serving.capacity import interval
+from specbench_kit.studies.serving.capacity import violation_interval
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries
 from specbench_kit.studies.serving.simulation_grid import GridRow, summarise
 
@@ -83,8 +83,8 @@ def test_looks_at_a_run_share_its_confidence() -> None:
     for looks, z in ((4, 2.4977), (1, 1.9600)):
         centre = (0.1 + z**2 / 400) / (1 + z**2 / 200)
         half = z / (1 + z**2 / 200) * sqrt(0.1 * 0.9 / 200 + z**2 / (4 * 200**2))
-        assert interval(violated, 20, looks) == pytest.approx((0.1, centre - half, centre + half), abs=1e-5)
-    assert interval(violated, 20) == interval(violated, 20, 5)
+        assert violation_interval(violated, 20, looks) == pytest.approx((0.1, centre - half, centre + half), abs=1e-5)
+    assert violation_interval(violated, 20) == violation_interval(violated, 20, 5)
 
 
 def test_turns_that_differ_count_for_fewer_responses() -> None:
@@ -93,7 +93,7 @@ def test_turns_that_differ_count_for_fewer_responses() -> None:
     effective, z = 0.1 * 0.9 / (0.01 * 20 / 19 / 20), 1.9600
     centre = (0.1 + z**2 / (2 * effective)) / (1 + z**2 / effective)
     assert effective == pytest.approx(171)
-    assert sum(interval(violated, 20, 1)[1:]) / 2 == pytest.approx(centre, abs=1e-5)
+    assert sum(violation_interval(violated, 20, 1)[1:]) / 2 == pytest.approx(centre, abs=1e-5)
 
 
 def test_the_reserve_is_a_share_of_all_memory() -> None:

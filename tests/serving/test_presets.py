@@ -7,7 +7,7 @@ from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.serving.presets.base import presets
+from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 

@@ -8,8 +8,8 @@ from specbench_kit.serving.options import CapacityRule
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
-from specbench_kit.studies.serving.derived_rows import derived
-from specbench_kit.studies.serving.presets.base import as_tuples
+from specbench_kit.studies.serving.derived_rows import derived_rows
+from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 
@@ -23,14 +23,14 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
     settings = _settings(options)
     rows = simulation_grid.simulate_grid(settings, ScenarioBuilder(settings), lambda *_: False, lambda *_: None, report)
     summary = simulation_grid.summarise(rows)
-    return [*summary["rows"], *summary["against_first"], *derived(summary["rows"])]
+    return [*summary["rows"], *summary["against_first"], *derived_rows(summary["rows"])]
 
 
 def capacity(options: JsonObject, report: CountCallback) -> Rows:
     """Return the capacity of every series under every SLO."""
     settings = _settings(options)
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
-    return [row.describe() for row in capacities.find_all(settings, rule, ScenarioBuilder(settings), report)]
+    return [row.describe() for row in capacities.find_capacities(settings, rule, ScenarioBuilder(settings), report)]
 
 
 def _settings(options: JsonObject) -> ServingSettings:

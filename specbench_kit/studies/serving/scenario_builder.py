@@ -1,4 +1,4 @@
-"""From settings to scenarios: deployments, acceptance, arrivals and memory, each made once."""
+"""Turns settings into scenarios; deployments, round sources and arrivals are built once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -33,10 +33,11 @@ from specbench_kit.serving.varying_arrivals import Levels, Waves
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.trace import TraceFile
 
-UNKNOWN = PairHashes("", "")
-"""Odds are of no pair."""
-NOTHING_RECORDED = iid(0.5, 1)
-RANDOM: Mapping[str, type[ArrivalProcess]] = {
+NO_PAIR = PairHashes("", "")
+"""Stated acceptance rates belong to no pair of models."""
+PLACEHOLDER = iid(0.5, 1)
+"""Stands for the trace to be recorded while everything else is checked."""
+PROCESSES: Mapping[str, type[ArrivalProcess]] = {
     "closed": ClosedLoop,
     "poisson": Poisson,
     "waves": Waves,
@@ -46,25 +47,33 @@ RANDOM: Mapping[str, type[ArrivalProcess]] = {
 
 @dataclass
 class ScenarioBuilder:
-    """Makes the scenarios of one run; `trace` is what was recorded for it, where that is done."""
+    """Builds the scenarios of one run; `trace` is the one that was recorded for it, if there is one."""
 
     settings: ServingSettings
     trace: TraceFile | None = None
     _sources: dict[tuple[str, str | None, str], RoundSource] = field(default_factory=dict)
     _definitions: dict[str, Definition] = field(default_factory=dict)
-    _arrivals: ArrivalProcess | None = None
 
     @cached_property
     def network(self) -> Network:
-        """Recorded links, and the ways that are shared."""
+        """Recorded and shared links, and the host's overhead."""
         settings = self.settings
-        shared = inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s
-        trace = read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None
-        host = settings.frame_s, settings.turn_s, settings.turn_answer_s, settings.answer_s
-        return Network(trace, shared, *host)
+        return Network(
+            trace=read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None,
+            shared_up_bytes_per_s=inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s,
+            frame_s=settings.frame_s,
+            turn_s=settings.turn_s,
+            turn_answer_s=settings.turn_answer_s,
+            answer_s=settings.answer_s,
+        )
+
+    @cached_property
+    def arrivals(self) -> ArrivalProcess:
+        """Arrivals of requests."""
+        return parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
 
     def scenario(self, point: GridPoint) -> Scenario:
-        """What is simulated at a point."""
+        """Return the scenario at a point of the grid."""
         settings, series = self.settings, point.series
         method = parse_method(series.method)
         return Scenario(
@@ -73,15 +82,15 @@ class ScenarioBuilder:
             self.source(series),
             point.devices,
             slo=scaled(parse_slo(point.slo), point.slo_scale),
-            arrivals=self.arrivals(),
+            arrivals=self.arrivals,
             prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
             output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
             memory=replace(self.memory(series)[0], lru=settings.eviction == "lru"),
             scheduler=point.scheduler,
-            estimator=self._estimator(point),
+            estimator=self._estimator_error(point),
             max_batch=settings.max_batch,
             learned=method.learned,
-            batch_method=self._drafts_by(method, point),
+            batch_method=self._batch_method(method, point),
             longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
@@ -91,22 +100,22 @@ class ScenarioBuilder:
         )
 
     def deployment(self, series: ServingSeries) -> Deployment:
-        """With the fields that were set, and its link as the network has it."""
-        return self._linked(self._definition(series).build())
+        """Return the series' deployment with the fields that were replaced and the link that the network has."""
+        return self._with_link(self._definition(series).build())
 
-    def _linked(self, deployment: Deployment) -> Deployment:
+    def _with_link(self, deployment: Deployment) -> Deployment:
         return replace(deployment, link=self.network.link(deployment.link))
 
-    def _drafts_by(self, method: Method, point: GridPoint) -> Method | None:
-        """The method made ready for a server, where it decides by the whole batch; no round outlasts a token's time."""
+    def _batch_method(self, method: Method, point: GridPoint) -> Method | None:
+        """Return the method prepared for a server if it decides for the whole batch, else None."""
         if not method.batch_aware:
             return None
-        slowest_s = point.slo_scale / max(parse_slo(point.slo).speeds)
-        place = environment(UNKNOWN, self.deployment(point.series))
-        return method.prepare(replace(place, round_s=slowest_s))
+        # A round must not last longer than one token at the highest promised speed.
+        round_s = point.slo_scale / max(parse_slo(point.slo).speeds)
+        return method.prepare(replace(environment(NO_PAIR, self.deployment(point.series)), round_s=round_s))
 
     def source(self, series: ServingSeries) -> RoundSource:
-        """Its rounds."""
+        """Return the source of the series' rounds."""
         key = series.method, series.acceptance, series.deployment
         if key not in self._sources:
             method, deployment = parse_method(series.method), self.deployment(series)
@@ -116,26 +125,21 @@ class ScenarioBuilder:
                 self._sources[key] = trace_source(self.trace, method, deployment)
             else:
                 require_replayable(method)
-                self._sources[key] = NOTHING_RECORDED
+                self._sources[key] = PLACEHOLDER
         return self._sources[key]
 
     def _fleet(self, series: ServingSeries) -> tuple[DeviceKind, ...]:
-        """The kinds of devices that the settings name; those without odds of their own have the series'."""
+        """Return the kinds of devices in --fleet; those without an acceptance of their own have the series'."""
         kinds = []
-        for name, share, odds in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
-            deployment = self._linked(find(name).build())
-            source = parse_acceptance(odds, parse_method(series.method), deployment) if odds else self.source(series)
+        for name, share, acceptance in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
+            deployment, source = self._with_link(find(name).build()), self.source(series)
+            if acceptance:
+                source = parse_acceptance(acceptance, parse_method(series.method), deployment)
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 
-    def arrivals(self) -> ArrivalProcess:
-        """The closed loop, random ones, or those of a file."""
-        if self._arrivals is None:
-            self._arrivals = parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
-        return self._arrivals
-
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
-        """Room for KV, and in words where that comes from."""
+        """Return the room for KV, and where that number comes from."""
         text = self.settings.kv_tokens
         profile = verifier_profile(self._definition(series))
         roofline = None if profile is None else roofline_of(profile)
@@ -143,16 +147,17 @@ class ScenarioBuilder:
         if roofline is not None and not isinstance(roofline, str):
             context = roofline.architecture.max_positions
         if text == "unlimited":
-            return KvCapacity(context=context), "unlimited, as asked for"
+            return KvCapacity(context=context), "unlimited, as --kv-tokens says"
         if text != "auto":
-            return KvCapacity(_tokens(text), context), "as given"
+            if not text.isdigit() or not int(text):
+                raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
+            return KvCapacity(int(text), context), "as --kv-tokens says"
         if profile is None or roofline is None:
             return UNLIMITED, "unlimited: the deployment names no profile of its verifier"
         if isinstance(roofline, str):
             return UNLIMITED, f"unlimited: {roofline}"
-        return kv_capacity(
-            profile
-        ), f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
+        origin = f"what {profile.model} in {profile.dtype} leaves free on a {profile.device}, less 10%"
+        return kv_capacity(profile), origin
 
     def _definition(self, series: ServingSeries) -> Definition:
         name = series.deployment
@@ -161,7 +166,7 @@ class ScenarioBuilder:
             self._definitions[name] = find(name).replace(values)
         return self._definitions[name]
 
-    def _estimator(self, point: GridPoint) -> EstimatorError:
+    def _estimator_error(self, point: GridPoint) -> EstimatorError:
         name, model = self.settings.estimator_profile, None
         if name is not None:
             served = verifier_profile(self._definition(point.series))
@@ -175,13 +180,12 @@ class ScenarioBuilder:
 
 
 def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
-    """`closed:think_s=5`, `poisson:rate_per_s=2`, rates that change over time, or a file."""
-    name, _, tail = text.partition(":")
-    if name in RANDOM:
+    """Return the arrivals that `closed:think_s=5`, `poisson:rate_per_s=2`, a varying rate, or a trace file names."""
+    name, _, options = text.partition(":")
+    if name in PROCESSES:
         if scale != 1:
             raise SkitError("--arrivals-scale is for the arrivals of a file")
-        made: ArrivalProcess = from_options(name, RANDOM[name], tail)
-        return made
+        return from_options(name, PROCESSES[name], options)
     path = Path(text).expanduser()
     if not path.exists():
         raise SkitError(
@@ -192,11 +196,5 @@ def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
 
 
 def scaled(slo: SloMix, scale: float) -> SloMix:
-    """With so many times the time per token."""
+    """Return the SLO with `scale` times the time per token."""
     return SloMix(slo.names, tuple(speed / scale for speed in slo.speeds), slo.shares)
-
-
-def _tokens(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
-    return int(text)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.statistics import LEVEL, student
 
 
@@ -30,24 +31,23 @@ def estimate(values: Sequence[float], least: float | None = None, most: float | 
     return SeedEstimate(mean, low if least is None else max(least, low), high if most is None else min(most, high))
 
 
-def over_seeds(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def over_seeds(trees: Sequence[JsonObject]) -> dict[str, object]:
     """Return the same tree of figures as each seed's, with an estimate at every number.
 
     A seed without a value for a figure is left out of that figure.
     """
-    return {name: _joined(name, [tree[name] for tree in trees]) for name in trees[0]}
-
-
-def _joined(name: str, values: Sequence[Any]) -> Any:
-    present = [value for value in values if value is not None]
-    if not present:
-        return None
-    first = present[0]
-    if isinstance(first, Mapping):
-        return over_seeds(present)
-    if isinstance(first, bool):
-        return all(present)
-    if isinstance(first, int | float):
-        most = 1.0 if name.endswith("_rate") or name == "utilisation" else None
-        return estimate([float(value) for value in present], 0.0, most).describe()
-    return first
+    joined: dict[str, object] = {}
+    for name in trees[0]:
+        values = [tree[name] for tree in trees if tree[name] is not None]
+        if not values:
+            joined[name] = None
+        elif isinstance(values[0], Mapping):
+            joined[name] = over_seeds(values)
+        elif isinstance(values[0], bool):
+            joined[name] = all(values)
+        elif isinstance(values[0], int | float):
+            most = 1.0 if name.endswith("_rate") or name == "utilisation" else None
+            joined[name] = estimate([float(value) for value in values], 0.0, most).describe()
+        else:
+            joined[name] = values[0]
+    return joined

@@ -1,11 +1,10 @@
-"""What a simulation is asked to do, as the command line or a preset gives it."""
+"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import Any, TypeVar
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
@@ -18,12 +17,13 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.axes import with_options
 
 MOST_POINTS = 2000
-T = TypeVar("T")
+SERIES_OPTIONS = ("system", "scheduler", "method", "acceptance", "deployment")
+"""Options that are given once for all series, or once for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingSeries:
-    """One system as it is served, beside others; an acceptance of None is the trace that is recorded first."""
+    """One system of a comparison; an acceptance of None is the trace that is recorded first."""
 
     label: str
     system: str
@@ -38,14 +38,14 @@ class ServingSeries:
         return systems.get(self.system)
 
     def has_guard(self) -> bool:
-        """Whether its scheduler keeps a guard time."""
+        """Return True if its scheduler has a guard time."""
         options = fields(schedulers.get(self.scheduler.partition(":")[0]))
         return any(option.name == "guard_s" for option in options)
 
 
 @dataclass(frozen=True, slots=True)
 class GridPoint:
-    """One series at one place of the grid."""
+    """One series at one point of the grid."""
 
     series: ServingSeries
     devices: int
@@ -57,101 +57,101 @@ class GridPoint:
 
     @property
     def scheduler(self) -> str:
-        """Its scheduler with the guard time of this place."""
+        """The series' scheduler with the guard time of this point."""
         spec = self.series.scheduler
         if self.guard_s is None:
             return spec
         return with_options(spec, {f"{spec.partition(':')[0]}.guard_s": self.guard_s})
 
-    def values(self) -> dict[str, Any]:
-        """Its place on every axis."""
+    def coordinates(self) -> dict[str, object]:
+        """Return the point's value on every axis."""
         return {axis: getattr(self, axis) for axis in AXES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings(SimulationOptions):
-    """Checked when made; `recording` says how the trace is made where one has to be recorded first."""
+    """Checked settings; `recording` says how the trace is recorded if there has to be one first."""
 
     recording: BenchSettings
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise SkitError(f"--seeds must be at least 1, not {self.seeds}")
-        if self.jobs == 0:
-            raise SkitError("--jobs must be a number of processes, or -1 for one on every core")
+        require(self.seeds >= 1, f"--seeds must be at least 1, not {self.seeds}")
+        require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
         for axis in AXES:
             values = getattr(self, axis)
-            if len(set(values)) < len(values):
-                raise SkitError(f"{axis}: a value is given twice")
+            require(len(set(values)) == len(values), f"{axis}: a value is given twice")
         for slo in self.slo:
             parse_slo(slo)
-        for value in self.slo_scale:
-            if value <= 0:
-                raise SkitError(f"--slo-scale must be above 0, not {value:g}")
+        for scale in self.slo_scale:
+            require(scale > 0, f"--slo-scale must be above 0, not {scale:g}")
 
     @property
     def records(self) -> bool:
-        """Whether a trace has to be recorded first."""
-        return any(one.acceptance is None for one in self.series())
+        """True if a trace has to be recorded first."""
+        return any(series.acceptance is None for series in self.series())
 
     def series(self) -> list[ServingSeries]:
-        """Every row of the comparison, checked."""
-        names = ("system", "scheduler", "method", "acceptance", "deployment")
-        count = max(len(getattr(self, name)) for name in names)
-        columns = [_spread(name, getattr(self, name), count) for name in names]
+        """Return every series of the comparison, checked."""
+        count = max(len(getattr(self, name)) for name in SERIES_OPTIONS)
+        columns = []
+        for name in SERIES_OPTIONS:
+            values: tuple[str, ...] = getattr(self, name)
+            require(
+                len(values) in (1, count),
+                f"--{name} is given {len(values)} times for {count} systems: give it once, or once for each of them",
+            )
+            columns.append(values * (count // len(values)))
         rows = [_resolve(*row) for row in zip(*columns, strict=True)]
-        labels = self.label or _labels([dict(zip(names, row, strict=True)) for row in rows])
+        labels = self.label or _labels(rows)
         if len(labels) != len(rows) or len(set(labels)) < len(labels):
             raise SkitError(f"{len(rows)} systems need as many different labels: give --label once for each")
         return [ServingSeries(label, *row) for label, row in zip(labels, rows, strict=True)]
 
     def points(self) -> list[GridPoint]:
-        """The whole grid, series by series."""
-        found = [point for series in self.series() for point in self._points(series)]
-        if len(found) > MOST_POINTS:
-            raise SkitError(f"{len(found)} simulations for every seed are more than {MOST_POINTS}: vary less at once")
-        return found
+        """Return all points of the grid, series by series."""
+        points = []
+        for series in self.series():
+            guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
+            for slo, scale, factor, noise, guard_s, devices in product(
+                self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.devices
+            ):
+                point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
+                parse_scheduler(point.scheduler)
+                points.append(point)
+        if len(points) > MOST_POINTS:
+            raise SkitError(f"{len(points)} simulations for every seed are more than {MOST_POINTS}: vary less at once")
+        return points
 
-    def described(self) -> dict[str, Any]:
-        """What decides the outcome, besides models and data."""
-        left_out = {"recording", "out", "argv", "jobs", "backend"}
-        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
-
-    def _points(self, series: ServingSeries) -> Iterator[GridPoint]:
-        guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
-        for slo, scale, factor, noise, guard_s, devices in product(
-            self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.devices
-        ):
-            point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
-            parse_scheduler(point.scheduler)
-            yield point
-
-
-def _spread(name: str, values: tuple[T, ...], count: int) -> tuple[T, ...]:
-    if len(values) not in (1, count):
-        raise SkitError(
-            f"--{name} is given {len(values)} times for {count} systems: give it once, or once for each of them"
-        )
-    return values * (count // len(values))
+    def described(self) -> dict[str, object]:
+        """Return all settings that the results depend on, besides models and data."""
+        without_effect = {"recording", "out", "argv", "jobs", "backend"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in without_effect}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _resolve(system: str, scheduler: str, method: str, acceptance: str, deployment: str) -> tuple[Any, ...]:
-    served = systems.get(system)
+Row = tuple[str, str, str, str | None, str]
+"""Values of `SERIES_OPTIONS`."""
+
+
+def _resolve(system: str, scheduler: str, method: str, acceptance: str, deployment: str) -> Row:
+    """Return the options of one series with the system's own scheduler and method filled in, checked."""
+    serves = systems.get(system)
     if deployment == LOCAL:
         raise SkitError("a simulation needs latency models: choose a --deployment from skit list deployments")
-    spec = served.scheduler if scheduler == OWN else scheduler
-    way = served.method if method == OWN else method
-    parse_scheduler(spec)
-    parse_method(way)
-    if acceptance != RECORD:
-        parse_rates(acceptance)
-    return system, spec, way, None if acceptance == RECORD else acceptance, deployment
+    scheduler = serves.scheduler if scheduler == OWN else scheduler
+    method = serves.method if method == OWN else method
+    parse_scheduler(scheduler)
+    parse_method(method)
+    if acceptance == RECORD:
+        return system, scheduler, method, None, deployment
+    parse_rates(acceptance)
+    return system, scheduler, method, acceptance, deployment
 
 
-def _labels(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The system, and whatever else sets rows of one system apart."""
-    several = [name for name in rows[0] if name != "system" and len({row[name] for row in rows}) > 1]
-    needed = len({row["system"] for row in rows}) < len(rows)
-    return [", ".join([row["system"], *(row[name] or RECORD for name in several if needed)]) for row in rows]
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """Return labels of the system, and of what sets several series of one system apart."""
+    if len({row[0] for row in rows}) == len(rows):
+        return [row[0] for row in rows]
+    varied = [index for index in range(1, len(SERIES_OPTIONS)) if len({row[index] for row in rows}) > 1]
+    return [", ".join([row[0], *(row[index] or RECORD for index in varied)]) for row in rows]

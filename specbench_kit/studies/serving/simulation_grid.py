@@ -1,12 +1,12 @@
-"""Every point of a grid, with every seed, and what they come to."""
+"""Simulations of every point of a grid with every seed, and their summary."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from specbench_kit.core.csv_text import csv_text
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import AXES, look_up, mean_of
 from specbench_kit.serving.metrics import ServingMetrics, compute_metrics
 from specbench_kit.serving.options import Objective
@@ -17,68 +17,66 @@ from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 
-Fields = dict[str, Any]
-Observed = tuple[ServingMetrics, SimulationResult | None]
-Sink = Callable[[GridPoint, int, SimulationResult], None]
-
-FLAT = (
+RATES = (
     "violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate", "throughput", "goodput",
     "acceptance_length", "submitted_per_verify",
 )  # fmt: skip
-SPREAD = ("speed", "ttft_s", "tpot_s", "queue_s", "verify_s", "interference")
+"""Metrics of the CSV that are single numbers."""
+DISTRIBUTIONS = ("speed", "ttft_s", "tpot_s", "queue_s", "verify_s", "interference")
+"""Metrics of the CSV that have a mean and percentiles."""
 KNEE_RISE = 0.05
-"""By which the violation rate has to rise over the range for a knee to be looked for."""
+"""Least rise of the violation rate over the range for which a knee is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """One point: its figures over seeds, and those of each seed."""
+    """One point: its figures over all seeds, and those of each seed."""
 
     point: GridPoint
-    figures: Fields
-    by_seed: Sequence[Fields]
+    figures: JsonObject
+    by_seed: Sequence[JsonObject]
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """Its place on the axes, whatever the series."""
-        return tuple(self.point.values().values())
+    def key(self) -> tuple[object, ...]:
+        """Values on the axes, without the series."""
+        return tuple(self.point.coordinates().values())
 
 
 def simulate_grid(
     settings: ServingSettings,
     builder: ScenarioBuilder,
-    keeps: Callable[[GridPoint, int], bool],
-    sink: Sink,
+    keeps_result: Callable[[GridPoint, int], bool],
+    sink: Callable[[GridPoint, int, SimulationResult], None],
     report: CountCallback,
 ) -> list[GridRow]:
-    """A row per point; where `keeps` says so of a point and a seed, `sink` is given all that happened."""
+    """Return one row per point; `sink` gets the results of the points and seeds that `keeps_result` selects."""
     points = settings.points()
-    seeds = range(settings.seed, settings.seed + settings.seeds)
-    runs = [(point, seed) for point in points for seed in seeds]
+    runs = [(point, seed) for point in points for seed in range(settings.seed, settings.seed + settings.seeds)]
     scenarios = {point: builder.scenario(point) for point in points}
-    work = [(scenarios[one], seed, partial(_observe, settings.objective, keeps(one, seed))) for one, seed in runs]
-    found: dict[GridPoint, list[Fields]] = {point: [] for point in points}
+    measure = partial(_measure, settings.objective)
+    work = [(scenarios[point], seed, partial(measure, keeps_result(point, seed))) for point, seed in runs]
+    metrics: dict[GridPoint, list[JsonObject]] = {point: [] for point in points}
     report(0, len(runs))
-    for done, ((point, seed), observed) in enumerate(zip(runs, _observed(work, settings.jobs), strict=True), 1):
-        seen, result = observed
-        found[point].append(dict(seen))
+    # A result leaves its process only if it is kept: event logs are large, metrics small.
+    outcomes: Iterator[tuple[ServingMetrics, SimulationResult | None]]
+    outcomes = map_in_order(simulate_and_measure, work, settings.jobs)
+    for done, ((point, seed), (of_seed, result)) in enumerate(zip(runs, outcomes, strict=True), 1):
+        metrics[point].append(dict(of_seed))
         if result is not None:
             sink(point, seed, result)
         report(done, len(runs))
-    return [GridRow(point, over_seeds(one), one) for point, one in found.items()]
+    return [GridRow(point, over_seeds(by_seed), by_seed) for point, by_seed in metrics.items()]
 
 
-def _observed(work: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Observed]:
-    return map_in_order(simulate_and_measure, work, jobs)
+def _measure(
+    objective: Objective, keeps_result: bool, scenario: Scenario, result: SimulationResult
+) -> tuple[ServingMetrics, SimulationResult | None]:
+    return compute_metrics(scenario, result, objective), result if keeps_result else None
 
 
-def _observe(objective: Objective, keeps: bool, scenario: Scenario, result: SimulationResult) -> Observed:
-    return compute_metrics(scenario, result, objective), result if keeps else None
-
-
-def summarise(rows: Sequence[GridRow]) -> Fields:
-    """The content of `summary.json`."""
-    flat = [{"series": row.point.series.label, **row.point.values(), "figures": row.figures} for row in rows]
+def summarise(rows: Sequence[GridRow]) -> JsonObject:
+    """Return the content of `summary.json`."""
+    flat = [{"series": row.point.series.label, **row.point.coordinates(), "figures": row.figures} for row in rows]
     return {
         "axes": {axis: list(dict.fromkeys(row[axis] for row in flat)) for axis in AXES},
         "rows": flat,
@@ -88,114 +86,115 @@ def summarise(rows: Sequence[GridRow]) -> Fields:
     }
 
 
-def guards(rows: Sequence[Fields], metric: str, *, smaller_is_better: bool) -> list[Fields]:
-    """For each wrong estimator, the smallest guard time with which a metric is as good as with the right one.
-
-    The right one is taken with its own smallest guard time; seeds have to overlap, not only means.
-    """
-    held = ("series", "devices", "slo", "slo_scale")
-    found: list[Fields] = []
-    for place in dict.fromkeys(tuple(row.get(name) for name in held) for row in rows):
-        mine = [r for r in rows if tuple(r.get(n) for n in held) == place and r["guard_s"] is not None]
-        right = min((r for r in mine if _is_right(r)), key=lambda row: row["guard_s"], default=None)
-        wrong = dict.fromkeys((r["estimator_factor"], r["estimator_noise"]) for r in mine if not _is_right(r))
-        if right is None or len({row["guard_s"] for row in mine}) < 2:
+def _against_first(rows: Sequence[GridRow]) -> list[JsonObject]:
+    """Return every other series compared to the first at the same point, seed by seed."""
+    first = {row.key: row for row in rows if row.point.series == rows[0].point.series}
+    compared: list[JsonObject] = []
+    for row in rows:
+        if row.point.series == rows[0].point.series or row.key not in first:
             continue
-        for factor, noise in wrong:
-            tried = [r for r in mine if (r["estimator_factor"], r["estimator_noise"]) == (factor, noise)]
-            enough = [r["guard_s"] for r in tried if _as_good(r, right, metric, smaller_is_better)]
-            error = {"estimator_factor": factor, "estimator_noise": noise}
-            found.append({**dict(zip(held, place, strict=True)), **error, "guard_s": min(enough, default=None)})
+        # Equal seeds have the same workload, so their differences scatter less than the figures themselves.
+        pairs = [
+            (own["overall"], other["overall"]) for own, other in zip(row.by_seed, first[row.key].by_seed, strict=True)
+        ]
+        ratios = [own["throughput"] / other["throughput"] for own, other in pairs if other["throughput"]]
+        rates = [(own["violation_rate"], other["violation_rate"]) for own, other in pairs]
+        differences = [own - other for own, other in rates if own is not None and other is not None]
+        compared.append(
+            {
+                "series": row.point.series.label,
+                "against": rows[0].point.series.label,
+                **row.point.coordinates(),
+                "throughput_ratio": estimate(ratios).describe() if ratios else None,
+                "violation_difference": estimate(differences).describe() if differences else None,
+            }
+        )
+    return compared
+
+
+def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) -> list[JsonObject]:
+    """Return, for each wrong estimator, the smallest guard time with which a metric is as good as with the exact one.
+
+    The exact one is taken with its own smallest guard time. As good means within its interval over the seeds.
+    """
+    fixed = ("series", "devices", "slo", "slo_scale")
+    found: list[JsonObject] = []
+    for point in dict.fromkeys(tuple(row.get(name) for name in fixed) for row in rows):
+        group = [row for row in rows if tuple(row.get(n) for n in fixed) == point and row["guard_s"] is not None]
+        errors = {id(row): (row["estimator_factor"], row["estimator_noise"]) for row in group}
+        exact_rows = [row for row in group if errors[id(row)] == (1, 0)]
+        if not exact_rows or len({row["guard_s"] for row in group}) < 2:
+            continue
+        exact = min(exact_rows, key=lambda row: row["guard_s"])
+        for error in dict.fromkeys(error for error in errors.values() if error != (1, 0)):
+            candidates = [row for row in group if errors[id(row)] == error]
+            enough = [row["guard_s"] for row in candidates if _as_good(row, exact, metric, smaller_is_better)]
+            found.append(
+                {
+                    **dict(zip(fixed, point, strict=True)),
+                    "estimator_factor": error[0],
+                    "estimator_noise": error[1],
+                    "guard_s": min(enough, default=None),
+                }
+            )
     return found
 
 
-def _is_right(row: Fields) -> bool:
-    return bool(row["estimator_factor"] == 1 and row["estimator_noise"] == 0)
-
-
-def _as_good(row: Fields, right: Fields, metric: str, smaller_is_better: bool) -> bool:
-    ours, theirs = look_up(row, metric), look_up(right, metric)
-    if not ours or not theirs:
+def _as_good(row: JsonObject, exact: JsonObject, metric: str, smaller_is_better: bool) -> bool:
+    own, reference = look_up(row, metric), look_up(exact, metric)
+    if not own or not reference:
         return False
-    if smaller_is_better:
-        bound = theirs["high"] if theirs["high"] is not None else theirs["mean"]
-        return bool(ours["mean"] <= bound)
-    bound = theirs["low"] if theirs["low"] is not None else theirs["mean"]
-    return bool(ours["mean"] >= bound)
+    bound = reference["high" if smaller_is_better else "low"]
+    bound = reference["mean"] if bound is None else bound
+    return bool(own["mean"] <= bound if smaller_is_better else own["mean"] >= bound)
 
 
-def _against_first(rows: Sequence[GridRow]) -> list[Fields]:
-    """Every other series against the first at the same place, seed by seed."""
-    first = {row.key: row for row in rows if row.point.series == rows[0].point.series}
-    return [
-        {
-            "series": row.point.series.label,
-            "against": rows[0].point.series.label,
-            **row.point.values(),
-            **_paired(row, first[row.key]),
-        }
-        for row in rows
-        if row.point.series != rows[0].point.series and row.key in first
-    ]
-
-
-def _paired(row: GridRow, first: GridRow) -> Fields:
-    pairs = [(one["overall"], other["overall"]) for one, other in zip(row.by_seed, first.by_seed, strict=True)]
-    ratios = [ours["throughput"] / theirs["throughput"] for ours, theirs in pairs if theirs["throughput"]]
-    rates = [(ours["violation_rate"], theirs["violation_rate"]) for ours, theirs in pairs]
-    differences = [ours - theirs for ours, theirs in rates if ours is not None and theirs is not None]
-    return {
-        "throughput_ratio": estimate(ratios).describe() if ratios else None,
-        "violation_difference": estimate(differences).describe() if differences else None,
-    }
-
-
-def _knees(rows: Sequence[Fields]) -> list[Fields]:
-    """Of each line over the number of devices, where its violation rate begins to rise."""
-    lines: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
+def _knees(rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the number of devices at which the violation rate of each line over devices begins to rise."""
+    names = ("series", *AXES[1:])
+    lines: dict[tuple[object, ...], list[tuple[float, float]]] = {}
     for row in rows:
         rate = mean_of(row, "figures.overall.violation_rate")
         if rate is not None:
-            held = row["series"], *(row[axis] for axis in AXES[1:])
-            lines.setdefault(held, []).append((row["devices"], rate))
-    names = ("series", *AXES[1:])
-    found = ((held, knee(points)) for held, points in lines.items())
-    return [{**dict(zip(names, held, strict=True)), "devices": at} for held, at in found if at is not None]
+            lines.setdefault(tuple(row[name] for name in names), []).append((row["devices"], rate))
+    knees = ((line, knee(points)) for line, points in lines.items())
+    return [
+        {**dict(zip(names, line, strict=True)), "devices": devices} for line, devices in knees if devices is not None
+    ]
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """The point that lies farthest below the chord from the first to the last, on scales of the same length."""
+    """Return x of the point farthest below the chord from the first to the last, on scales of equal length.
+
+    None if there are fewer than three points, or if y rises by less than `KNEE_RISE`.
+    """
     ordered = sorted(points)
     if len(ordered) < 3 or ordered[-1][1] - ordered[0][1] < KNEE_RISE:
         return None
     (first_x, first_y), (last_x, last_y) = ordered[0], ordered[-1]
     below = [((x - first_x) / (last_x - first_x) - (y - first_y) / (last_y - first_y), x) for x, y in ordered]
-    most, at = max(below, key=lambda one: one[0])
-    return at if most > 0 else None
+    distance, knee_x = max(below, key=lambda entry: entry[0])
+    return knee_x if distance > 0 else None
 
 
-def to_csv(rows: Sequence[Fields]) -> str:
-    """A line per point, and per class where there are several: means with their intervals."""
-    return csv_text([line for row in rows for line in _lines(row)])
+def to_csv(rows: Sequence[JsonObject]) -> str:
+    """Return one line per point, and per class if there are several: means with their intervals."""
+    return csv_text([line for row in rows for line in _csv_lines(row)])
 
 
-def _lines(row: Fields) -> Iterator[Fields]:
-    groups = {"all": row["figures"]["overall"]}
-    if len(row["figures"]["classes"]) > 1:
-        groups |= row["figures"]["classes"]
-    groups |= {f"devices of {name}": group for name, group in row["figures"].get("kinds", {}).items()}
+def _csv_lines(row: JsonObject) -> Iterator[JsonObject]:
+    figures = row["figures"]
+    groups = {"all": figures["overall"]}
+    if len(figures["classes"]) > 1:
+        groups |= figures["classes"]
+    groups |= {f"devices of {name}": group for name, group in figures.get("kinds", {}).items()}
     for name, group in groups.items():
-        place = {"series": row["series"], **{axis: row[axis] for axis in AXES}, "class": name}
-        plain = [cell for metric in FLAT for cell in _cells(metric, group[metric])]
-        spread = [
-            cell
-            for metric in SPREAD
-            for at in ("mean", "p95")
-            for cell in _cells(f"{metric}_{at}", look_up(group, f"{metric}.{at}"))
-        ]
-        yield {**place, **dict(plain), **dict(spread)}
-
-
-def _cells(name: str, found: Fields | None) -> list[tuple[str, float | None]]:
-    found = found or {"mean": None, "low": None, "high": None}
-    return [(name, found["mean"]), (f"{name}_low", found["low"]), (f"{name}_high", found["high"])]
+        line = {"series": row["series"], **{axis: row[axis] for axis in AXES}, "class": name}
+        values = {metric: group[metric] for metric in RATES}
+        for metric in DISTRIBUTIONS:
+            for statistic in ("mean", "p95"):
+                values[f"{metric}_{statistic}"] = look_up(group, f"{metric}.{statistic}")
+        for metric, value in values.items():
+            value = value or {"mean": None, "low": None, "high": None}
+            line |= {metric: value["mean"], f"{metric}_low": value["low"], f"{metric}_high": value["high"]}
+        yield line

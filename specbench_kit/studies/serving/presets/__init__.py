@@ -1,1 +1,0 @@
-"""Published experiments as simulations; one file each."""
