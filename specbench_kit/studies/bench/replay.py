@@ -39,16 +39,8 @@ def bench_replay(
     trace = TraceFile(path)
     trace.said("dataset", "name")
     deployment = settings.deployment or recorded(trace.header)
-
-    def prepare(spec: str) -> Method:
-        """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
-        method = ready(parse_method(spec), trace, deployment)
-        for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
-            pass
-        return method
-
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
-    methods, left_out = usable(settings, prepare)
+    methods, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment))
     shared = _describe(settings, trace, deployment)
     runs = {
         spec: RunDirectory.create(settings.out, {**describe_method(spec, method), **shared})
@@ -80,6 +72,14 @@ def bench_replay(
     # The records of several runs might not fit into memory together, so they are read from their files.
     read = (lambda _: records) if len(runs) == 1 else RunRecords.read
     return conclude(finished, ReplayOutputJudge(), None, read), left_out
+
+
+def _prepare(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
+    """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
+    method = ready(parse_method(spec), trace, deployment)
+    for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
+        pass
+    return method
 
 
 class _ProgressCounter:

@@ -12,7 +12,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
-from specbench_kit.studies.sweep.settings import GridPoint, SweepSettings
+from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
 from specbench_kit.traces.replay import ready, recorded, replay
 from specbench_kit.traces.trace import TraceFile
@@ -32,7 +32,7 @@ class SweepRow:
 
 
 def replay_grid(
-    settings: SweepSettings, points: Sequence[GridPoint], trace: TraceFile | None, report: CountCallback
+    settings: SweepSettings, points: Sequence[SweepPoint], trace: TraceFile | None, report: CountCallback
 ) -> list[SweepRow]:
     """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair."""
     grid, rows = _Grid(settings, trace), list[SweepRow]()
@@ -62,7 +62,7 @@ class _Grid:
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
     metrics: dict[tuple[str, Deployment, str], Metrics] = field(default_factory=dict)
 
-    def rows(self, point: GridPoint) -> Iterator[SweepRow]:
+    def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
         deployment = point.deployment
         if deployment is None:
             assert self.trace is not None

@@ -15,7 +15,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
-from specbench_kit.studies.sweep.settings import GridPoint, SweepSettings
+from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import lines, summarise
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceFile
@@ -53,14 +53,14 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
     return _finish(folder, settings, trace, points, rows)
 
 
-def _folder(settings: SweepSettings, points: Sequence[GridPoint], digest: str) -> Path:
+def _folder(settings: SweepSettings, points: Sequence[SweepPoint], digest: str) -> Path:
     deployments = [describe(point.deployment) if point.deployment else None for point in points]
     defining = {**settings.described(), "deployments": deployments, "digest": digest}
     return unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining)
 
 
 def _finish(
-    folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[GridPoint], rows: list[SweepRow]
+    folder: Path, settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint], rows: list[SweepRow]
 ) -> SweepOutcome:
     from specbench_kit.reports.sweep.map import write_map
     from specbench_kit.reports.sweep.plots import write_plots
@@ -78,7 +78,7 @@ def _finish(
     return SweepOutcome(folder, run, summary)
 
 
-def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[GridPoint]) -> dict[str, Any]:
+def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]) -> dict[str, Any]:
     """Return the content of `run.json`; `deployment` is that of the first point."""
     deployment = points[0].deployment or (recorded(trace.header) if trace else None)
     assert deployment is not None

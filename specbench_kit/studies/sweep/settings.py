@@ -20,7 +20,7 @@ RECORDED = ("target", "draft", "device", "dtype", "max_new_tokens", "seed", "lim
 
 
 @dataclass(frozen=True, slots=True)
-class GridPoint:
+class SweepPoint:
     """One point of the grid; `specs` maps each method's spec as given to its spec at this point.
 
     Without a deployment, time is that of the machine that recorded the trace. `draft` are the options of the draft
@@ -64,7 +64,7 @@ class SweepSettings(SweepOptions):
         """Return the axes, those with several values first."""
         return parse_axes(self.replaced, self.definition.sweep if self.definition else {})
 
-    def points(self) -> list[GridPoint]:
+    def points(self) -> list[SweepPoint]:
         """Return the whole grid, with every method and deployment checked."""
         series = [spec for spec in self.methods if spec != BASELINE]
         require(bool(series), "no method to compare with autoregressive serving: give at least one --method")
@@ -99,7 +99,7 @@ class SweepSettings(SweepOptions):
                     f"--set {axis.key}: only a modelled deployment has fields; choose one with --deployment"
                 )
 
-    def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> GridPoint:
+    def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> SweepPoint:
         specs = {spec: with_options(spec, values) for spec in series}
         for spec in specs.values():
             parse_method(spec)
@@ -116,4 +116,4 @@ class SweepSettings(SweepOptions):
             }
             draft = with_options(self.draft, draft_values).partition(":")[2]
             from_options(SYNTHETIC, Agreement, draft)
-        return GridPoint(values, deployment, specs, draft)
+        return SweepPoint(values, deployment, specs, draft)

@@ -14,7 +14,7 @@ from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
     Plan,
-    RoundArrays,
+    PlayedRounds,
     Scores,
     Seconds,
     fixed_length,
@@ -73,7 +73,7 @@ class Contender:
         """Return the seconds that it pays per drafted token: none if the threshold lets every token pass."""
         return self.policy_s if self.judge is None or self.judge.threshold else 0.0
 
-    def seconds(self, rounds: RoundArrays, timing: Timing) -> Seconds:
+    def seconds(self, rounds: PlayedRounds, timing: Timing) -> Seconds:
         """Return the seconds of each of its rounds."""
         return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.paid_s)
 

@@ -11,7 +11,7 @@ from specbench_kit.predictors.thresholds import DeploymentKey, TunedThreshold
 from specbench_kit.studies.training.contenders import Contender, ContenderTuner, TrainedFamily
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.pairing import PairedSums, Sums
-from specbench_kit.studies.training.rounds import RoundArrays, play
+from specbench_kit.studies.training.rounds import PlayedRounds, play
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class DeploymentTuning:
         return sums_by_prompt(test, rounds, contender.seconds(rounds, self.tuner.timing))
 
 
-def sums_by_prompt(offsets: Offsets, rounds: RoundArrays, values: ArrayLike) -> Sums:
+def sums_by_prompt(offsets: Offsets, rounds: PlayedRounds, values: ArrayLike) -> Sums:
     """Return the sums of one value per round, [prompts]."""
     _, prompt = np.unique(offsets.conversation[rounds.offset], return_inverse=True)
     return np.bincount(prompt, weights=np.asarray(values)).astype(np.float64)

@@ -17,7 +17,7 @@ from specbench_kit.studies.training.contenders import Contender, Kind, family_of
 from specbench_kit.studies.training.deployment_tuning import sums_by_prompt
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.pairing import PairedSums, SumOf, Sums
-from specbench_kit.studies.training.rounds import RoundArrays, Seconds, play, stop_at_rejection
+from specbench_kit.studies.training.rounds import PlayedRounds, Seconds, play, stop_at_rejection
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.studies.training.waste_bound import WasteBound, waste_and_bound
 
@@ -33,7 +33,7 @@ class PlayedContender:
     """A contender with its rounds on some offsets and the seconds of each round."""
 
     contender: Contender
-    rounds: RoundArrays
+    rounds: PlayedRounds
     seconds: Seconds
 
     @classmethod
@@ -191,7 +191,7 @@ def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.L
     return columns < offsets.matched[rows], contender.judge.score(offsets)[rows, columns]
 
 
-def to_records(offsets: Offsets, rounds: RoundArrays, timing: Timing, policy_s: float) -> list[RequestRecord]:
+def to_records(offsets: Offsets, rounds: PlayedRounds, timing: Timing, policy_s: float) -> list[RequestRecord]:
     """Return the rounds as the records of a replay, with modelled seconds but without the times at which they end."""
     records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
     columns = (getattr(rounds, column).tolist() for column in COLUMNS)

@@ -22,7 +22,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundArrays:
+class PlayedRounds:
     """The rounds of all requests, in order; `offset` is the row of the offsets at which each round starts."""
 
     offset: Integers
@@ -82,7 +82,7 @@ def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
     return total
 
 
-def play(offsets: Offsets, plan: Plan) -> RoundArrays:
+def play(offsets: Offsets, plan: Plan) -> PlayedRounds:
     """Return the rounds from each request's first offset to its end, exactly those of `traces.replay.replay`."""
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
@@ -93,4 +93,4 @@ def play(offsets: Offsets, plan: Plan) -> RoundArrays:
         current = (current + committed[current])[continues]
         visited.append(current)
     rows = np.sort(np.concatenate(visited))
-    return RoundArrays(rows, plan.drafted[rows], plan.submitted[rows], accepted[rows], committed[rows])
+    return PlayedRounds(rows, plan.drafted[rows], plan.submitted[rows], accepted[rows], committed[rows])

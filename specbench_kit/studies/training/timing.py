@@ -6,7 +6,7 @@ import numpy as np
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
-from specbench_kit.studies.training.rounds import Plan, RoundArrays, Seconds, play, total_seconds
+from specbench_kit.studies.training.rounds import Plan, PlayedRounds, Seconds, play, total_seconds
 from specbench_kit.traces.replay import recorded
 from specbench_kit.traces.trace import TraceHeader
 
@@ -57,7 +57,7 @@ class Timing:
         """Return the timing of a method that leaves the whole answer to the verifier."""
         return replace(self, link_s=())
 
-    def seconds(self, rounds: RoundArrays, policy_s: float) -> Seconds:
+    def seconds(self, rounds: PlayedRounds, policy_s: float) -> Seconds:
         """Return the seconds of each round if a decision costs `policy_s` per drafted token."""
         return self._seconds(rounds.drafted, rounds.submitted, policy_s)
 

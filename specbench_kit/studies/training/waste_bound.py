@@ -6,7 +6,7 @@ import numpy as np
 
 from specbench_kit.studies.training.contenders import ThresholdJudge
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.rounds import RoundArrays
+from specbench_kit.studies.training.rounds import PlayedRounds
 
 
 class BoundTerm(TypedDict):
@@ -27,7 +27,7 @@ class WasteBound(TypedDict):
     terms: list[BoundTerm]
 
 
-def waste_and_bound(offsets: Offsets, rounds: RoundArrays, judge: ThresholdJudge) -> WasteBound:
+def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudge) -> WasteBound:
     """Return the bound of Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), and the measured E[W] over the rounds.
 
     K is the judge's longest draft, R the position of the first token that the target rejects, FP(r) the share of the

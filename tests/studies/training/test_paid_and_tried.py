@@ -11,7 +11,7 @@ from specbench_kit.predictors.thresholds import NEVER
 from specbench_kit.studies.training.evaluation import to_records
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
-from specbench_kit.studies.training.rounds import RoundArrays
+from specbench_kit.studies.training.rounds import PlayedRounds
 from specbench_kit.studies.training.timing import Timing
 
 LABELS, SCORES = np.array([False, True]), np.array([0.2, 0.8])
@@ -26,7 +26,7 @@ def offsets(count: int) -> Offsets:
 def test_a_round_pays_for_what_it_drafted_and_for_the_way_of_what_it_sent() -> None:
     """Three drafted and judged, two of them sent; then two drafted, one sent."""
     columns = ([0, 2], [3, 2], [2, 1], [1, 0], [2, 1])
-    rounds = RoundArrays(*(np.array(column) for column in columns))
+    rounds = PlayedRounds(*(np.array(column) for column in columns))
     timing = Timing(0.010, (0.100, 0.110, 0.120, 0.130), 0.001, link_s=(0.050, 0.051, 0.052, 0.053))
     (record,) = to_records(offsets(3), rounds, timing, policy_s=0.004)
     first, second = record.rounds

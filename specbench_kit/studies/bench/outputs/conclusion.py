@@ -82,19 +82,21 @@ def conclude(
         summary = _summarise(run, records, output_judge, oracle)
         summary |= answer_judge.judge(records.records, records.baseline) if answer_judge else {}
         conclusions.append(Conclusion(run, summary))
-        _write_report(conclusions[-1], records, ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
+        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode, records)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.summary)
     return conclusions
 
 
-def write_report(conclusion: Conclusion, formats: Sequence[str] = ALL, decode: Decode | None = None) -> None:
-    """Write a run's report into its own folder."""
-    _write_report(conclusion, RunRecords.read(conclusion.directory), formats, decode)
-
-
-def _write_report(conclusion: Conclusion, records: RunRecords, formats: Sequence[str], decode: Decode | None) -> None:
+def write_report(
+    conclusion: Conclusion,
+    formats: Sequence[str] = ALL,
+    decode: Decode | None = None,
+    run_records: RunRecords | None = None,
+) -> None:
+    """Write a run's report into its own folder; the records are read from there unless they are given."""
     directory, summary = conclusion.directory, conclusion.summary
+    records = run_records or RunRecords.read(directory)
     if records.records:
         run = BenchmarkRun(directory.path, directory.run, records.records, records.baseline, summary)
         write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
