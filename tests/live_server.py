@@ -14,6 +14,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.live.assembly import remote_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
+from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.loop import run_loop
@@ -29,24 +30,27 @@ CAPACITY = 160
 VOCABULARY = 64
 TARGET = tiny_llama()
 DRAFT = disturbed(TARGET, 0.02)
-STATED = {"model": "tiny", "model_hash": "0", "tokenizer": "same", "dtype": "float32", "scheduler": "fcfs"}
+DESCRIPTION = messages.Welcome(model="tiny", model_hash="0", tokenizer="same", dtype="float32", scheduler="fcfs")
 LATENCY = InteractionModel(1e-5, 0.0, 0.0, 1e-3)
 CALLER = ClientIdentity("same", VOCABULARY)
 
 
 def make_server(
-    slots: int = 4, bounds: ServerLimits | None = None, door: ListenAddress | None = None, tokens: tuple[str, ...] = ()
+    slots: int = 4,
+    limits: ServerLimits | None = None,
+    listen: ListenAddress | None = None,
+    tokens: tuple[str, ...] = (),
 ) -> VerificationService:
-    """A server that does not listen yet."""
+    """Return a server that does not listen yet."""
     runner = make_runner(TARGET, slots, CAPACITY)
-    batches = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
-    desk = make_frame_handler(runner, batches, bounds or ServerLimits(context=CAPACITY), STATED, tokens)
-    return VerificationService(desk, door or ListenAddress("127.0.0.1:0"))
+    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64)
+    handler = make_frame_handler(runner, batch_runner, limits or ServerLimits(context=CAPACITY), DESCRIPTION, tokens)
+    return VerificationService(handler, listen or ListenAddress("127.0.0.1:0"))
 
 
 @contextmanager
 def serving(service: VerificationService | None = None, **options: Any) -> Iterator[tuple[VerificationService, str]]:
-    """Let it serve; yields it and its address."""
+    """Run the server, and yield it and its address."""
     service = service or make_server(**options)
     ports: SimpleQueue[int] = SimpleQueue()
     thread = Thread(target=lambda: run_loop(service.run(ports.put)), daemon=True)
@@ -59,7 +63,7 @@ def serving(service: VerificationService | None = None, **options: Any) -> Itera
 
 
 def draft_runner(slots: int = 4) -> Runner:
-    """The device's model."""
+    """Return a runner of the device's draft model."""
     return make_runner(DRAFT, slots, CAPACITY)
 
 
@@ -72,7 +76,7 @@ def decode_remotely(
     batch_size: int = 1,
     draft_top_n: int = 0,
 ) -> dict[str, RequestRecord]:
-    """Every request's record by id."""
+    """Return the records of requests that the server verified, by request id."""
     engine = remote_engine(
         method,
         {"draft": draft_runner(batch_size)},
@@ -93,6 +97,6 @@ def decode_remotely(
 
 
 def decode_here(method: Method, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:
-    """The same with both models in this process."""
+    """Return the records of requests with both models in this process, by request id."""
     slots = options.get("batch_size", 1)
     return decode(method, (make_runner(TARGET, slots, CAPACITY), draft_runner(slots)), requests, **options)

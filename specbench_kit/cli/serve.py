@@ -13,7 +13,7 @@ def serve(settings: ServeSettings) -> None:
         from specbench_kit.live.server.run import make_service
         from specbench_kit.live.server.run import serve as run
 
-        service, counters, facts = make_service(settings)
+        service, facts = make_service(settings)
     say(console, "; ".join(f"{name}: {value}" for name, value in facts.items()))
 
     def ready(port: int) -> None:
@@ -21,4 +21,4 @@ def serve(settings: ServeSettings) -> None:
 
     with console.status("no device is connected") as status:
         service.report = lambda activity: status.update(str(activity))
-        run(settings, service, counters, ready)
+        run(settings, service, ready)

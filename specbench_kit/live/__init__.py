@@ -1,1 +1,1 @@
-"""Drafts that cross a wire: a verification server, and the edge that drafts for it."""
+"""Verification over a network: the server, and the edge that drafts for it or for another inference engine."""

@@ -59,7 +59,7 @@ def way_that_ends(address: str) -> Iterator[tuple[str, Event]]:
 
 def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> None:
     with (
-        serving(bounds=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
+        serving(limits=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
         way_that_ends(address) as (way, cut),
     ):
         vanishing, silent = Connection(way, CALLER), Connection(address, CALLER)
@@ -74,7 +74,7 @@ def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> Non
 
 
 def streams(service: VerificationService) -> float:
-    return service.desk.counters.registry.get_sample_value("skit_streams") or 0.0
+    return service.handler.metrics.registry.get_sample_value("skit_streams") or 0.0
 
 
 def test_a_device_that_does_not_read_is_sent_away_though_it_does_not_hear_of_it() -> None:
@@ -89,7 +89,7 @@ def test_a_device_that_does_not_read_is_sent_away_though_it_does_not_hear_of_it(
 
         answers = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)(frames())
         flood = {"status": "FLOOD"}
-        until(lambda: service.desk.counters.registry.get_sample_value("skit_refused_frames_total", flood) == 1)
+        until(lambda: service.handler.metrics.registry.get_sample_value("skit_refused_frames_total", flood) == 1)
         until(lambda: streams(service) == 0)
         assert_others_go_on(address)
         with pytest.raises(grpc.RpcError, match="FLOOD: more than 256 answers were not read"):

@@ -71,7 +71,7 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
     monkeypatch.setenv(READINGS, str(BUSY))
     with serving() as (service, address):
         outcome = run.load(LoadSettings(**{**_fields(settings), "server": address}), lambda *_: None)
-        assert service.desk.batches.evictions == 0
+        assert service.handler.batch_runner.evictions == 0
     (row,) = outcome.summary["rows"]
     assert row["figures"]["overall"]["acceptance_length"] > 1
     assert outcome.run["time_kind"] == "measured"

@@ -34,7 +34,7 @@ def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> Non
         device = Thread(target=lambda: found.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
         device.start()
         Event().wait(0.15)
-    with serving(make_server(door=ListenAddress(address))):
+    with serving(make_server(listen=ListenAddress(address))):
         device.join(60)
     assert connection.reconnections == 1
     assert found == outputs(decode_here(CHAIN, REQUESTS))
@@ -65,7 +65,7 @@ def test_no_server_is_one_line() -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Path) -> None:
     made = [certificate(tmp_path, name) for name in ("one", "other")]
-    with serving(make_server(door=ListenAddress("127.0.0.1:0", *made[0]))) as (_, address):
+    with serving(make_server(listen=ListenAddress("127.0.0.1:0", *made[0]))) as (_, address):
         assert Connection(address, ClientIdentity("same", VOCABULARY, roots=made[0][0])).welcome.model == "tiny"
         for stranger in (CALLER, ClientIdentity("same", VOCABULARY, roots=made[1][0])):
             with pytest.raises(ConnectionLostError):
@@ -76,7 +76,7 @@ def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Pa
 def test_a_certificate_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
     old = certificate(tmp_path, "old", days=-1)
     with (
-        serving(make_server(door=ListenAddress("127.0.0.1:0", *old))) as (_, address),
+        serving(make_server(listen=ListenAddress("127.0.0.1:0", *old))) as (_, address),
         pytest.raises(ConnectionLostError, match="certificate has expired"),
     ):
         Connection(address, ClientIdentity("same", VOCABULARY, roots=old[0]))

@@ -29,7 +29,7 @@ def test_every_round_is_as_with_the_target_beside_the_draft_model(spec: str, sam
 
 def test_a_distribution_crosses_with_as_many_entries_as_are_asked_for() -> None:
     method = parse_method("fixed-k:k=3")
-    with serving(bounds=ServerLimits(context=CAPACITY, candidates=8)) as (_, address):
+    with serving(limits=ServerLimits(context=CAPACITY, candidates=8)) as (_, address):
         connection = Connection(address, CALLER)
         with pytest.raises(SkitError, match="--draft-top-n 8 or less"):
             decode_remotely(method, connection, REQUESTS[:1], sampler=Sampler(1.0))
@@ -40,5 +40,5 @@ def test_a_distribution_crosses_with_as_many_entries_as_are_asked_for() -> None:
 def test_a_batch_of_devices_in_fewer_slots_than_sessions() -> None:
     with serving(slots=2) as (service, address):
         there = decode_remotely(parse_method("fixed-k:k=3"), Connection(address, CALLER), REQUESTS, batch_size=3)
-        assert service.desk.batches.evictions > 0
+        assert service.handler.batch_runner.evictions > 0
     assert outputs(there) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))

@@ -156,7 +156,7 @@ def test_bytes_that_are_no_frame_end_their_stream_alone(address: str) -> None:
 
 
 def test_a_frame_too_large_ends_its_stream_alone() -> None:
-    with serving(bounds=ServerLimits(context=CAPACITY, frame_bytes=2000)) as (_, address):
+    with serving(limits=ServerLimits(context=CAPACITY, frame_bytes=2000)) as (_, address):
         large, good = Connection(address, CALLER), Connection(address, CALLER)
         large.send(Up(open={"session": "large", "prompt": [1] * 5000}))
         with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
@@ -165,7 +165,7 @@ def test_a_frame_too_large_ends_its_stream_alone() -> None:
 
 
 def test_sessions_without_a_device_make_room() -> None:
-    with serving(make_server(bounds=ServerLimits(context=CAPACITY, sessions=1))) as (_, address):
+    with serving(make_server(limits=ServerLimits(context=CAPACITY, sessions=1))) as (_, address):
         first, second = Connection(address, CALLER), Connection(address, CALLER)
         begin(first, "first")
         assert Status(begin(second, "second").status) is Status.TOO_MANY_SESSIONS

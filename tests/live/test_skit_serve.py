@@ -17,7 +17,7 @@ from specbench_kit.live.server.settings import ServeSettings
 def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
     asked = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, _, told = make_service(
+    service, told = make_service(
         ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
     )
     assert told["tls"] is False
@@ -41,7 +41,7 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
     service, *_ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
     with serving(service) as (_, address):
         command = ("bench", "--server", address, "--method", "fixed-k", *asked)
-        deliver = service.desk.batches.deliver
+        deliver = service.handler.batch_runner.deliver
 
         def kill_the_edge(done: list[VerifiedRound]) -> None:
             if any(read_rows(path) for path in (tmp_path / "out").glob("*-fixed-k-*/requests.jsonl")):
@@ -49,9 +49,9 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
                 edge.kill()
             deliver(done)
 
-        service.desk.batches.deliver = kill_the_edge
+        service.handler.batch_runner.deliver = kill_the_edge
         assert skit(*command).returncode == -SIGKILL
-        service.desk.batches.deliver = deliver
+        service.handler.batch_runner.deliver = deliver
         (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
         before = read_rows(folder / "requests.jsonl")
         resumed = skit(*command, "--resume")

@@ -1,1 +1,1 @@
-"""The verification server: sessions, batches and the stream that every device has."""
+"""The verification server: device streams, sessions, and the thread that verifies their rounds in batches."""

@@ -1,4 +1,4 @@
-"""The verifying thread: rounds wait in a scheduler's queue, and a batch is what it takes from there."""
+"""The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it."""
 
 import os
 import sys
@@ -22,15 +22,18 @@ from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
-POLITE = 5
-"""Added to the verifying thread's nice value: on a core that both share, a frame takes less time than it would wait."""
+NICE = 5
+"""Added to the nice value of the verification thread, so that a message on a shared core need not wait for it."""
 
 
 @dataclass(slots=True, eq=False)
 class PendingRound:
-    """One round; `degraded` ones have no draft any more."""
+    """A round that waits to be verified; the draft of a `degraded` one is not verified.
 
-    held: ServerSession
+    `round_s` and `remaining_s` are the times from arrival to the deadlines of the round and of the response.
+    """
+
+    session: ServerSession
     number: int
     draft: Draft
     arrived_s: float
@@ -44,206 +47,211 @@ class PendingRound:
 
 
 class VerifiedBatch(NamedTuple):
-    """Its number, requests, seconds as it took and as the scheduler expected it, and how many rounds it left behind."""
+    """A batch: its duration, the one that the scheduler expected, and the rounds that were left in the queue."""
 
     number: int
     size: int
     verify_s: float
     expected_s: float
-    left: int
+    waiting: int
 
 
 class VerifiedRound(NamedTuple):
-    """A round with its verdict, or with what went wrong; seconds from arrival to start."""
+    """A round with its verdict, or with the error that its verification raised.
 
-    job: PendingRound
+    `queue_s` is the time from its arrival to the start of its batch, `cached` its tokens in KV at that start.
+    """
+
+    pending: PendingRound
     verdict: Verdict | None
     error: str
     queue_s: float
     cached: int
-    batch: "VerifiedBatch"
-
-
-Deliver = Callable[[list[VerifiedRound]], None]
+    batch: VerifiedBatch
 
 
 class BatchRunner(Thread):
-    """Verifies until it is stopped; the batch in hand is finished. Times are those of `monotonic_s`."""
+    """Verifies batches until it is stopped; times are those of `monotonic_s`.
 
-    def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, most: int) -> None:
+    Other threads call `submit`, `forget` and `stop`; they and `waiting` are the only shared state, under one lock.
+    """
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, estimator: Estimator, max_batch: int) -> None:
         super().__init__(name="verification", daemon=True)
         self._runner, self._slots, self._estimator = runner, runner.executor.slots, estimator
-        self.limits = BatchLimits(min(most, self._slots))
+        self.limits = BatchLimits(min(max_batch, self._slots))
         self._queue = scheduler.queue(estimator, self.limits)
         self._verifiers: dict[Sampler, ModelVerifier] = {}
         self._in_kv: OrderedDict[str, ServerSession] = OrderedDict()
-        self._waiting: dict[WaitingRound, PendingRound] = {}
-        self._of: dict[ServerSession, WaitingRound] = {}
+        """Sessions that hold a slot, the least recently used one first."""
+        self._pending: dict[WaitingRound, PendingRound] = {}
+        self._waiting_of: dict[ServerSession, WaitingRound] = {}
         self._arrived: deque[PendingRound] = deque()
         self._closed: deque[ServerSession] = deque()
         self._changed = Condition()
         self._stopping = False
-        self.deliver: Deliver = lambda _: None
+        self.deliver: Callable[[list[VerifiedRound]], None] = lambda _: None
+        """Called in this thread with the rounds of every batch."""
         self.evictions = self._verified = 0
         self.waiting = 0
-        """Rounds in line."""
+        """Rounds in the queue."""
 
-    def submit(self, job: PendingRound) -> None:
-        """A round has arrived."""
+    def submit(self, pending: PendingRound) -> None:
+        """Queue a round that has arrived."""
         with self._changed:
-            self._arrived.append(job)
+            self._arrived.append(pending)
             self.waiting += 1
             self._changed.notify()
 
-    def forget(self, held: ServerSession) -> None:
-        """A session has ended."""
+    def forget(self, session: ServerSession) -> None:
+        """Free what a closed session holds."""
         with self._changed:
-            self._closed.append(held)
+            self._closed.append(session)
             self._changed.notify()
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End the thread after the current batch."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
 
     def run(self) -> None:
-        """The thread's work."""
-        _give_way()
+        """Admit arrivals, let the scheduler decide, and verify its batch, until `stop`."""
+        if sys.platform == "linux":  # elsewhere threads have no nice value of their own
+            thread = get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE)
         retry_s = inf
         with torch.inference_mode():
             while self._wait(retry_s):
-                self._take_in()
+                self._admit_arrivals()
                 decision = self._queue.next_batch(monotonic_s())
                 retry_s = decision.retry_s
                 if decision.batch:
                     expected_s = self._estimator.batch_s(decision.batch)
-                    self._verify([self._pop(waiting) for waiting in decision.batch], expected_s)
-                    retry_s = 0.0 if self._waiting else inf
+                    batch = [self._pending.pop(waiting) for waiting in decision.batch]
+                    for pending in batch:
+                        del self._waiting_of[pending.session]
+                    with self._changed:
+                        self.waiting -= len(batch)
+                    self._verify(batch, expected_s)
+                    # Rounds that this batch left behind may form the next one at once.
+                    retry_s = 0.0 if self._pending else inf
 
     def _wait(self, until_s: float) -> bool:
-        """Until there is something new to decide about; whether to go on."""
+        """Wait for an arrival, an ended session or `until_s`; return False once the thread is to stop."""
         with self._changed:
-            while not (self._stopping or self._arrived or self._closed) and (left_s := until_s - monotonic_s()) > 0:
-                self._changed.wait(None if left_s == inf else left_s)
+            while not (self._stopping or self._arrived or self._closed) and (wait_s := until_s - monotonic_s()) > 0:
+                self._changed.wait(None if wait_s == inf else wait_s)
             return not self._stopping
 
-    def _take_in(self) -> None:
+    def _admit_arrivals(self) -> None:
+        """Free closed sessions and hand the arrived rounds to the scheduler."""
         with self._changed:
             arrived, self._arrived = self._arrived, deque()
             closed, self._closed = self._closed, deque()
-        for held in closed:
-            self._evict(held.name, held)
-        requests = [self._enter(job) for job in arrived]
+        for session in closed:
+            self._evict(session)
+        requests = []
+        for pending in arrived:
+            session = pending.session
+            waiting = WaitingRound(
+                client=session.number,
+                new=len(session.text.tokens) - session.cached + len(pending.nodes),
+                cached=session.cached,
+                arrived_s=pending.arrived_s,
+                deadline_s=pending.arrived_s + pending.round_s,
+                expected_tokens=1.0 if pending.degraded else session.expected_tokens,
+                response_deadline_s=pending.arrived_s + pending.remaining_s,
+            )
+            self._pending[waiting], self._waiting_of[session] = pending, waiting
+            requests.append(waiting)
         self._estimator.estimate(*requests)
         self._queue.add_all(requests)
 
-    def _enter(self, job: PendingRound) -> WaitingRound:
-        held = job.held
-        waiting = WaitingRound(
-            client=held.number,
-            new=len(held.text.tokens) - held.cached + len(job.nodes),
-            cached=held.cached,
-            arrived_s=job.arrived_s,
-            deadline_s=job.arrived_s + job.round_s,
-            expected_tokens=1.0 if job.degraded else held.expected_tokens,
-            response_deadline_s=job.arrived_s + job.remaining_s,
-        )
-        self._waiting[waiting] = job
-        self._of[held] = waiting
-        return waiting
-
-    def _pop(self, waiting: WaitingRound) -> PendingRound:
-        job = self._waiting.pop(waiting)
-        del self._of[job.held]
-        with self._changed:
-            self.waiting -= 1
-        return job
-
-    def _verify(self, jobs: Sequence[PendingRound], expected_s: float) -> None:
+    def _verify(self, batch: Sequence[PendingRound], expected_s: float) -> None:
+        """Verify a batch, commit its verdicts and deliver them; rounds of closed sessions are dropped."""
         started_s = monotonic_s()
-        live = [job for job in jobs if not job.held.closed]
-        cached = {job: self._bring_in(job.held, live) for job in live}
+        rounds = [pending for pending in batch if not pending.session.closed]
+        cached = [self._bring_into_kv(pending.session, rounds) for pending in rounds]
+        results: list[tuple[Verdict | None, str]]
         try:
-            found: list[tuple[Verdict | None, str]] = [(verdict, "") for verdict in self._forward(live)]
+            results = [(verdict, "") for verdict in self._forward(rounds)]
         except SkitError:
-            found = [self._alone(job) for job in live]
-        for job, (verdict, _) in zip(live, found, strict=True):
-            self._commit(job, verdict)
+            results = [self._verify_alone(pending) for pending in rounds]
+        for pending, (verdict, _) in zip(rounds, results, strict=True):
+            if verdict is not None:
+                session = pending.session
+                session.text.commit(verdict.tokens)
+                self._verifier(session.sampler).commit(verdict)
+                # The bonus token is not in KV: the next round computes it.
+                session.cached = len(session.text.tokens) - 1
+                session.rounds += 1
+                session.committed += len(verdict.tokens)
         self._verified += 1
-        batch = VerifiedBatch(self._verified, len(live), monotonic_s() - started_s, expected_s, len(self._waiting))
-        done = [
-            VerifiedRound(job, verdict, error, max(0.0, started_s - job.arrived_s), cached[job], batch)
-            for job, (verdict, error) in zip(live, found, strict=True)
-        ]
-        self.deliver(done)
+        verified = VerifiedBatch(self._verified, len(rounds), monotonic_s() - started_s, expected_s, len(self._pending))
+        self.deliver(
+            [
+                VerifiedRound(pending, verdict, error, max(0.0, started_s - pending.arrived_s), in_kv, verified)
+                for pending, (verdict, error), in_kv in zip(rounds, results, cached, strict=True)
+            ]
+        )
 
-    def _forward(self, jobs: Sequence[PendingRound]) -> list[Verdict]:
-        """One forward for every way of sampling that is in the batch."""
+    def _forward(self, rounds: Sequence[PendingRound]) -> list[Verdict]:
+        """Return the verdicts on rounds, with one forward per sampler among their sessions."""
         by_sampler: dict[Sampler, list[PendingRound]] = {}
-        for job in jobs:
-            by_sampler.setdefault(job.held.sampler, []).append(job)
+        for pending in rounds:
+            by_sampler.setdefault(pending.session.sampler, []).append(pending)
         verdicts: dict[PendingRound, Verdict] = {}
-        for sampler, those in by_sampler.items():
-            answer = self._verifier(sampler).send([job.draft for job in those], [job.nodes for job in those])
-            verdicts.update(zip(those, answer(), strict=True))
-        return [verdicts[job] for job in jobs]
+        for sampler, group in by_sampler.items():
+            answer = self._verifier(sampler).send(
+                [pending.draft for pending in group], [pending.nodes for pending in group]
+            )
+            verdicts.update(zip(group, answer(), strict=True))
+        return [verdicts[pending] for pending in rounds]
 
-    def _alone(self, job: PendingRound) -> tuple[Verdict | None, str]:
-        """What a batch failed on is told to the one that it was."""
-        self._evict(job.held.name, job.held)
+    def _verify_alone(self, pending: PendingRound) -> tuple[Verdict | None, str]:
+        """Verify a round of a batch that failed, so that the error reaches only the session that caused it."""
+        # The failed forward has left provisional tokens in KV: the session starts over in an empty slot.
+        self._evict(pending.session)
         try:
-            self._bring_in(job.held, [job])
-            return self._forward([job])[0], ""
+            self._bring_into_kv(pending.session, [pending])
+            return self._forward([pending])[0], ""
         except SkitError as error:
-            self._evict(job.held.name, job.held)
+            self._evict(pending.session)
             return None, str(error)
-
-    def _commit(self, job: PendingRound, verdict: Verdict | None) -> None:
-        if verdict is None:
-            return
-        held = job.held
-        held.text.commit(verdict.tokens)
-        self._verifier(held.sampler).commit(verdict)
-        held.cached = len(held.text.tokens) - 1
-        held.rounds += 1
-        held.committed += len(verdict.tokens)
 
     def _verifier(self, sampler: Sampler) -> ModelVerifier:
         if sampler not in self._verifiers:
             self._verifiers[sampler] = ModelVerifier(self._runner, sampler)
         return self._verifiers[sampler]
 
-    def _bring_in(self, held: ServerSession, batch: Iterable[PendingRound]) -> int:
-        """Give a session a slot, that of the one used longest ago if need be; returns its tokens in KV."""
-        if held.name in self._in_kv and self._in_kv[held.name] is held:
-            self._in_kv.move_to_end(held.name)
-            return held.cached
+    def _bring_into_kv(self, session: ServerSession, batch: Iterable[PendingRound]) -> int:
+        """Give a session a slot and return its tokens in KV.
+
+        If no slot is free, the least recently used session that is not in the batch loses its own.
+        """
+        if self._in_kv.get(session.name) is session:
+            self._in_kv.move_to_end(session.name)
+            return session.cached
         if len(self._in_kv) >= self._slots:
-            needed = {job.held for job in batch}
-            name, oldest = next((name, one) for name, one in self._in_kv.items() if one not in needed)
-            self._evict(name, oldest)
+            needed = {pending.session for pending in batch}
+            self._evict(next(holder for holder in self._in_kv.values() if holder not in needed))
             self.evictions += 1
-        self._verifier(held.sampler).admit(held.text)
-        self._in_kv[held.name] = held
-        held.cached = 0
+        self._verifier(session.sampler).admit(session.text)
+        self._in_kv[session.name] = session
+        session.cached = 0
         return 0
 
-    def _evict(self, name: str, held: ServerSession) -> None:
-        """Take a session's KV; a round of it that waits costs more from now on."""
-        if self._in_kv.get(name) is not held:
+    def _evict(self, session: ServerSession) -> None:
+        """Free a session's slot if it has one."""
+        # A session that was opened anew has the name of its closed predecessor, but not its slot.
+        if self._in_kv.get(session.name) is not session:
             return
-        del self._in_kv[name]
-        self._verifier(held.sampler).release(held.text)
-        held.cached = 0
-        if (waiting := self._of.get(held)) is not None:
+        del self._in_kv[session.name]
+        self._verifier(session.sampler).release(session.text)
+        session.cached = 0
+        if (waiting := self._waiting_of.get(session)) is not None:
+            # Its waiting round must now compute the whole text, which the scheduler has to know.
             waiting.new, waiting.cached = waiting.new + waiting.cached, 0
             self._estimator.estimate(waiting)
             self._queue.changed(waiting)
-
-
-def _give_way() -> None:
-    """Let the process's other threads go first."""
-    if sys.platform == "linux":  # elsewhere a thread has no nice value of its own
-        thread = get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + POLITE)

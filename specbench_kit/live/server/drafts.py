@@ -1,10 +1,9 @@
-"""From frames to trees: every number that a device sends is checked before it comes near the target."""
+"""Turns received drafts into token trees: every number of a device is checked before it comes near the target."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from math import inf, isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,109 +13,111 @@ from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Status
 
-SUM_ERROR = 1e-3
-"""By which the probabilities of a distribution may miss 1: they are float32."""
+SUM_TOLERANCE = 1e-3
+"""How far the sum of a distribution, which was sent as float32, may be from 1."""
 
 
 class ReceivedDistributions:
-    """Where the nodes of a draft that came over the wire are from: nothing is known of them, or their distributions.
+    """The draft distributions that a device sent with sampled tokens; a greedy draft has none.
 
-    `counts[i]` entries belong to token i.
+    Token i has `counts[i]` entries.
     """
 
-    def __init__(self, frame: Any, vocabulary: int) -> None:
-        self.sampled = bool(frame.counts)
-        self._frame, self._vocabulary = frame, vocabulary
+    def __init__(self, draft: messages.Draft, vocabulary: int) -> None:
+        self.sampled = bool(draft.counts)
+        self._draft, self._vocabulary = draft, vocabulary
 
     @cached_property
     def probabilities(self) -> Tensor:
-        """[tokens, vocabulary], zero where nothing was sent."""
-        frame = self._frame
-        rows = torch.repeat_interleave(torch.tensor(list(frame.counts)))
-        dense = torch.zeros(len(frame.counts), self._vocabulary)
-        dense[rows, torch.tensor(list(frame.ids))] = torch.tensor(list(frame.probabilities))
+        """The probabilities [tokens, vocabulary]; those that were not sent are zero."""
+        draft = self._draft
+        rows = torch.repeat_interleave(torch.tensor(list(draft.counts)))
+        dense = torch.zeros(len(draft.counts), self._vocabulary)
+        dense[rows, torch.tensor(list(draft.ids))] = torch.tensor(list(draft.probabilities))
         return dense
 
     def probability(self, row: int, token: int) -> float:
         return float(self.probabilities[row, token]) if self.sampled else 1.0
 
     def stats(self, row: int, token: int) -> NodeStats:
-        raise NotImplementedError("a server decides nothing by what a draft model said")
+        raise NotImplementedError("devices do not send the statistics of their draft models")
 
-    def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        raise NotImplementedError("a server decides nothing by what a draft model said")
+    def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
+        raise NotImplementedError("devices do not send the statistics of their draft models")
 
 
-def read_draft(frame: Any, session: Session, sampler: Sampler, bounds: ServerLimits, vocabulary: int) -> Draft:
-    """The tree that a frame holds; what is wrong with it is a `Refusal`."""
-    count = len(frame.tokens)
-    if count > bounds.nodes:
-        raise Refusal(Status.TOO_MANY_NODES, f"{count} tokens in a draft; this server takes {bounds.nodes}")
-    if len(session.tokens) + count > bounds.context:
+def read_draft(
+    draft: messages.Draft, session: Session, sampler: Sampler, limits: ServerLimits, vocabulary: int
+) -> Draft:
+    """Return the token tree of a received draft; raise Refusal with a status that names the fault."""
+    count = len(draft.tokens)
+    if count > limits.nodes:
+        raise Refusal(Status.TOO_MANY_NODES, f"{count} tokens in a draft; this server takes {limits.nodes}")
+    if len(session.tokens) + count > limits.context:
         raise Refusal(
             Status.CONTEXT_FULL,
-            f"{len(session.tokens)} tokens and a draft of {count}; this server holds {bounds.context}",
+            f"{len(session.tokens)} tokens and a draft of {count}; this server holds {limits.context}",
         )
-    require_tokens(frame.tokens, vocabulary)
-    parents = list(frame.parents) or range(count)
-    _require_tree(parents, count)
-    if frame.counts:
-        _require_distributions(frame, parents, sampler, bounds, vocabulary)
+    require_tokens(draft.tokens, vocabulary)
+    parents = list(draft.parents) or range(count)
+    if len(parents) != count:
+        raise Refusal(Status.BROKEN_TREE, f"{len(parents)} parents for {count} tokens")
+    for node, parent in enumerate(parents, 1):
+        # A parent that comes before its children rules out cycles and unknown nodes at once.
+        if parent >= node:
+            raise Refusal(Status.BROKEN_TREE, f"node {node} below node {parent}: parents come before their children")
+    if draft.counts:
+        _require_distributions(draft, parents, sampler, limits, vocabulary)
     tree = TokenTree(session.tokens[-1])
-    source = ReceivedDistributions(frame, vocabulary)
-    for row, (token, parent) in enumerate(zip(frame.tokens, parents, strict=True)):
+    source = ReceivedDistributions(draft, vocabulary)
+    for row, (token, parent) in enumerate(zip(draft.tokens, parents, strict=True)):
         tree.add(token, parent, source, row)
     return Draft(session, tree)
 
 
 def require_tokens(tokens: Sequence[int], vocabulary: int) -> None:
-    """Refuse ids that no model here knows."""
+    """Raise Refusal if a token id is outside the target's vocabulary."""
     if tokens and max(tokens) >= vocabulary:
         raise Refusal(
             Status.TOKEN_OUTSIDE_VOCABULARY, f"token {max(tokens)}; this server's vocabulary has {vocabulary}"
         )
 
 
-def require_times(frame: Any) -> None:
-    """Refuse times that no scheduler can put in order."""
-    if not all(0 <= time_ms < inf for time_ms in (frame.round_ms, frame.remaining_ms)):
-        raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} and {frame.remaining_ms} ms; 0 or more are left")
-
-
-def _require_tree(parents: Sequence[int], count: int) -> None:
-    """Every node after its parent: so there is no cycle."""
-    if len(parents) != count:
-        raise Refusal(Status.BROKEN_TREE, f"{len(parents)} parents for {count} tokens")
-    for node, parent in enumerate(parents, 1):
-        if parent >= node:
-            raise Refusal(Status.BROKEN_TREE, f"node {node} below node {parent}: parents come before their children")
+def require_times(draft: messages.Draft) -> None:
+    """Raise Refusal if a deadline is negative, infinite or NaN, which no scheduler could put in order."""
+    if not all(0 <= time_ms < inf for time_ms in (draft.round_ms, draft.remaining_ms)):
+        raise Refusal(Status.BROKEN_DEADLINE, f"{draft.round_ms} and {draft.remaining_ms} ms; send 0 or more")
 
 
 def _require_distributions(
-    frame: Any, parents: Sequence[int], sampler: Sampler, bounds: ServerLimits, vocabulary: int
+    draft: messages.Draft, parents: Sequence[int], sampler: Sampler, limits: ServerLimits, vocabulary: int
 ) -> None:
-    def refuse(reason: str) -> Refusal:
-        return Refusal(Status.BROKEN_DISTRIBUTION, reason)
-
-    counts, ids, chances = list(frame.counts), list(frame.ids), list(frame.probabilities)
+    """Raise Refusal unless the tokens are a chain and each can have been drawn from the distribution sent with it."""
+    counts, ids, probabilities = list(draft.counts), list(draft.ids), list(draft.probabilities)
+    fault = ""
     if sampler.greedy:
-        raise refuse("a greedy session takes no distributions")
-    if list(parents) != list(range(len(parents))):
-        raise refuse("tokens drawn at random have to be a chain")
-    if len(counts) != len(frame.tokens) or not sum(counts) == len(ids) == len(chances):
-        raise refuse("each token needs one distribution, and each of its entries a token and a probability")
-    if max(counts) > bounds.candidates:
-        raise refuse(f"a distribution of {max(counts)} entries; this server takes {bounds.candidates}")
+        fault = "a greedy session takes no distributions"
+    elif list(parents) != list(range(len(parents))):
+        fault = "sampled tokens must be a chain"
+    elif len(counts) != len(draft.tokens) or not sum(counts) == len(ids) == len(probabilities):
+        fault = "each token needs one distribution, and each of its entries a token and a probability"
+    elif max(counts) > limits.candidates:
+        fault = f"a distribution of {max(counts)} entries; this server takes {limits.candidates}"
+    elif not all(isfinite(probability) and probability >= 0 for probability in probabilities):
+        fault = "probabilities are finite numbers from 0 on"
+    if fault:
+        raise Refusal(Status.BROKEN_DISTRIBUTION, fault)
     require_tokens(ids, vocabulary)
-    if not all(isfinite(chance) and chance >= 0 for chance in chances):
-        raise refuse("a probability that is none")
     for row, (count, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
-        found = dict(zip(ids[end - count : end], chances[end - count : end], strict=True))
-        if len(found) != count or abs(sum(found.values()) - 1) > SUM_ERROR:
-            raise refuse(f"the distribution of token {row + 1} does not add up to 1, or names a token twice")
-        if not found.get(frame.tokens[row]):
-            raise refuse(f"token {row + 1} cannot have been drawn from its distribution")
+        entries = dict(zip(ids[end - count : end], probabilities[end - count : end], strict=True))
+        if len(entries) != count or abs(sum(entries.values()) - 1) > SUM_TOLERANCE:
+            fault = f"the distribution of token {row + 1} does not add up to 1, or names a token twice"
+        elif not entries.get(draft.tokens[row]):
+            fault = f"token {row + 1} has no probability in its distribution"
+        if fault:
+            raise Refusal(Status.BROKEN_DISTRIBUTION, fault)

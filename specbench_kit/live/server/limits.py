@@ -1,24 +1,32 @@
-"""What a device may ask for."""
+"""The limits that a server enforces on its devices."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Each is told in `Welcome`; what goes beyond is refused by name.
+    """Bounds on memory and time per device; a frame beyond one of them is refused with the status that names it.
 
-    `sessions` are held at a time, `nodes` in one draft, `context` tokens in one session, prompt and draft included.
-    `credit` answers of one stream may wait to be read. With `waiting` rounds in line the server gives one target
-    token a round, with twice as many it refuses for a while.
+    `Welcome` tells devices those that they must keep.
     """
 
     sessions: int = 4096
+    """Sessions remembered at a time."""
     nodes: int = 256
+    """Tokens in one draft."""
     context: int = 1024
+    """Tokens in one session, prompt and draft included."""
     frame_bytes: int = 1 << 20
     credit: int = 256
+    """Answers that one stream may leave unread, so that a device that does not read cannot fill the memory."""
     candidates: int = 1024
+    """Entries in the distribution of a sampled draft token."""
     waiting: int = 256
+    """Rounds in the queue from which on the server verifies no drafts and commits one token per round instead; with
+    twice as many it refuses new rounds."""
     idle_s: float = 600.0
+    """Time without a frame after which a stream is ended and a session forgotten."""
     hello_s: float = 10.0
+    """Time in which a new stream must say hello."""
     heartbeat_s: float = 20.0
+    """Interval of the pings that find out whether a silent device is still there."""

@@ -1,8 +1,8 @@
-"""The event loop that streams are served in: libuv's where it runs, since a message takes less time there."""
+"""The event loop of the server: libuv's where it is installed, since it takes less time per message."""
 
 from importlib.util import find_spec
 
-if find_spec("uvloop") is None:  # there is none for Windows
+if find_spec("uvloop") is None:  # uvloop does not exist for Windows
     from asyncio import run as run_loop
 else:
     from uvloop import run as run_loop

@@ -1,20 +1,23 @@
-"""gRPC: who may come in, what goes over a stream, and how the server ends."""
+"""The gRPC service: one task per device stream, and an orderly start and end of the server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.activity import EventLog, ServerActivity
 from specbench_kit.live.server.batches import VerifiedRound
+from specbench_kit.live.server.event_log import EventLog
+from specbench_kit.live.server.metrics import ServerActivity
 from specbench_kit.live.server.stream import DeviceStream, FrameHandler
 from specbench_kit.live.wire import SERVICE, Down, Status, Up
 
@@ -24,14 +27,34 @@ CODES = {
     Status.IDLE: grpc.StatusCode.DEADLINE_EXCEEDED,
     Status.MALFORMED_FRAME: grpc.StatusCode.INVALID_ARGUMENT,
 }
-"""Of a stream that is ended; FAILED_PRECONDITION for all else."""
+"""gRPC's code for the end of a stream by its reason; any other reason is FAILED_PRECONDITION."""
 GRACE_S = 5.0
-TIDY_S = 1.0
+"""Time that streams have to take their last answers when the server stops."""
+MAINTENANCE_S = 1.0
+"""Interval at which idle sessions are dropped and gauges updated."""
+STOPPING_RETRY_MS = 500
+"""After how long devices may try again when the server stops."""
+
+
+class StreamContext(Protocol):
+    """gRPC's context of one stream, for which grpc ships no types."""
+
+    async def read(self) -> object:
+        """Return the next frame, None for bytes that are no frame, or `grpc.aio.EOF`."""
+
+    async def write(self, frame: Down) -> None:
+        """Send a frame."""
+
+    def peer(self) -> str:
+        """Return the device's address."""
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """End the stream with an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where the server listens, and with which certificate and key, if any."""
+    """The HOST:PORT at which the server listens, with its TLS certificate and key, if any."""
 
     address: str
     certificate: bytes | None = None
@@ -41,50 +64,48 @@ class ListenAddress:
 class VerificationService:
     """The server's side of all streams."""
 
-    def __init__(self, desk: FrameHandler, door: ListenAddress, journal: EventLog | None = None) -> None:
-        self.desk, self._door = desk, door
-        self.journal = journal or EventLog()
+    def __init__(self, handler: FrameHandler, listen: ListenAddress, log: EventLog | None = None) -> None:
+        self.handler, self._listen = handler, listen
+        self.log = log or EventLog()
         self.report: Callable[[ServerActivity], None] = lambda _: None
-        """Is told every second how the server is doing."""
+        """Called about every second with the server's activity."""
         self._streams: set[DeviceStream] = set()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, ready: Callable[[int], None]) -> None:
-        """Serve until `stop`; `ready` is told the port."""
+        """Serve until `stop`; call `ready` with the port once the server listens."""
         self._loop = asyncio.get_running_loop()
-        self.desk.batches.deliver = self._deliver
-        server, status = self._server(), health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(status, server)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
-        port = self._bind(server)
-        self.desk.batches.start()
+        self.handler.batch_runner.deliver = self._deliver
+        server, health_status, port = self._make_server()
+        self.handler.batch_runner.start()
         await server.start()
         for name in ("", SERVICE):
-            await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self.journal.note("ready", port=port)
+            await health_status.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self.log.write("ready", port=port)
         ready(port)
-        tidying = asyncio.create_task(self._tidy())
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((stopping, tidying), return_when=asyncio.FIRST_COMPLETED)
-        tidying.cancel()
-        await status.enter_graceful_shutdown()
-        await self._leave(server)
-        if not stopping.done():
+        maintenance = asyncio.create_task(self._maintain())
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((stopped, maintenance), return_when=asyncio.FIRST_COMPLETED)
+        maintenance.cancel()
+        await health_status.enter_graceful_shutdown()
+        await self._shut_down(server)
+        if not stopped.done():
+            # The maintenance ends by itself only if the verification thread has died.
             raise SkitError("the verification broke, see above; devices go on when the server is started again")
 
     def stop(self) -> None:
-        """End once the batch in hand is answered; may be called from a signal handler."""
+        """End the server after the current batch is answered; may be called from a signal handler."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _server(self) -> grpc.aio.Server:
-        bounds = self.desk.bounds
-        heartbeat_ms = round(bounds.heartbeat_s * 1000)
+    def _make_server(self) -> tuple[grpc.aio.Server, health.aio.HealthServicer, int]:
+        """Return the gRPC server with its services, the health service, and the port."""
+        limits, listen = self.handler.limits, self._listen
+        heartbeat_ms = round(limits.heartbeat_s * 1000)
         server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", bounds.frame_bytes),
+                ("grpc.max_receive_message_length", limits.frame_bytes),
                 ("grpc.keepalive_time_ms", heartbeat_ms),
                 ("grpc.keepalive_timeout_ms", heartbeat_ms // 2),
                 ("grpc.http2.ping_timeout_ms", heartbeat_ms // 2),  # else a minute, whatever the line above says
@@ -93,60 +114,64 @@ class VerificationService:
                 ("grpc.so_reuseport", 0),
             ]
         )
-        handler = grpc.stream_stream_rpc_method_handler(self._decode, _read_up, Down.SerializeToString)
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Decode": handler})])
-        return server
-
-    def _bind(self, server: grpc.aio.Server) -> int:
-        door = self._door
+        decode = grpc.stream_stream_rpc_method_handler(self._decode, _parse_frame, Down.SerializeToString)
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Decode": decode})])
+        health_status = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(health_status, server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:
-            if door.certificate is None or door.key is None:
-                return int(server.add_insecure_port(door.address))
-            credentials = grpc.ssl_server_credentials([(door.key, door.certificate)])
-            return int(server.add_secure_port(door.address, credentials))
+            if listen.certificate is None or listen.key is None:
+                port = server.add_insecure_port(listen.address)
+            else:
+                credentials = grpc.ssl_server_credentials([(listen.key, listen.certificate)])
+                port = server.add_secure_port(listen.address, credentials)
         except RuntimeError as error:
             raise SkitError(
-                f"cannot listen on {door.address}: choose another --listen, or end what is there"
+                f"cannot listen on {listen.address}: choose another --listen, or end the program that uses it"
             ) from error
+        return server, health_status, int(port)
 
-    async def _decode(self, frames: AsyncIterator[Any], context: Any) -> None:
-        """One stream from hello to end."""
-        stream, desk = DeviceStream(self.desk), self.desk
+    async def _decode(self, _: AsyncIterator[Up], context: StreamContext) -> None:
+        """Serve one stream from its hello to its end."""
+        stream, handler = DeviceStream(self.handler), self.handler
         try:
-            await context.write(desk.greet(await self._hello(context)))
+            await context.write(handler.greet(await self._hello(context)))
             self._streams.add(stream)
-            self.journal.note("stream", peer=context.peer())
-            desk.counters.streams.set(len(self._streams))
+            self.log.write("stream", peer=context.peer())
+            handler.metrics.streams.set(len(self._streams))
             await self._serve(stream, context)
         except Refusal as refusal:
-            desk.counters.refused.labels(refusal.status.name).inc()
-            self.journal.note("refused", peer=context.peer(), status=refusal.status.name, reason=refusal.reason)
-            self._forget(stream)  # who does not read does not hear of the end either, and that may take long
+            handler.metrics.refused.labels(refusal.status.name).inc()
+            self.log.write("refused", peer=context.peer(), status=refusal.status.name, reason=refusal.reason)
+            # Before `abort`: it waits until the device reads, which a flooding device may never do.
+            self._remove(stream)
             await context.abort(CODES.get(refusal.status, grpc.StatusCode.FAILED_PRECONDITION), str(refusal))
         finally:
-            self._forget(stream)
+            self._remove(stream)
 
-    def _forget(self, stream: DeviceStream) -> None:
-        self.desk.leave(stream)
+    def _remove(self, stream: DeviceStream) -> None:
+        self.handler.detach(stream)
         self._streams.discard(stream)
-        self.desk.counters.streams.set(len(self._streams))
+        self.handler.metrics.streams.set(len(self._streams))
 
-    async def _hello(self, context: Any) -> Any:
+    async def _hello(self, context: StreamContext) -> messages.Hello:
+        """Return the first frame; raise Refusal if it is no hello, or does not come in time."""
         try:
-            frame = await asyncio.wait_for(context.read(), self.desk.bounds.hello_s)
+            frame = await asyncio.wait_for(context.read(), self.handler.limits.hello_s)
         except TimeoutError:
-            raise Refusal(Status.NO_HELLO, "nothing was said") from None
-        if frame is grpc.aio.EOF or frame is None or frame.WhichOneof("kind") != "hello":
-            raise Refusal(Status.NO_HELLO, "the first frame has to be a hello")
+            raise Refusal(Status.NO_HELLO, "no frame came in time") from None
+        if not isinstance(frame, Up) or frame.WhichOneof("kind") != "hello":
+            raise Refusal(Status.NO_HELLO, "the first frame must be a hello")
         return frame.hello
 
-    async def _serve(self, stream: DeviceStream, context: Any) -> None:
-        """Read and write side by side until either ends."""
+    async def _serve(self, stream: DeviceStream, context: StreamContext) -> None:
+        """Read frames and write answers concurrently until either ends."""
         tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write)]
         stream.heard_s = monotonic_s()
         try:
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:  # of a stream that is lost, this is cancelled itself
+        finally:
+            # When a connection is lost, gRPC cancels this coroutine, but not the tasks that it started.
             for task in tasks:
                 task.cancel()
         for task in pending:
@@ -155,70 +180,72 @@ class VerificationService:
         for task in done:
             task.result()
 
-    async def _read(self, stream: DeviceStream, context: Any) -> None:
+    async def _read(self, stream: DeviceStream, context: StreamContext) -> None:
         while (frame := await context.read()) is not grpc.aio.EOF:
-            if frame is None:
-                raise Refusal(Status.MALFORMED_FRAME, "a frame that cannot be read")
+            if not isinstance(frame, Up):
+                raise Refusal(Status.MALFORMED_FRAME, "bytes that are no frame")
             stream.heard_s = monotonic_s()
-            stream.take(frame)
+            stream.receive(frame)
 
-    async def _write(self, stream: DeviceStream, context: Any) -> None:
-        while (answer := await stream.out.get()) is not None:
+    async def _write(self, stream: DeviceStream, context: StreamContext) -> None:
+        while (answer := await stream.answers.get()) is not None:
             if isinstance(answer, Refusal):
                 raise answer
             await context.write(answer)
 
-    def _deliver(self, done: list[VerifiedRound]) -> None:
-        """Called in the verifying thread."""
+    def _deliver(self, batch: list[VerifiedRound]) -> None:
+        """Hand a verified batch from the verification thread, which calls this, to the event loop."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._answer, done)
+        with suppress(RuntimeError):  # the loop may have ended
+            self._loop.call_soon_threadsafe(self._answer, batch)
 
-    def _answer(self, done: list[VerifiedRound]) -> None:
-        """The answers go out before they are counted."""
+    def _answer(self, batch: list[VerifiedRound]) -> None:
         assert self._loop is not None
-        self.desk.done(done)
-        self._loop.call_soon(self.desk.counters.count, done)
+        self.handler.answer(batch)
+        # Devices wait for the answers: the metrics are counted after these are written.
+        self._loop.call_soon(self.handler.metrics.count, batch)
 
-    async def _tidy(self) -> None:
-        """Forget what nobody uses, and tell the gauges."""
-        desk, asked_s = self.desk, monotonic_s()
+    async def _maintain(self) -> None:
+        """Drop idle sessions, end idle streams and update the gauges, until the verification thread ends."""
+        handler, reported_s = self.handler, monotonic_s()
+        runner, metrics = handler.batch_runner, handler.metrics
         while True:
-            await asyncio.sleep(TIDY_S)
-            for held in desk.sessions.idle(monotonic_s()):
-                desk.batches.forget(held)
-            desk.counters.sessions.set(len(desk.sessions))
-            desk.counters.waiting.set(desk.batches.waiting)
-            desk.counters.evictions.set(desk.batches.evictions)
+            await asyncio.sleep(MAINTENANCE_S)
             now_s = monotonic_s()
+            for session in handler.sessions.drop_idle(now_s):
+                runner.forget(session)
+            metrics.sessions.set(len(handler.sessions))
+            metrics.waiting.set(runner.waiting)
+            metrics.evictions.set(runner.evictions)
             for stream in self._streams:
-                if now_s - stream.heard_s > desk.bounds.idle_s:
-                    stream.answered(Refusal(Status.IDLE, "nothing was said for long"))
-            rates = desk.counters.tally.per_second(now_s - asked_s)
-            asked_s = now_s
-            self.report(ServerActivity(len(self._streams), len(desk.sessions), desk.batches.waiting, *rates))
-            if not desk.batches.is_alive():
+                if now_s - stream.heard_s > handler.limits.idle_s:
+                    stream.answer(Refusal(Status.IDLE, "the device sent nothing for too long"))
+            rates = metrics.rates(now_s - reported_s)
+            reported_s = now_s
+            self.report(ServerActivity(len(self._streams), len(handler.sessions), runner.waiting, *rates))
+            if not runner.is_alive():
                 return
 
-    async def _leave(self, server: grpc.aio.Server) -> None:
-        """No new rounds; those in hand are answered, and the others told to come again."""
-        self.desk.leaving = True
-        self.journal.note("leaving", streams=len(self._streams))
-        self.desk.batches.stop()
-        await asyncio.to_thread(self.desk.batches.join)
+    async def _shut_down(self, server: grpc.aio.Server) -> None:
+        """Take no new rounds, answer the current batch, and tell the devices of all other rounds to come again."""
+        self.handler.stopping = True
+        self.log.write("leaving", streams=len(self._streams))
+        self.handler.batch_runner.stop()
+        # In a thread of its own, so that the event loop can send the answers of the current batch meanwhile.
+        await asyncio.to_thread(self.handler.batch_runner.join)
         for stream in self._streams:
-            for held in stream.held.values():
-                if held.in_flight:
-                    going = {"session": held.name, "round": held.round, "status": Status.GOING_AWAY, "retry_ms": 500}
-                    stream.answered(Down(refused=going))
-            stream.answered(None)
+            for session in stream.sessions.values():
+                if session.in_flight:
+                    refused = messages.Refused(
+                        session=session.name, round=session.round, status=Status.GOING_AWAY, retry_ms=STOPPING_RETRY_MS
+                    )
+                    stream.answer(Down(refused=refused))
+            stream.answer(None)
         await server.stop(GRACE_S)
 
 
-def _read_up(content: bytes) -> Any | None:
-    """A frame; None where the bytes are none: an exception here would end more than this stream."""
-    from google.protobuf.message import DecodeError
-
+def _parse_frame(content: bytes) -> Up | None:
+    """Return a frame, or None for bytes that are none: an exception here would end more than this stream."""
     try:
         return Up.FromString(content)
     except DecodeError:

@@ -1,180 +1,193 @@
-"""One device's stream: its frames come in, answers go out, and what it may not do ends it alone."""
+"""The frames of devices: sessions are opened, rounds queued, and faulty frames refused without harm to others."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hmac import compare_digest
-from typing import Any
 
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.batches import BatchRunner, PendingRound, VerifiedRound
 from specbench_kit.live.server.drafts import read_draft, require_times
-from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.metrics import ServerMetrics
 from specbench_kit.live.server.sessions import ServerSession, SessionTable
-from specbench_kit.live.wire import PROTOCOL, Down, Status
+from specbench_kit.live.wire import PROTOCOL, Down, Status, Up
 
-PATIENCE_S = 60.0
-"""Of a device that names no deadline."""
+DEFAULT_DEADLINE_S = 60.0
+"""The deadline, from arrival, of a round whose device names none."""
+BACKOFF_MS = 100
+"""After how long a device may send a round again that an overloaded or stopping server refused."""
 
 
 class FrameHandler:
-    """What all streams share; everything but the verification runs in one thread."""
+    """Answers the frames of all streams. Everything but the verification itself runs in one thread, the event loop."""
 
     def __init__(
-        self, sessions: SessionTable, batches: BatchRunner, welcome: Any, tokens: Sequence[str], counters: ServerMetrics
+        self, sessions: SessionTable, batch_runner: BatchRunner, welcome: messages.Welcome, tokens: Sequence[str]
     ) -> None:
-        self.sessions, self.batches, self.welcome, self.tokens = sessions, batches, welcome, tokens
-        self.counters, self.leaving = counters, False
-        self.bounds: ServerLimits = sessions.bounds
+        self.sessions, self.batch_runner, self.welcome, self.tokens = sessions, batch_runner, welcome, tokens
+        self.limits, self.metrics = sessions.limits, ServerMetrics()
+        self.stopping = False
+        """True from when on no new rounds are taken."""
 
-    def greet(self, hello: Any) -> Any:
-        """The answer to a device that may come in."""
+    def greet(self, hello: messages.Hello) -> Down:
+        """Return the welcome for a device; raise Refusal if its protocol, token or tokenizer is wrong."""
         if hello.protocol != PROTOCOL:
             raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
-        if self.tokens and not any(compare_digest(hello.token.encode(), one.encode()) for one in self.tokens):
-            raise Refusal(Status.WRONG_TOKEN, "this server asks for a token that it knows")
-        if hello.tokenizer != self.welcome["tokenizer"] and hello.model_hash != self.welcome["model_hash"]:
+        if self.tokens and not any(compare_digest(hello.token.encode(), token.encode()) for token in self.tokens):
+            raise Refusal(Status.WRONG_TOKEN, "this server needs a token from its --token-file")
+        # A device that replays a recording has no tokenizer; it names the hash of the target that was recorded.
+        if hello.tokenizer != self.welcome.tokenizer and hello.model_hash != self.welcome.model_hash:
             raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
         return Down(welcome=self.welcome)
 
-    def open(self, frame: Any, stream: "DeviceStream") -> Any:
-        """A session begins or goes on."""
-        held, forgotten = self.sessions.open(frame, monotonic_s())
-        if forgotten is not None:
-            self.batches.forget(forgotten)
-        held.stream = stream
-        stream.held[held.name] = held
-        # Of a round in hand the text belongs to the verifying thread.
-        committed = 0 if held.in_flight else len(held.text.tokens)
-        return Down(opened={"session": held.name, "committed": committed, "cached": held.cached})
+    def open(self, frame: messages.Open, stream: "DeviceStream") -> Down:
+        """Open or resume a session, and return how far the server's text and KV of it reach."""
+        session, dropped = self.sessions.open(frame, monotonic_s())
+        if dropped is not None:
+            self.batch_runner.forget(dropped)
+        stream.attach(session)
+        # While a round is in flight the text belongs to the verification thread.
+        committed = 0 if session.in_flight else len(session.text.tokens)
+        return Down(opened=messages.Opened(session=session.name, committed=committed, cached=session.cached))
 
-    def draft(self, frame: Any, stream: "DeviceStream") -> Any | None:
-        """A round begins, unless it is known already."""
-        held = self.sessions.find(frame.session, monotonic_s())
-        held.stream, stream.held[held.name] = stream, held
-        if held.round == frame.round and (held.in_flight or held.last is not None):
-            return None if held.in_flight else held.last
-        if held.in_flight:
-            raise Refusal(Status.IN_FLIGHT, f"round {held.round} is not answered yet", retry_ms=10)
-        if held.round is not None and frame.round != held.round + 1:
-            raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {held.round}")
-        return self._begin(frame, held)
+    def draft(self, frame: messages.Draft, stream: "DeviceStream") -> Down | None:
+        """Queue a new round; return an answer if there is one at once.
 
-    def close(self, frame: Any, stream: "DeviceStream") -> None:
-        """A session ends."""
-        stream.held.pop(frame.session, None)
-        if (held := self.sessions.drop(frame.session)) is not None:
-            self.batches.forget(held)
-
-    def leave(self, stream: "DeviceStream") -> None:
-        """A device has gone; its sessions may be gone on with."""
-        for held in stream.held.values():
-            if held.stream is stream:
-                held.stream = None
-
-    def done(self, found: list[VerifiedRound]) -> None:
-        """A batch was verified."""
-        for one in found:
-            held = one.job.held
-            held.in_flight = False
-            if one.verdict is None:
-                answer, held.last = self._failed(one), None
-                self.sessions.drop(held.name)
-                self.batches.forget(held)
-            else:
-                answer = held.last = _verdict(one, self.bounds.credit)
-            if held.stream is not None:
-                held.stream.answered(answer)
-
-    def _begin(self, frame: Any, held: ServerSession) -> Any | None:
-        text = held.text
+        A device sends a round again after it lost its connection. Such a round is answered once more, or if it is in
+        flight, when its verdict comes; it is never verified twice.
+        """
+        session = self.sessions.find(frame.session, monotonic_s())
+        stream.attach(session)
+        if session.round == frame.round and (session.in_flight or session.last_answer is not None):
+            return None if session.in_flight else session.last_answer
+        if session.in_flight:
+            raise Refusal(Status.IN_FLIGHT, f"round {session.round} is not answered yet", retry_ms=10)
+        if session.round is not None and frame.round != session.round + 1:
+            raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {session.round}")
+        text = session.text
         if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
             raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}")
         if frame.base < len(text.tokens):
-            held.round = frame.round
-            suffix = text.tokens[frame.base :]
-            answer = {"session": held.name, "round": frame.round, "status": Status.REBASE, "suffix": suffix}
-            held.last = Down(verdict=answer)
-            return held.last
-        waiting = self.batches.waiting
-        if self.leaving or waiting >= 2 * self.bounds.waiting:
-            status = Status.GOING_AWAY if self.leaving else Status.OVERLOADED
-            raise Refusal(status, f"{waiting} rounds wait", retry_ms=100)
+            # The device missed an answer: it gets the tokens that it lacks in place of a verdict.
+            session.round = frame.round
+            rebase = messages.Verdict(
+                session=session.name, round=frame.round, status=Status.REBASE, suffix=text.tokens[frame.base :]
+            )
+            session.last_answer = Down(verdict=rebase)
+            return session.last_answer
+        waiting = self.batch_runner.waiting
+        if self.stopping or waiting >= 2 * self.limits.waiting:
+            status = Status.GOING_AWAY if self.stopping else Status.OVERLOADED
+            raise Refusal(status, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
         require_times(frame)
-        draft = read_draft(frame, text, held.sampler, self.bounds, self.sessions.vocabulary)
-        held.round, held.in_flight, held.last = frame.round, True, None
-        round_s, remaining_s = frame.round_ms / 1e3 or PATIENCE_S, frame.remaining_ms / 1e3 or PATIENCE_S
-        behind = waiting >= self.bounds.waiting
-        self.batches.submit(PendingRound(held, frame.round, draft, monotonic_s(), round_s, remaining_s, behind))
+        draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
+        session.round, session.in_flight, session.last_answer = frame.round, True, None
+        round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
+        degraded = waiting >= self.limits.waiting
+        self.batch_runner.submit(
+            PendingRound(session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded)
+        )
         return None
 
-    def _failed(self, one: VerifiedRound) -> Any:
-        self.counters.refused.labels(Status.FAILED.name).inc()
-        told = {"session": one.job.held.name, "round": one.job.number, "status": Status.FAILED, "reason": one.error}
-        return Down(refused=told)
+    def close(self, frame: messages.Close, stream: "DeviceStream") -> None:
+        """End a session."""
+        stream.sessions.pop(frame.session, None)
+        if (session := self.sessions.drop(frame.session)) is not None:
+            self.batch_runner.forget(session)
+
+    def detach(self, stream: "DeviceStream") -> None:
+        """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
+        for session in stream.sessions.values():
+            if session.stream is stream:
+                session.stream = None
+
+    def answer(self, batch: list[VerifiedRound]) -> None:
+        """Send the answers of a verified batch to the devices that are connected."""
+        for verified in batch:
+            session = verified.pending.session
+            session.in_flight = False
+            if verified.verdict is None:
+                answer, session.last_answer = self._failure(verified), None
+                self.sessions.drop(session.name)
+                self.batch_runner.forget(session)
+            else:
+                answer = session.last_answer = _verdict_frame(verified, self.limits.credit)
+            if session.stream is not None:
+                session.stream.answer(answer)
+
+    def _failure(self, verified: VerifiedRound) -> Down:
+        self.metrics.refused.labels(Status.FAILED.name).inc()
+        pending = verified.pending
+        return Down(
+            refused=messages.Refused(
+                session=pending.session.name, round=pending.number, status=Status.FAILED, reason=verified.error
+            )
+        )
 
 
 class DeviceStream:
-    """What a device sent and has not been told yet; answers wait in `out`."""
+    """The stream of one device, with the sessions that it serves and the answers that wait to be written."""
 
-    def __init__(self, desk: FrameHandler) -> None:
-        self.desk, self.held = desk, dict[str, ServerSession]()
-        self.out: asyncio.Queue[Any] = asyncio.Queue()
+    def __init__(self, handler: FrameHandler) -> None:
+        self._handler = handler
+        self.sessions: dict[str, ServerSession] = {}
+        self.answers: asyncio.Queue[Down | Refusal | None] = asyncio.Queue()
         self.heard_s = 0.0
-        self._takes: dict[str, Callable[[Any, DeviceStream], Any | None]] = {
-            "open": desk.open,
-            "draft": desk.draft,
-            "close": desk.close,
-        }
+        """When the device sent its latest frame."""
 
-    def answered(self, answer: Any) -> None:
-        """An answer is there; None is the end of all of them, a `Refusal` the end with a reason."""
-        self.out.put_nowait(answer)
+    def attach(self, session: ServerSession) -> None:
+        """Send the answers of a session over this stream from now on."""
+        session.stream = self
+        self.sessions[session.name] = session
 
-    def take(self, frame: Any) -> None:
-        """Serve one frame; a `Refusal` of the stream itself is raised."""
-        if self.out.qsize() >= self.desk.bounds.credit:
-            raise Refusal(Status.FLOOD, f"more than {self.desk.bounds.credit} answers were not read")
+    def answer(self, frame: Down | Refusal | None) -> None:
+        """Queue an answer; a Refusal ends the stream with its reason, and None ends it without one."""
+        self.answers.put_nowait(frame)
+
+    def receive(self, frame: Up) -> None:
+        """Serve one frame. A fault of the stream itself is raised as Refusal, one of a session is answered."""
+        if self.answers.qsize() >= self._handler.limits.credit:
+            raise Refusal(Status.FLOOD, f"more than {self._handler.limits.credit} answers were not read")
         kind = frame.WhichOneof("kind")
-        if kind == "ping":
-            self.answered(Down(pong={"count": frame.ping.count}))
-            return
-        if kind not in self._takes:
-            raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
-        content = getattr(frame, kind)
         try:
-            answer = self._takes[kind](content, self)
+            if kind == "ping":
+                self.answer(Down(pong=messages.Pong(count=frame.ping.count)))
+            elif kind == "open":
+                self.answer(self._handler.open(frame.open, self))
+            elif kind == "draft":
+                if (answer := self._handler.draft(frame.draft, self)) is not None:
+                    self.answer(answer)
+            elif kind == "close":
+                self._handler.close(frame.close, self)
         except Refusal as refusal:
-            answer = self._refused(content, kind, refusal)
-        if answer is not None:
-            self.answered(answer)
-
-    def _refused(self, content: Any, kind: str, refusal: Refusal) -> Any:
-        self.desk.counters.refused.labels(refusal.status.name).inc()
-        told = {"session": content.session, "status": refusal.status, "reason": refusal.reason}
-        number = content.round if kind == "draft" else 0
-        return Down(refused={**told, "round": number, "retry_ms": refusal.retry_ms})
+            self._handler.metrics.refused.labels(refusal.status.name).inc()
+            content = frame.draft if kind == "draft" else frame.open
+            refused = messages.Refused(session=content.session, status=refusal.status, reason=refusal.reason)
+            refused.round, refused.retry_ms = frame.draft.round, refusal.retry_ms
+            self.answer(Down(refused=refused))
+        if kind not in ("ping", "open", "draft", "close"):
+            raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
 
 
-def _verdict(one: VerifiedRound, credit: int) -> Any:
-    assert one.verdict is not None
-    job, verdict = one.job, one.verdict
+def _verdict_frame(verified: VerifiedRound, credit: int) -> Down:
+    verdict, pending, batch = verified.verdict, verified.pending, verified.batch
+    assert verdict is not None
     return Down(
-        verdict={
-            "session": job.held.name,
-            "round": job.number,
-            "status": Status.DEGRADED if job.degraded else Status.OK,
-            "path": verdict.path,
-            "bonus": verdict.bonus,
-            "queue_us": round(one.queue_s * 1e6),
-            "verify_us": round(one.batch.verify_s * 1e6),
-            "expected_us": round(one.batch.expected_s * 1e6),
-            "batch_size": one.batch.size,
-            "batch_number": one.batch.number,
-            "waiting": one.batch.left,
-            "cached": one.cached,
-            "computed": verdict.computed,
-            "credit": credit,
-        }
+        verdict=messages.Verdict(
+            session=pending.session.name,
+            round=pending.number,
+            status=Status.DEGRADED if pending.degraded else Status.OK,
+            path=verdict.path,
+            bonus=verdict.bonus,
+            queue_us=round(verified.queue_s * 1e6),
+            verify_us=round(batch.verify_s * 1e6),
+            expected_us=round(batch.expected_s * 1e6),
+            batch_size=batch.size,
+            batch_number=batch.number,
+            waiting=batch.waiting,
+            cached=verified.cached,
+            computed=verdict.computed,
+            credit=credit,
+        )
     )
