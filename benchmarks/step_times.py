@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
     def modelled_s(self, software: Software) -> float:
         """Return the seconds by the roofline of `cards` cards."""
-        roofline = Roofline(find_device(self.card).times(self.cards), bundled_architectures()[MODEL], DTYPE)
+        roofline = Roofline(find_device(self.card).combined(self.cards), bundled_architectures()[MODEL], DTYPE)
         over = find_interconnect(INTERCONNECTS[self.card])
         return roofline.estimate(software, self.cards, over).seconds(self.rows)
 

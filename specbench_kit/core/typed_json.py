@@ -13,10 +13,11 @@ NaN and infinities are no JSON, and no `Number`. The caller adds which file and 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 T = TypeVar("T")
 JsonObject = Mapping[str, Any]
@@ -52,7 +53,7 @@ def convert(kind: type[T], document: object) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(error, document)) from error
+        raise ValueError(_in_words(error, kind, document)) from error
 
 
 def parse(text: str | bytes) -> Any:
@@ -73,7 +74,7 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def _in_words(error: Exception, document: object) -> str:
+def _in_words(error: Exception, kind: object, document: object) -> str:
     """Return a message of msgspec with the field first, and with the wrong value.
 
     ``Expected `int`, got `str` - at `$.rounds[0].drafted`` becomes
@@ -84,8 +85,8 @@ def _in_words(error: Exception, document: object) -> str:
     if match := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", problem):
         name = f"{field}.{match[2]}" if field else match[2]
         return f"{name} is {'missing' if match[1].startswith('missing') else 'unknown'}"
-    value = document
-    for key, row in re.findall(r"([^.\[\]]+)|\[(\d+)\]", field):
+    value, keys = document, re.findall(r"([^.\[\]]+)|\[(\d+)\]", field)
+    for key, row in keys:
         value = value.get(key) if isinstance(value, dict) else value[int(row)] if isinstance(value, list) else None
     if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", problem):
         allowed, wrong, bound = " or ".join(KINDS.get(kind, kind) for kind in match[1].split(" | ")), match[2], match[3]
@@ -93,5 +94,19 @@ def _in_words(error: Exception, document: object) -> str:
         instead = KINDS.get(wrong, wrong) if "..." in field else shown(value)
         return f"{field or 'the document'} must be {allowed}{bound}" + (f", not {instead}" if instead else "")
     if problem.startswith("Invalid enum value"):
-        return f"{field} must be another word, not {shown(value)}"
+        return f"{field} must be {_valid_words(kind, [key for key, _ in keys])}, not {shown(value)}"
     return f"{field}: {problem}" if field else problem
+
+
+def _valid_words(kind: object, keys: Iterable[str]) -> str:
+    """Return the words that a field may hold; `keys` lead from a record of type `kind` to it, empty for list rows."""
+    node: Any = inspect.type_info(kind)
+    for key in (*keys, None):
+        while isinstance(node, inspect.Metadata | inspect.UnionType):
+            options = [node.type] if isinstance(node, inspect.Metadata) else node.types
+            node = next(option for option in options if not isinstance(option, inspect.NoneType))
+        if isinstance(node, inspect.LiteralType):
+            return " or ".join(map(shown, node.values))
+        types = {field.encode_name: field.type for field in getattr(node, "fields", ())}
+        node = types.get(key) or getattr(node, "item_type", None) or getattr(node, "value_type", None)
+    return "another word"

@@ -3,45 +3,48 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
+from msgspec import Meta
+
+from specbench_kit.core.typed_json import Count
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, Row, sums_of
+from specbench_kit.profilers.cards import Amount, Rate
 
 TOKEN_BYTES = 4
-"""Of one token id on the link."""
+"""Size of one token id on the link."""
 RECORDED = "recorded"
-"""What the machine is called that recorded a trace."""
+"""The name of the machine that recorded a trace."""
 Placement = Literal["edge", "server"]
-PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """What lies between two stages of a pipeline: a latency, and the hidden states of the tokens over a bandwidth.
+    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over a bandwidth.
 
-    A pass through all stages pays for `per_pass` of them; the others take no time. Where every step prunes what is in
-    flight, `prune_s` is what that takes; `batching_s` comes on top of a step for every request beyond the first.
+    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is the duration of
+    pruning the batches in flight, once per step; `batching_s` is added to a step for every request beyond the first.
     """
 
-    latency_s: float = 0.0
-    bytes_per_token: float = 0.0
-    bytes_per_s: float = float("inf")
-    per_pass: int = 1
-    prune_s: float = 0.0
-    batching_s: float = 0.0
+    latency_s: Amount = 0.0
+    bytes_per_token: Amount = 0.0
+    bytes_per_s: Rate = float("inf")
+    per_pass: Count = 1
+    prune_s: Amount = 0.0
+    batching_s: Amount = 0.0
 
     def seconds(self, tokens: int) -> float:
-        """Of one hand-over."""
+        """Return the seconds of one transfer."""
         return self.latency_s + tokens * self.bytes_per_token / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A device that runs one of the models. `origin` says where its latency model is from.
+    """A device that runs one of the models. `origin` says where its latency model comes from.
 
-    A verifier's price counts for the whole run, a drafter's for the time in which it works. `stages` are those of a
-    pipeline that the verifier is cut into, each of which takes its share of `latency`. `power_w` is what it draws at
-    work, 0 where nobody says.
+    A verifier's price counts for the whole run, a drafter's for the time in which it works. A verifier may be a
+    pipeline of `stages`, each of which takes an equal share of `latency`. `power_w` is the power draw under load, 0 if
+    it is not known.
     """
 
     device: str
@@ -53,36 +56,36 @@ class Endpoint:
     power_w: float = 0.0
 
     def pass_s(self, rows: Sequence[Row]) -> float:
-        """Seconds of one forward, through all stages one after the other."""
+        """Return the seconds of one forward, through all stages one after the other."""
         return self.of_sums(sums_of(rows))
 
     def of_sums(self, sums: BatchSums) -> float:
-        """The same of a batch with these sums."""
+        """Return the seconds of one forward of a batch with these sums."""
         return self.latency.of_sums(sums) + self.hand_over.per_pass * self.hand_over.seconds(sums.linear)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A message takes half the round trip, give or take the jitter, and its bytes over the bandwidth.
+    """A network link: a message takes half the round trip, plus or minus the jitter, and its bytes over the bandwidth.
 
-    Bandwidths in bytes per second; jitter is uniform, drawn from the seed. `state_bytes` is the size of one token's
-    hidden state in one layer, for drafters that read the target's; 0 stands for that of the target that runs.
-    `draft_bytes` go up beside the id of each drafted token. A share `loss` of messages is lost, and sent again after
-    `retry_s`, until one arrives.
+    Bandwidths are in bytes per second; the jitter is uniform, drawn from the seed. `state_bytes` is the size of one
+    token's hidden state in one layer, for drafters that read the target's; 0 takes the size from the target that runs.
+    `draft_bytes` are sent up with the id of each drafted token. A share `loss` of messages is lost, and sent again
+    after `retry_s`, until one arrives.
     """
 
-    rtt_s: float = 0.0
-    jitter_s: float = 0.0
-    up_bytes_per_s: float = float("inf")
-    down_bytes_per_s: float = float("inf")
-    seed: int = 0
-    state_bytes: float = 0.0
-    draft_bytes: float = 0.0
-    loss: float = 0.0
-    retry_s: float = 0.0
+    rtt_s: Amount = 0.0
+    jitter_s: Amount = 0.0
+    up_bytes_per_s: Rate = float("inf")
+    down_bytes_per_s: Rate = float("inf")
+    seed: Count = 0
+    state_bytes: Amount = 0.0
+    draft_bytes: Amount = 0.0
+    loss: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    retry_s: Amount = 0.0
 
     def message_s(self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0) -> float:
-        """Seconds of one message of token ids, and of what goes with them."""
+        """Return the seconds of one message of token ids and `more_bytes`."""
         seconds = self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
         if self.jitter_s:
             seconds = max(0.0, seconds + self.jitter_s * (2 * random.random() - 1))
@@ -92,8 +95,10 @@ class Link:
 
 
 class HiddenStates(NamedTuple):
-    """Hidden states that a drafter reads, of every token that the target keeps: in which of its layers, and the bytes
-    that cross the link for a token, none where the drafter is on the server."""
+    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
+
+    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
+    """
 
     layers: tuple[int, ...]
     bytes_per_token: float
@@ -101,13 +106,13 @@ class HiddenStates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where each model runs. Drafting on the `edge`, every request has a device of its own; on the `server`, the
-    batch shares the drafter and only prompt and answer cross the link.
+    """The devices of both models and the link between them.
 
-    `colocated` is the draft model beside the target, to hold an edge against; without it, it is as fast as the drafter.
-    `predictor_s` is what the drafting device spends per token that a learned predictor judges, None where nobody says;
-    `predictor_origin` says how that is known. `cached_prompts`: both models have a prompt in KV when its request
-    arrives.
+    If the drafter is on the `edge`, every request has a drafting device of its own; on the `server`, the requests of a
+    batch share one, and only prompt and answer cross the link. `colocated` is the draft model on the server, for the
+    comparison with an edge; if it is None, it is as fast as the drafter. `predictor_s` is the drafting device's time
+    per token that a learned predictor scores, None if it is not known; `predictor_origin` is its source. With
+    `cached_prompts` both models have the prompt in KV when its request arrives.
     """
 
     name: str

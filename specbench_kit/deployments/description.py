@@ -1,25 +1,26 @@
 """A deployment as `run.json` holds it: every number that decides its time and its price."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from hashlib import sha256
 from math import isinf
-from typing import Any
 
-from specbench_kit.decoding.latency import TableModel
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
 from specbench_kit.deployments.forms import MODELS
 
-Fields = dict[str, Any]
 DIGITS = 12
 TIMED = ("latency", "stages", "hand_over")
-"""What an endpoint's time depends on."""
+"""The parts of an endpoint that its time depends on."""
+STORED_MODELS: Mapping[str, type[LatencyModel]] = {**MODELS, "table": TableModel}
+"""The latency models by the form that `run.json` names."""
+_FORMS = {model: form for form, model in STORED_MODELS.items()}
 
-_FORMS: dict[type, str] = {model: form for form, model in MODELS.items()} | {TableModel: "table"}
 
-
-def describe(deployment: Deployment) -> Fields:
-    """The content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
+def describe(deployment: Deployment) -> JsonObject:
+    """Return the content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
     return {
         "name": deployment.name,
         "description": deployment.description,
@@ -35,45 +36,46 @@ def describe(deployment: Deployment) -> Fields:
     }
 
 
-def describe_time(deployment: Deployment | None) -> Fields:
-    """What `run.json` says of time: this machine's, or a deployment's."""
+def describe_time(deployment: Deployment | None) -> dict[str, object]:
+    """Return what `run.json` says of time: that it was measured here, or the deployment that it was modelled for."""
     if deployment is None:
         return {"time_kind": "measured"}
     return {"time_kind": "modelled", "deployment": describe(deployment)}
 
 
 def digest(deployment: Deployment) -> str:
-    """The start of a SHA-256 of every number that its time depends on: under one name a deployment may have others.
+    """Return the start of a SHA-256 of every number that a deployment's time depends on.
 
-    What is zero or not given is left out, so that it stays the same when deployments learn to say more.
+    It tells deployments of one name apart. Fields that are zero or null are left out, so that the digest of a
+    deployment stays the same when later versions describe it with more fields.
     """
     described = describe(deployment)
     parts = {role: {part: described[role][part] for part in TIMED} for role in ("drafter", "verifier")}
     link = {**described["link"], "seed": None}
     numbers = {**parts, "link": link, **{name: described[name] for name in ("placement", "predictor_s")}}
-    return sha256(json.dumps(_given(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
+    return sha256(json.dumps(_without_zeros(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
-def _given(value: Any) -> Any:
-    """Without the fields, at any depth, that are zero or not given."""
-    if not isinstance(value, dict):
+def _without_zeros(value: object) -> object:
+    """Return a JSON value without the fields, at any depth, that are zero or null."""
+    if not isinstance(value, Mapping):
         return value
-    return {name: _given(one) for name, one in value.items() if one}
+    return {name: _without_zeros(field) for name, field in value.items() if field}
 
 
-def _endpoint(endpoint: Endpoint) -> Fields:
-    latency: Any = endpoint.latency
+def _endpoint(endpoint: Endpoint) -> dict[str, object]:
+    latency = endpoint.latency
     return {
         "device": endpoint.device,
         "price_per_hour": endpoint.price_per_hour,
         "power_w": endpoint.power_w,
         "stages": endpoint.stages,
         "origin": endpoint.origin,
-        "latency": {"form": _FORMS[type(latency)], **asdict(latency)},
+        "latency": {"form": _FORMS[type(latency)], **asdict(latency)},  # type: ignore[call-overload]
         "hand_over": finite(endpoint.hand_over),
     }
 
 
-def finite(record: Link | HandOver) -> Fields:
-    """A part of a deployment; null is unlimited."""
+def finite(record: Link | HandOver) -> dict[str, object]:
+    """Return the fields of a link or a hand-over with null for unlimited, since JSON has no infinity."""
     return {name: None if isinf(value) else value for name, value in asdict(record).items()}

@@ -1,12 +1,12 @@
-"""Fields of a deployment by their dotted names, as `--set` gives them."""
+"""Replaces fields of a deployment by their dotted names, as `--set` gives them."""
 
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.profiles import find_profile
 from specbench_kit.profilers.base import COEFFICIENTS
 
@@ -14,7 +14,7 @@ Value = str | int | float | bool
 
 
 def parse_field(text: str) -> tuple[str, Value]:
-    """`key=value`."""
+    """Return the name and the value in `key=value`."""
     key, equals, value = text.partition("=")
     if not (equals and key.strip() and value.strip()):
         raise SkitError(f"--set needs a key and a value, as in link.rtt_s=0.04, not '{text}'")
@@ -22,39 +22,34 @@ def parse_field(text: str) -> tuple[str, Value]:
 
 
 def parse_value(text: str) -> Value:
-    """A value as TOML writes it; a text needs no quotes."""
+    """Return a value that is written as in TOML; a text needs no quotes."""
     try:
-        found = tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        found = text.strip()
-    return found if isinstance(found, str | int | float | bool) else text.strip()
+        value = text.strip()
+    return value if isinstance(value, str | int | float | bool) else text.strip()
 
 
-def replace_fields(content: Mapping[str, Any], values: Mapping[str, Value], folder: Path) -> dict[str, Any]:
-    """A copy with other values; a profile makes way for coefficients and the other way round."""
+def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Path) -> JsonObject:
+    """Return a copy of a deployment's content with other values; `folder` is where its profiles are looked up.
+
+    A new profile replaces the coefficients of an endpoint, and new coefficients its profile.
+    """
     copy = deepcopy(dict(content))
     for key, value in values.items():
         *sections, last = key.split(".")
-        if sections[1:] == ["coefficients"]:
-            _spell_out(copy.get(sections[0], {}), folder, key)
-        table = _table(copy, sections, key)
+        endpoint = copy.get(sections[0], {}) if sections else {}
+        if sections[1:] == ["coefficients"] and isinstance(endpoint, dict) and "profile" in endpoint:
+            # One coefficient is replaced, so the others have to be spelled out.
+            profile = find_profile(endpoint.pop("profile"), folder, f"--set {key}")
+            zeros = dict.fromkeys(COEFFICIENTS[profile.form], 0.0)
+            endpoint["coefficients"] = {"form": profile.form, **zeros, **profile.coefficients}
+        table = copy
+        for name in sections:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise SkitError(f"--set {key}: {name} holds no fields")
         table[last] = value
         if last == "profile":
             table.pop("coefficients", None)
     return copy
-
-
-def _spell_out(endpoint: dict[str, Any], folder: Path, key: str) -> None:
-    """Replace a profile by its coefficients, so that one of them can be changed."""
-    if "profile" in endpoint:
-        profile = find_profile(endpoint.pop("profile"), folder, f"--set {key}")
-        zeros = dict.fromkeys(COEFFICIENTS[profile.form], 0.0)
-        endpoint["coefficients"] = {"form": profile.form, **zeros, **profile.coefficients}
-
-
-def _table(content: dict[str, Any], sections: list[str], key: str) -> dict[str, Any]:
-    for name in sections:
-        content = content.setdefault(name, {})
-        if not isinstance(content, dict):
-            raise SkitError(f"--set {key}: {name} holds no fields")
-    return content

@@ -1,4 +1,4 @@
-"""The forms that a deployment's own coefficients have: those of profiles, and one that is never fitted."""
+"""The forms of latency models that a deployment's own coefficients may have: those of profiles, and one more."""
 
 from collections.abc import Mapping
 

@@ -1,43 +1,82 @@
-"""A deployment from what `run.json` says of it: the way back from `description.describe`."""
+"""Reads a deployment from `run.json`: the inverse of `description.describe`."""
 
-from collections.abc import Mapping
-from math import inf
-from typing import Any
+from typing import Literal
 
-from specbench_kit.decoding.latency import LatencyModel, TableModel
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
-from specbench_kit.deployments.forms import MODELS
+from msgspec import Struct
 
-Fields = Mapping[str, Any]
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
+from specbench_kit.deployments.description import STORED_MODELS
 
-
-def restore(described: Fields) -> Deployment:
-    """The deployment with every number that decides its time and its price; nothing is looked up on this machine."""
-    plain = ("name", "description", "source", "placement", "predictor_s", "cached_prompts")
-    return Deployment(
-        drafter=_endpoint(described["drafter"]),
-        verifier=_endpoint(described["verifier"]),
-        link=Link(**_unlimited(described["link"])),
-        predictor_origin=described.get("predictor_origin", ""),
-        colocated=_endpoint(described["colocated"]) if described.get("colocated") else None,
-        **{name: described[name] for name in plain},
-    )
+Numbers = dict[str, int | float | None]
 
 
-def _endpoint(described: Fields) -> Endpoint:
-    plain = ("device", "price_per_hour", "stages", "origin")
-    hand_over = HandOver(**_unlimited(described["hand_over"]))
-    latency = _latency(described["latency"])
-    power_w = described.get("power_w", 0.0)
-    return Endpoint(latency=latency, power_w=power_w, hand_over=hand_over, **{name: described[name] for name in plain})
+class _StoredLatency(Struct):
+    form: Literal["interactions", "context", "work", "hosted", "served", "leaps", "table"]
 
 
-def _latency(described: Fields) -> LatencyModel:
-    numbers = {name: value for name, value in described.items() if name != "form"}
-    if described["form"] == "table":
-        return TableModel(tuple(numbers["by_new_tokens_s"]))
-    return MODELS[described["form"]](**numbers)
+class _StoredEndpoint(Struct):
+    device: str
+    price_per_hour: float
+    stages: int
+    origin: str
+    latency: dict[str, object]
+    hand_over: Numbers
+    power_w: float = 0.0
+
+    def endpoint(self) -> Endpoint:
+        """Return the endpoint that is described."""
+        model = STORED_MODELS[convert(_StoredLatency, self.latency).form]
+        return Endpoint(
+            device=self.device,
+            latency=convert(model, self.latency),
+            price_per_hour=self.price_per_hour,
+            stages=self.stages,
+            origin=self.origin,
+            hand_over=convert(HandOver, _limited(self.hand_over)),
+            power_w=self.power_w,
+        )
 
 
-def _unlimited(described: Fields) -> dict[str, Any]:
-    return {name: inf if value is None else value for name, value in described.items()}
+class _StoredDeployment(Struct):
+    name: str
+    description: str
+    source: str
+    placement: Placement
+    predictor_s: float | None
+    cached_prompts: bool
+    drafter: _StoredEndpoint
+    verifier: _StoredEndpoint
+    link: Numbers
+    predictor_origin: str = ""
+    colocated: _StoredEndpoint | None = None
+
+
+def restore(described: JsonObject) -> Deployment:
+    """Return the deployment with every number that decides its time and its price; nothing is read from this machine.
+
+    Raise SkitError if the description is damaged.
+    """
+    try:
+        stored = convert(_StoredDeployment, described)
+        return Deployment(
+            name=stored.name,
+            drafter=stored.drafter.endpoint(),
+            verifier=stored.verifier.endpoint(),
+            link=convert(Link, _limited(stored.link)),
+            placement=stored.placement,
+            predictor_s=stored.predictor_s,
+            cached_prompts=stored.cached_prompts,
+            description=stored.description,
+            source=stored.source,
+            predictor_origin=stored.predictor_origin,
+            colocated=stored.colocated.endpoint() if stored.colocated else None,
+        )
+    except ValueError as error:
+        raise SkitError(f"the deployment in run.json is damaged: {error}; run the benchmark again") from error
+
+
+def _limited(numbers: Numbers) -> Numbers:
+    """Return the numbers without null, which stands for unlimited, as the defaults of these fields do."""
+    return {name: value for name, value in numbers.items() if value is not None}

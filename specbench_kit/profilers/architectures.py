@@ -1,69 +1,72 @@
 """Architecture cards: the shapes of a model, and the work that follows from them."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specbench_kit.core.errors import SkitError
+from msgspec import Struct, structs
+
 from specbench_kit.profilers import cards
+from specbench_kit.profilers.cards import Size
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types with gated feed-forward layers, whose work the shapes tell."""
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+Family = Literal["llama", "mistral", "qwen2", "qwen3"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
+"""Model types with gated feed-forward layers, whose work follows from their shapes."""
 _FILE = Path(__file__).with_name("architectures.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A decoder with grouped-query attention and gated feed-forward layers; norms and biases do not count."""
+class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
+    """A decoder with grouped-query attention and gated feed-forward layers; norms and biases are not counted."""
 
-    family: str
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocabulary: int
+    family: Family
+    hidden_size: Size
+    layers: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    intermediate_size: Size
+    vocabulary: Size
     tied: bool
-    max_positions: int
+    max_positions: Size
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of all layers' matrices, which each token goes through."""
+        """The number of weights in the matrices of all layers, with each of which every token is multiplied."""
         attention = self.hidden_size * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.hidden_size * self.intermediate_size)
 
     @property
     def head_parameters(self) -> int:
-        """Weights of the output layer, which only tokens whose logits are wanted go through."""
+        """The number of weights in the output layer, which only tokens whose logits are needed go through."""
         return self.hidden_size * self.vocabulary
 
     @property
     def parameters(self) -> int:
-        """All weights; tied embeddings count once."""
+        """The number of all weights; tied embeddings count once."""
         return self.layer_parameters + self.head_parameters * (1 if self.tied else 2)
 
     @property
     def kv_numbers(self) -> int:
-        """Keys and values of one token."""
+        """The number of numbers in the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     @property
     def attention_flops(self) -> int:
-        """Of one pair of a token and a token that it attends to."""
+        """The operations of attention for one pair of a token and a token that it attends to."""
         return 4 * self.layers * self.heads * self.head_dim
 
-    def describe(self) -> dict[str, Any]:
-        """The card, as TOML holds it."""
-        return asdict(self)
+    def describe(self) -> dict[str, object]:
+        """Return the fields of the card, ready for TOML."""
+        return structs.asdict(self)
 
-    def config(self) -> Any:
-        """A transformers configuration of these shapes."""
+    def config(self) -> "PretrainedConfig":
+        """Return a transformers configuration of these shapes."""
         from transformers import AutoConfig
 
-        return AutoConfig.for_model(
+        config: PretrainedConfig = AutoConfig.for_model(
             self.family,
             hidden_size=self.hidden_size,
             num_hidden_layers=self.layers,
@@ -75,37 +78,25 @@ class Architecture:
             tie_word_embeddings=self.tied,
             max_position_embeddings=self.max_positions,
         )
+        return config
 
 
 @cache
 def bundled_architectures() -> dict[str, Architecture]:
-    """Every card that ships with the kit, by name."""
-    content = cards.read_toml(_FILE)
+    """Return every card that ships with the kit, by name."""
     return {
-        name: parse_architecture(card, f"the architecture card '{name}' in {_FILE}") for name, card in content.items()
+        name: cards.parse_table(Architecture, card, f"the architecture card '{name}' in {_FILE}")
+        for name, card in cards.read_toml(_FILE).items()
     }
 
 
 def read_architecture(path: Path) -> Architecture:
-    """A card of one's own."""
-    return parse_architecture(cards.read_toml(path), f"the architecture card {path}")
-
-
-def parse_architecture(content: Mapping[str, Any], place: str) -> Architecture:
-    """A card from its fields, checked."""
-    names = [one.name for one in fields(Architecture)]
-    cards.require_keys(content, names, names, place)
-    if content["family"] not in FAMILIES:
-        raise SkitError(f"{place}: family must be one of {', '.join(FAMILIES)}, not {content['family']!r}")
-    if not isinstance(content["tied"], bool):
-        raise SkitError(f"{place}: tied must be true or false")
-    sizes = {name: value for name, value in content.items() if name not in ("family", "tied")}
-    cards.require_numbers(sizes, place, least=1)
-    return Architecture(**{**content, **{name: int(value) for name, value in sizes.items()}})
+    """Return the card in a TOML file of the user."""
+    return cards.parse_table(Architecture, cards.read_toml(path), f"the architecture card {path}")
 
 
 def architecture_of_config(config: Any) -> Architecture | None:
-    """The shapes in a transformers configuration, where its type is one whose work they tell."""
+    """Return the shapes in a transformers configuration, or None if its model type is not in `FAMILIES`."""
     text = config.get_text_config()
     if text.model_type not in FAMILIES:
         return None

@@ -1,10 +1,12 @@
-"""The profile contract: how long a model's forwards take on a device, and where that is known from."""
+"""The profile contract: how long a model's forwards take on a device, and the source of that knowledge."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import mul
-from typing import Any, Literal
+from typing import Annotated, Literal, get_args
 
+from msgspec import Meta, Struct
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.latency import (
     BatchSums,
     ContextModel,
@@ -17,11 +19,13 @@ from specbench_kit.decoding.latency import (
     sums_of,
 )
 from specbench_kit.profilers.architectures import Architecture
+from specbench_kit.profilers.cards import Size, Text
 from specbench_kit.profilers.devices import Device
 
 Form = Literal["interactions", "context", "work", "hosted", "served"]
 Role = Literal["verifier", "drafter"]
 Source = Literal["measured", "published", "roofline"]
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 MODELS: Mapping[str, type[InteractionModel | ContextModel | WorkModel | HostedModel | ServedModel]] = {
     "interactions": InteractionModel,
@@ -37,20 +41,18 @@ COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "hosted": ("token_s", "pair_s", "cached_s", "head_s", "forward_s", "host_request_s", "host_s"),
     "served": ("token_s", "pair_s", "cached_s", "head_s", "request_s", "forward_s"),
 }
-"""Seconds per unit of the feature at the same place; the last is per forward."""
+"""The names of each form's coefficients, in the order of `features_of`: seconds per unit of that feature."""
 HOST_TERMS = 2
-"""The last ones of the form `hosted`."""
-ROLES: tuple[Role, ...] = ("verifier", "drafter")
-SOURCES: tuple[Source, ...] = ("measured", "published", "roofline")
+"""The last two terms of the form `hosted` are the host's."""
 
 
 def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
-    """What each coefficient of a form is multiplied by for a batch."""
+    """Return the factors that a form's coefficients are multiplied by for a batch."""
     return features_of(form, sums_of(rows))
 
 
 def features_of(form: Form, sums: BatchSums) -> tuple[float, ...]:
-    """The same from a batch's sums."""
+    """Return the factors that a form's coefficients are multiplied by for a batch with these sums."""
     if form == "context":
         return sums.pairs, sums.linear, 1
     if form == "work":
@@ -63,27 +65,30 @@ def features_of(form: Form, sums: BatchSums) -> tuple[float, ...]:
 
 
 def terms(form: Form, coefficients: Mapping[str, float], sums: BatchSums) -> tuple[float, ...]:
-    """Seconds that each coefficient brings to a batch; where device and host go side by side, the slower one's."""
-    found = tuple(map(mul, coefficients.values(), features_of(form, sums)))
+    """Return the seconds that each coefficient adds to a batch.
+
+    In the form `hosted`, device and host work in parallel: the terms of the faster of the two are 0.
+    """
+    seconds = tuple(map(mul, coefficients.values(), features_of(form, sums)))
     if form != "hosted":
-        return found
-    device, host = found[:-HOST_TERMS], found[-HOST_TERMS:]
+        return seconds
+    device, host = seconds[:-HOST_TERMS], seconds[-HOST_TERMS:]
     if sum(device) < sum(host):
         return *(0.0 for _ in device), *host
     return *device, *(0.0 for _ in host)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """One TOML file. `device` and `model` name cards where there are such; a card of one's own comes along.
+class Profile(Struct, frozen=True):
+    """A latency profile, as one TOML file holds it.
 
-    `coefficients` lacks those that a publication does not give. `model_hash` is set where real weights were
-    measured, `cores` where a CPU was, `samples` is the CSV file beside it with every timing. `policy` holds the
-    seconds per drafted token that a stop rule costs on a drafter. A derived profile names the `software` whose speed it
-    stands for; `tensor_parallel` cards hold the model together.
+    `device` and `model` name bundled cards if there are such; other cards come along as `device_card` and
+    `architecture`. `coefficients` lacks those that a publication does not give. `model_hash` is set if real weights
+    were measured, `cores` if a CPU was. `samples` is the CSV file in the same folder with every timing. `policy` holds
+    the seconds that a stop rule costs per drafted token, for drafters. A derived profile names the `software` whose
+    speed it assumes. A model may be spread over `tensor_parallel` cards.
     """
 
-    name: str
+    name: Text
     role: Role
     device: str
     model: str
@@ -96,30 +101,26 @@ class Profile:
     hardware: str = ""
     note: str = ""
     model_hash: str | None = None
-    cores: int = 1
+    cores: Size = 1
     software: str = ""
-    tensor_parallel: int = 1
+    tensor_parallel: Annotated[int, Meta(ge=1, le=1024)] = 1
     samples: str | None = None
-    fit: Mapping[str, Any] = field(default_factory=dict)
-    policy: Mapping[str, Any] = field(default_factory=dict)
+    fit: JsonObject = {}
+    policy: JsonObject = {}
     architecture: Architecture | None = None
     device_card: Device | None = None
 
     def latency(self) -> LatencyModel:
-        """The latency model."""
-        return MODELS[self.form](**self.latency_fields())
-
-    def latency_fields(self) -> dict[str, float]:
-        """Its coefficients; one that a publication does not give counts as no time."""
-        return {name: self.coefficients.get(name, 0.0) for name in COEFFICIENTS[self.form]}
+        """Return the latency model; a coefficient that a publication does not give counts as 0."""
+        return MODELS[self.form](**{name: self.coefficients.get(name, 0.0) for name in COEFFICIENTS[self.form]})
 
     @property
     def not_given(self) -> tuple[str, ...]:
-        """Coefficients that the publication does not give."""
+        """The names of the coefficients that the publication does not give."""
         return tuple(name for name in COEFFICIENTS[self.form] if name not in self.coefficients)
 
     @property
     def test_r2(self) -> float | None:
-        """R2 on configurations that the coefficients were not fitted to, where the source says."""
-        found = self.fit.get("test", {}).get("r2")
-        return None if found is None else float(found)
+        """R2 on configurations that the coefficients were not fitted to, or None if the source does not state it."""
+        r2 = self.fit.get("test", {}).get("r2")
+        return None if r2 is None else float(r2)

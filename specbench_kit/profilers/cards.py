@@ -1,18 +1,28 @@
-"""TOML files and the checks that devices, architectures and profiles share."""
+"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from math import isfinite
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from sys import float_info
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, defstruct, structs
 
 from specbench_kit.core.errors import SkitError, did_you_mean
+from specbench_kit.core.typed_json import JsonObject, convert, shown
 
-Fields = Mapping[str, Any]
+T = TypeVar("T")
+Amount = Annotated[float, Meta(ge=0, le=float_info.max)]
+"""A finite number from 0 up; the upper bound refuses infinities."""
+Rate = Annotated[float, Meta(ge=1, le=float_info.max)]
+"""A finite number from 1 up, of bytes or operations per second."""
+Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Text = Annotated[str, Meta(min_length=1)]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file."""
+def read_toml(path: Path) -> JsonObject:
+    """Return the content of a TOML file; raise SkitError if it cannot be read or is damaged."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -21,31 +31,46 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SkitError(f"{path} is not valid TOML: {error}") from error
 
 
+def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
+    """Return the record of type `kind`, a dataclass or a struct, that a TOML table holds.
+
+    Raise SkitError if a key is unknown or missing, or a value is wrong. The message starts with `label`, which names
+    the file and the table.
+    """
+    valid_keys = list(signature(kind).parameters)
+    if unknown_keys := sorted(table.keys() - set(valid_keys)):
+        raise SkitError(f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}")
+    try:
+        return convert(kind, table)
+    except ValueError as error:
+        raise SkitError(f"{label}: {error}") from error
+
+
+def parse_coefficients(
+    forms: Mapping[str, Sequence[str]], table: Mapping[str, object], label: str, *, not_given: Iterable[str] = ()
+) -> tuple[str, dict[str, float]]:
+    """Return the form of a latency model and its coefficients by name, from a TOML table that holds both.
+
+    `forms` names the coefficients of every form. Those in `not_given` have to be absent.
+    """
+    form = table.get("form")
+    if not isinstance(form, str) or form not in forms:
+        raise SkitError(f"{label}: form must be {' or '.join(map(repr, forms))}, not {shown(form)}")
+    # A tile is a number of tokens and no time: without tokens it could not be filled.
+    types = [(name, Rate if name == "tile" else Amount) for name in forms[form] if name not in not_given]
+    numbers = {key: value for key, value in table.items() if key != "form"}
+    coefficients = structs.asdict(parse_table(defstruct("Coefficients", types), numbers, label))
+    if not any(value for name, value in coefficients.items() if name != "tile"):
+        raise SkitError(f"{label}: all coefficients are 0, so that no forward would take any time; give one above 0")
+    return form, coefficients
+
+
 def names_a_file(name: str) -> bool:
-    """Whether a name on the command line is the path of a TOML file."""
+    """Return whether a name on the command line is the path of a TOML file."""
     return name.endswith(".toml")
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> SkitError:
-    """The error for a name that stands for nothing."""
-    choices = list(known)
-    guess = did_you_mean(name.lower(), choices)
-    return SkitError(f"unknown {kind} '{name}'{guess}; known: {', '.join(choices)}{hint}")
-
-
-def require_keys(fields: Fields, wanted: Iterable[str], allowed: Iterable[str], place: str) -> None:
-    """Refuse a table that lacks a wanted key or has one that is not allowed."""
-    if missing := [key for key in wanted if key not in fields]:
-        raise SkitError(f"{place} lacks {', '.join(missing)}")
-    if foreign := sorted(set(fields) - set(allowed)):
-        raise SkitError(f"{place} has unknown keys: {', '.join(foreign)}; known: {', '.join(allowed)}")
-
-
-def require_numbers(fields: Fields, place: str, least: float = 0.0) -> None:
-    """Refuse numbers that are not finite or too low, and anything that is no number."""
-    for key, value in fields.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not isfinite(value):
-            raise SkitError(f"{place}: {key} must be a finite number, not {value!r}")
-        if value < least:
-            raise SkitError(f"{place}: {key} must be at least {least:g}, not {value:g}")
+def unknown_name(kind: str, name: str, valid_names: Iterable[str], hint: str = "") -> SkitError:
+    """Return the error for a name that is not among the valid ones; `hint` follows their list."""
+    choices = list(valid_names)
+    return SkitError(f"unknown {kind} '{name}'{did_you_mean(name.lower(), choices)}; known: {', '.join(choices)}{hint}")

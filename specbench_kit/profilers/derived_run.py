@@ -28,7 +28,7 @@ def _derive(
 ) -> ProfileResult:
     shapes, software, members = require_architecture(part.subject), find_software(settings.software), settings.cards
     over = find_interconnect(settings.interconnect) if settings.interconnect else None
-    model = Roofline(card.times(members), shapes, place.dtype).estimate(software, members, over)
+    model = Roofline(card.combined(members), shapes, place.dtype).estimate(software, members, over)
     together = f", {members} of them over {over.title}" if over else ""
     form: Form = "hosted" if isinstance(model, HostedModel) else "work"
     profile = Profile(

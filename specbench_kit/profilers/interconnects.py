@@ -1,16 +1,16 @@
-"""Interconnects between the cards that hold one model, and what an all-reduce over them takes."""
+"""Interconnects between the cards that hold one model, and the duration of an all-reduce over them."""
 
 from dataclasses import dataclass
 
 from specbench_kit.profilers import cards
 
 REDUCTIONS_PER_LAYER = 2
-"""After the attention and after the feed-forward network (Megatron-LM)."""
+"""One all-reduce after the attention, one after the feed-forward network (Megatron-LM)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """Bytes per second of one card in one direction, by its maker, and what each all-reduce takes besides."""
+    """Bytes per second of one card in one direction, as its maker states them, and the latency of an all-reduce."""
 
     name: str
     title: str
@@ -18,13 +18,13 @@ class Interconnect:
     latency_s: float
 
     def per_byte_s(self, members: int) -> float:
-        """Seconds per byte of an all-reduce in a ring: each member sends all but its own share, twice."""
+        """Return the seconds per byte of a ring all-reduce: each member sends all but its own share, twice."""
         return 2 * (members - 1) / members / self.bytes_per_s
 
 
 INTERCONNECTS = {
-    one.name: one
-    for one in (
+    interconnect.name: interconnect
+    for interconnect in (
         Interconnect("nvlink3", "NVLink of an A100", 300e9, 10e-6),
         Interconnect("nvlink4", "NVLink of an H100", 450e9, 10e-6),
         Interconnect("pcie4", "PCIe 4.0 x16", 31.5e9, 20e-6),
@@ -35,7 +35,7 @@ INTERCONNECTS = {
 
 
 def find_interconnect(name: str) -> Interconnect:
-    """The interconnect of that name; an unknown one lists the known ones."""
+    """Return the interconnect of that name; an unknown name lists the known ones."""
     if name not in INTERCONNECTS:
         raise cards.unknown_name("interconnect", name, INTERCONNECTS)
     return INTERCONNECTS[name]

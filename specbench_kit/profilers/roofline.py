@@ -148,7 +148,7 @@ def roofline_of(profile: Profile) -> Roofline | str:
         return f"no device card for {profile.device}" if profile.device else "the source names no device"
     if profile.dtype not in device.peak_flops:
         return f"no peak of {device.name} for {profile.dtype}" if profile.dtype else "the source names no dtype"
-    return Roofline(device.of_cores(profile.cores).times(profile.tensor_parallel), shapes, profile.dtype)
+    return Roofline(device.with_cores(profile.cores).combined(profile.tensor_parallel), shapes, profile.dtype)
 
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:

@@ -2,9 +2,10 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
@@ -39,10 +40,10 @@ def complete_profile(result: ProfileResult, run: Mapping[str, Any], policy: Mapp
     """The profile with its numbers."""
     found, profile = result.fit.describe(), result.profile
     if profile.source == "roofline":
-        return replace(profile, coefficients=found["coefficients"])
+        return structs.replace(profile, coefficients=found["coefficients"])
     facts = {**{name: found[name] for name in KEPT}, **run["workload"][profile.role], **result.told}
     costs = policy if profile.role == "drafter" else {}
-    return replace(profile, coefficients=found["coefficients"], fit=facts, policy=costs)
+    return structs.replace(profile, coefficients=found["coefficients"], fit=facts, policy=costs)
 
 
 def summarise_profile(profile: Profile, result: ProfileResult) -> Fields:
@@ -86,7 +87,7 @@ def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSett
     path, chosen = data_folder() / f"{profile.name}.toml", settings.save_to
     if chosen is not None:
         path = chosen if settings.draft is None else chosen / path.name
-    kept = replace(profile, samples=f"{path.stem}.csv") if profile.samples else profile
+    kept = structs.replace(profile, samples=f"{path.stem}.csv") if profile.samples else profile
     save(path, kept)
     if profile.samples:
         try:

@@ -39,7 +39,7 @@ def test_fields_of_a_newer_kit_are_passed_over() -> None:
         ({"seconds": float("inf")}, "^seconds must be a number < "),
         ({"seconds": True}, "^seconds must be a number, not true$"),
         ({"seconds": 1, "name": 2}, "^name must be text or null, not 2$"),
-        ({"seconds": 1, "kind": "old"}, '^kind must be another word, not "old"$'),
+        ({"seconds": 1, "kind": "old"}, '^kind must be "draft" or "target", not "old"$'),
         (
             {"seconds": 1, "layers": [{"rows": 1}, {"rows": 1.5}]},
             r"^layers\[1\].rows must be a whole number, not 1.5$",

@@ -35,7 +35,7 @@ def test_without_any_a_pass_takes_the_latency() -> None:
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
-        ("verifier.hand_over.per_pass=-1", "per_pass must be a whole number from 0 up"),
+        ("verifier.hand_over.per_pass=-1", "per_pass must be a whole number >= 0, not -1"),
         ("verifier.hand_over.latency_s=-1", "latency_s"),
         ("verifier.hand_over.latency=1", "latency"),
         ("drafter.hand_over.latency_s=1", "hand_over"),

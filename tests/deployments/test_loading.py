@@ -192,7 +192,7 @@ def test_a_stage_time_that_leaps_with_every_tile_of_tokens() -> None:
     seconds = [deployment.verifier.latency.seconds([(new, 9)]) for new in (1, 64, 65, 128, 129)]
     assert seconds == pytest.approx([0.30239, 0.30239, 0.40239, 0.40239, 0.50239])
     assert restore(describe(deployment)) == deployment
-    with pytest.raises(SkitError, match="coefficients: tile must be at least 1 token, not 0"):
+    with pytest.raises(SkitError, match=r"coefficients: tile must be a number >= 1.0, not 0"):
         built("specpipe-published", "verifier.coefficients.tile=0")
 
 
@@ -205,21 +205,21 @@ def test_values_are_read_as_toml_writes_them(text: str, value: Any) -> None:
 
 
 CHANGES = [
-    ('name = "mine"\n', "", "lacks name"),
-    ('name = "mine"', "name = 3", "name must be a text, not 3"),
+    ('name = "mine"\n', "", ": name is missing"),
+    ('name = "mine"', "name = 3", "name must be text, not 3"),
     ("[link]", "[lnk]", "has unknown keys: lnk; known: name, description, source, drafter"),
-    ("[link]", '[colocated]\nprofile = "specedge-draft"\n[link]', "[colocated] lacks device"),
+    ("[link]", '[colocated]\nprofile = "specedge-draft"\n[link]', "[colocated]: device is missing"),
     ("rtt_s = 0.02", "rtt = 0.02", "[link] has unknown keys: rtt; known: rtt_s"),
-    ("rtt_s = 0.02", "rtt_s = -0.02", "[link]: rtt_s must be at least 0, not -0.02"),
-    ("rtt_s = 0.02", 'rtt_s = "20 ms"', "[link]: rtt_s must be a finite number, not '20 ms'"),
-    ("rtt_s = 0.02", "rtt_s = nan", "[link]: rtt_s must be a finite number, not nan"),
-    ("up_bytes_per_s = 1e6", "up_bytes_per_s = 0", "[link]: up_bytes_per_s must be at least 1, not 0"),
-    ("seed = 3", "seed = 0.5", "[link]: seed must be a whole number from 0 up, not 0.5"),
-    ('device = "board"\n', "", "[drafter] lacks device"),
-    ('placement = "edge"', 'placement = "cloud"', "[drafter]: placement must be edge or server, not 'cloud'"),
-    ("predictor_s = 1e-4", "predictor_s = true", "[drafter]: predictor_s must be a finite number, not True"),
-    ("gamma_s = 1e-3\n", "", "[drafter], coefficients lacks gamma_s"),
-    ("gamma_s = 1e-3", "gamma_s = -1", "[drafter], coefficients: gamma_s must be at least 0, not -1"),
+    ("rtt_s = 0.02", "rtt_s = -0.02", "[link]: rtt_s must be a number >= 0.0, not -0.02"),
+    ("rtt_s = 0.02", 'rtt_s = "20 ms"', '[link]: rtt_s must be a number, not "20 ms"'),
+    ("rtt_s = 0.02", "rtt_s = nan", "[link]: rtt_s must be a number >= 0.0, not NaN"),
+    ("up_bytes_per_s = 1e6", "up_bytes_per_s = 0", "[link]: up_bytes_per_s must be a number >= 1.0, not 0"),
+    ("seed = 3", "seed = 0.5", "[link]: seed must be a whole number, not 0.5"),
+    ('device = "board"\n', "", "[drafter]: device is missing"),
+    ('placement = "edge"', 'placement = "cloud"', '[drafter]: placement must be "edge" or "server", not "cloud"'),
+    ("predictor_s = 1e-4", "predictor_s = true", "[drafter]: predictor_s must be a number or null, not true"),
+    ("gamma_s = 1e-3\n", "", "[drafter], coefficients: gamma_s is missing"),
+    ("gamma_s = 1e-3", "gamma_s = -1", "[drafter], coefficients: gamma_s must be a number >= 0.0, not -1"),
     (
         'form = "context"',
         'form = "cubic"',
@@ -228,8 +228,8 @@ CHANGES = [
     ('profile = "profiles/server.toml"\n', "", "[verifier] needs a profile or a table of coefficients, and not both"),
     ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
     ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),
-    ("price_per_hour = 2", 'price_per_hour = "two"', "[verifier]: price_per_hour must be a finite number, not 'two'"),
-    ("stages = 4", "stages = 0", "[verifier]: stages must be a whole number from 1 up, not 0"),
+    ("price_per_hour = 2", 'price_per_hour = "two"', '[verifier]: price_per_hour must be a number, not "two"'),
+    ("stages = 4", "stages = 0", "[verifier]: stages must be a whole number >= 1, not 0"),
     ("seed = 3", 'seed = 3\n[sweep]\n"link.rtt_s" = 1', "[sweep]: link.rtt_s must be a list of values, not 1"),
 ]
 
@@ -245,7 +245,7 @@ def test_errors_name_the_file_and_the_key(own: Path, before: str, after: str, li
 
 
 def test_replaced_fields_are_named_in_errors() -> None:
-    with pytest.raises(SkitError, match=r"the deployment wisp with link.rtt_s=-1, \[link\]: rtt_s must be at least 0"):
+    with pytest.raises(SkitError, match=r"deployment wisp with link.rtt_s=-1, \[link\]: rtt_s must be a number >= 0.0"):
         load("wisp", ["link.rtt_s=-1"])
 
 
@@ -257,7 +257,7 @@ def test_replaced_fields_are_named_in_errors() -> None:
         ("wisp", ["link.rtt_s"], "--set needs a key and a value, as in link.rtt_s=0.04, not 'link.rtt_s'"),
         ("wisp", ["name.first=1"], "--set name.first: name holds no fields"),
         ("wisp", ["lnk.rtt_s=1"], "the deployment wisp with lnk.rtt_s=1 has unknown keys: lnk"),
-        ("wisp", ["link=1"], "the deployment wisp with link=1: link must be a table, [link], not 1"),
+        ("wisp", ["link=1"], "the deployment wisp with link=1: link must be an object, not 1"),
     ],
 )
 def test_names_and_fields_that_are_not_there(name: str, replaced: list[str], line: str) -> None:

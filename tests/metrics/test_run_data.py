@@ -69,7 +69,7 @@ def test_an_unfinished_run_is_reported_from_its_requests(run):
         (("e2e_s",), "fast", 'e2e_s must be a number or null, not "fast"'),
         (("request_id",), 3, "request_id must be text, not 3"),
         (("output_ids",), [1, "two"], 'output_ids[1] must be a whole number or null, not "two"'),
-        (("finish_reason",), "tired", 'finish_reason must be another word, not "tired"'),
+        (("finish_reason",), "tired", 'finish_reason must be "eos" or "error" or "length", not "tired"'),
         (("rounds",), 4, "rounds must be a list, not 4"),
         (("rounds", 1), 4, "rounds[1] must be an object, not 4"),
         (("rounds", 1, "accepted"), "3", 'rounds[1].accepted must be a whole number, not "3"'),

@@ -1,8 +1,9 @@
 """Physical limits, and the verdict on profiles that undercut them."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
+from msgspec import structs
 
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
@@ -48,20 +49,22 @@ def test_reading_at_a_multiple_of_its_price_is_slow_in_batches_alone() -> None:
     predicted = load("wisp-table-12").latency()
     ratios = [(predicted.seconds(one.rows), A100.floor_s(one.rows)) for one in batches()]
     assert found["batched"] == pytest.approx(sum(s for s, _ in ratios) / sum(f for _, f in ratios))
-    derived = replace(load("wisp-table-12"), form="work", coefficients=asdict(A100.estimate(find_software(FUSED))))
+    derived = structs.replace(
+        load("wisp-table-12"), form="work", coefficients=asdict(A100.estimate(find_software(FUSED)))
+    )
     assert not judge(derived).slow
 
 
 def test_a_profile_without_device_or_model_is_not_judged() -> None:
     assert judge(load("specedge-verify")).kind == "unchecked"
-    unknown = replace(load("wisp-table-12"), device="abacus")
+    unknown = structs.replace(load("wisp-table-12"), device="abacus")
     assert judge(unknown).reason == "no device card for abacus"
 
 
 def test_a_straight_line_that_dips_below_in_places_is_doubtful() -> None:
     bounds = A100.bounds("interactions")
     steep = {**bounds, "a_s": 1.2 * bounds["a_s"], "b_read_s": 0.0, "c_s": 0.6 * bounds["c_s"]}
-    verdict = judge(replace(load("wisp-table-12"), coefficients=steep))
+    verdict = judge(structs.replace(load("wisp-table-12"), coefficients=steep))
     assert verdict.kind == "doubtful"
     assert set(verdict.coefficients) == {"b_read_s", "c_s"}
 
@@ -76,7 +79,7 @@ def test_an_estimate_never_undercuts_its_own_floor(device: str, model: str) -> N
 
 
 def test_a_cpu_is_judged_by_its_cores() -> None:
-    profile = replace(load("wisp-table-12"), device="cpu", dtype="float32", cores=2)
+    profile = structs.replace(load("wisp-table-12"), device="cpu", dtype="float32", cores=2)
     roofline = roofline_of(profile)
     assert isinstance(roofline, Roofline)
     assert roofline.device.peak("float32") == 2 * find_device("cpu").peak("float32")

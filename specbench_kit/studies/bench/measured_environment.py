@@ -7,6 +7,8 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from msgspec import structs
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
@@ -112,7 +114,7 @@ class MeasuredEnvironment:
         # Profiles of one pair differ by hardware, and a short one must not replace a thorough one of another.
         name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:NAME_DIGITS]}"
         note = f"short: one run of {len(part.configurations)} configurations, measured by skit bench"
-        profile = replace(profile, name=name, samples=f"{name}.csv", note=note)
+        profile = structs.replace(profile, name=name, samples=f"{name}.csv", note=note)
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
         samples, blocks = Samples.open(file), list[dict[str, Any]]()

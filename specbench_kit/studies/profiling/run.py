@@ -52,7 +52,7 @@ def _derive(
     }
     run = describe_run(settings, place, models, "modelled")
     run["workload"] = {part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts}
-    run["device_memory_bytes"] = card.times(settings.cards).memory_bytes
+    run["device_memory_bytes"] = card.combined(settings.cards).memory_bytes
     results = derive(settings, place, card, parts, run["started_at"])
     names = "-".join(part.subject.name for part in parts)
     folder = unused_folder(settings.out, settings.command, f"{names}-{card.name}", run["config"])

@@ -144,7 +144,7 @@ def joint_prefill_by_data_sheet(
 
     Kernels are fused, and reductions between the cards take no time.
     """
-    roofline = Roofline(find_device(device).times(cards), bundled_architectures()[model], dtype)
+    roofline = Roofline(find_device(device).combined(cards), bundled_architectures()[model], dtype)
     return _joint_over_alone(roofline.estimate(find_software(FUSED)), new, (beside_new, beside_cached))
 
 
