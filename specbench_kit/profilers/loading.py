@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import JsonObject, shown
@@ -117,7 +117,10 @@ def save(path: Path, profile: Profile) -> None:
     """Write a profile, over an older one if there is one."""
     import tomli_w
 
-    content: dict[str, object] = to_builtins(profile)
+    content = {
+        name: structs.asdict(value) if isinstance(value, Struct) else value
+        for name, value in structs.asdict(profile).items()
+    }
     coefficients = {"form": content.pop("form"), **profile.coefficients}
     if profile.not_given:
         coefficients["not_given"] = list(profile.not_given)
