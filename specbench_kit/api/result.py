@@ -12,13 +12,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.comparison import compare as compare_runs
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
-from specbench_kit.reports import headlines, render_html
-from specbench_kit.reports.columns import COLUMNS, method_table
+from specbench_kit.reports import render_html
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.files import ALL, write_reports
 from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.document import Paragraph, caution, plain
-from specbench_kit.reports.writing import machine
+from specbench_kit.reports.sections import headlines, machine
+from specbench_kit.reports.sections.columns import COLUMNS, method_table
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas
 
-from specbench_kit.reports.writing import machine
+from specbench_kit.reports.sections import machine
 
 
 @dataclass(frozen=True)

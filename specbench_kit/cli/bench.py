@@ -154,7 +154,7 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
 
 def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, object]:
     """Return the JSON result: summaries by method or, for several datasets, by dataset and method."""
-    from specbench_kit.reports.writing import machine
+    from specbench_kit.reports.sections import machine
 
     warnings = machine.of_all(conclusion.directory.run for conclusion in conclusions)
     summaries: dict[str, dict[str, object]] = {}

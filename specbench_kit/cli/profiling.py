@@ -23,7 +23,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports.profile.report import print_profiles
-    from specbench_kit.reports.writing.profiles import analytic_line
+    from specbench_kit.reports.sections.profiles import analytic_line
     from specbench_kit.studies.profiling.run import run_profiling
 
     console = Console(stderr=as_json)

@@ -138,7 +138,7 @@ def write(console: "Console", comparison: "Comparison", folder: Path, formats: l
 
 def as_document(comparison: "Comparison") -> dict[str, object]:
     """Return what `--json` prints of a comparison."""
-    from specbench_kit.reports.writing import machine
+    from specbench_kit.reports.sections import machine
 
     return {
         "run_dirs": [str(run.path) for run in comparison.runs],

@@ -21,7 +21,7 @@ from specbench_kit.live.server.service import ListenAddress
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import setting_cautions
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 30)
 CHAIN = parse_method("fixed-k:k=3")

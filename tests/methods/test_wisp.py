@@ -28,7 +28,7 @@ from specbench_kit.predictors.artefact import load, save
 from specbench_kit.predictors.dense import Dense
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import PUBLISHED_RULE, TunedThreshold
-from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader
 

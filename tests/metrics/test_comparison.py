@@ -11,9 +11,9 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
-from specbench_kit.reports import headlines
-from specbench_kit.reports.columns import LOSSLESS, SPEEDUP
 from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.sections import headlines
+from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP
 
 
 def compared(paths, **options):

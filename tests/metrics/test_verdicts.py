@@ -12,9 +12,9 @@ from specbench_kit.metrics.condition import Condition, violations
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.units import units_of
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW, UNCHECKED, may_win
-from specbench_kit.reports import headlines
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
+from specbench_kit.reports.sections import headlines
 from specbench_kit.reports.writing.formatting import interval
 
 

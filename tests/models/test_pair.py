@@ -20,7 +20,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
 from specbench_kit.models.runner import Append
-from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import setting_cautions
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.stored import Row, RunFile
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
-from specbench_kit.reports.writing.wording import time_kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

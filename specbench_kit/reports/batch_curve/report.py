@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import Document, Figure, Paragraph, Table, code
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.stored import Row, RunFile
 from specbench_kit.reports.writing.formatting import ABSENT
-from specbench_kit.reports.writing.wording import time_kind
 
 
 def render(rows: Sequence[Row], run: RunFile, pictures: Sequence[str]) -> str:

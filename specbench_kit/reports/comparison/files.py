@@ -16,9 +16,9 @@ from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.document import Block, Blocks, Document, Figure, Folded, Heading, Paragraph, code
 from specbench_kit.reports.run import report as run_report
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import draw
 from specbench_kit.reports.writing.safe_svg import safe_svg
-from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.folder import replace_file
 
 ALL = ("md", "html", "csv", "latex", "png", "svg")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.renamed import current_name
-from specbench_kit.reports.columns import COLUMNS, MetricColumn
+from specbench_kit.reports.sections.columns import COLUMNS, MetricColumn
 
 Size = Literal["screen", "column", "page"]
 """The size of figures: for reading on a screen, or for one or both columns of a paper."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.reports.columns import SPEEDUP, UNDECIDED
 from specbench_kit.reports.comparison.curves import acceptance, gaps, lengths
 from specbench_kit.reports.comparison.scene import (
     Scene,
@@ -21,6 +20,7 @@ from specbench_kit.reports.comparison.scene import (
     styles_of,
 )
 from specbench_kit.reports.document import Estimate
+from specbench_kit.reports.sections.columns import SPEEDUP, UNDECIDED
 from specbench_kit.reports.stored import Row
 from specbench_kit.reports.timeline.timeline import OTHER, STYLES
 from specbench_kit.reports.writing.drawing import Picture, logarithmic

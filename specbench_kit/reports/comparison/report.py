@@ -1,10 +1,6 @@
 """The report on several runs side by side."""
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.reports import headlines
-from specbench_kit.reports.columns import (
-    all_numbers,
-)
 from specbench_kit.reports.comparison import sections
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.comparison.wording import cautions
@@ -16,8 +12,11 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.sections import definitions
-from specbench_kit.reports.writing import colocation, deployment, machine, methods
-from specbench_kit.reports.writing.provenance import provenance
+from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods
+from specbench_kit.reports.sections.columns import (
+    all_numbers,
+)
+from specbench_kit.reports.sections.provenance import provenance
 
 
 def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> Document:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
-from specbench_kit.reports.columns import COLUMNS, EVEN_NOTE, SPEEDUP, MetricColumn, is_marked_even, method_table
 from specbench_kit.reports.comparison.look import Look
 from specbench_kit.reports.document import (
     Block,
@@ -22,8 +21,16 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.run.report import setting as run_setting
+from specbench_kit.reports.sections import wording
+from specbench_kit.reports.sections.columns import (
+    COLUMNS,
+    EVEN_NOTE,
+    SPEEDUP,
+    MetricColumn,
+    is_marked_even,
+    method_table,
+)
 from specbench_kit.reports.stored import Row
-from specbench_kit.reports.writing import wording
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, times
 
 AVERAGES = (

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW
-from specbench_kit.reports import headlines, render_terminal
-from specbench_kit.reports.columns import EVEN, EVEN_NOTE, LOSSLESS, MetricColumn, is_marked_even
+from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
+from specbench_kit.reports.sections import headlines, machine
+from specbench_kit.reports.sections.columns import EVEN, EVEN_NOTE, LOSSLESS, MetricColumn, is_marked_even
 from specbench_kit.reports.stored import Row
-from specbench_kit.reports.writing import machine
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.reports.document import code
-from specbench_kit.reports.writing import colocation, wording
-from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections import colocation, wording
+from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import count, interval, share, times
 
 UNSTEADY = 0.1

@@ -18,11 +18,11 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing import machine
-from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds
-from specbench_kit.reports.writing.provenance import provenance
 
 Values = Mapping[str, float | None]
 """The figures of a row by the titles of their columns."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import headlines, render_markdown, render_terminal
+from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Blocks,
     BulletList,
@@ -27,11 +27,11 @@ from specbench_kit.reports.predictor.scores import (
     latency_section,
     theorem_section,
 )
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.wording import dataset_sentence, hardware_sentence, model_sentence
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import machine
-from specbench_kit.reports.writing.cautions import setting_cautions
-from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import dataset_sentence, hardware_sentence, model_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,7 +64,7 @@ def render(run: RunFile, summary: Summary) -> str:
         caution(machine.warnings(run), severe=True),
         paragraphs(
             f"**{advice(summary)}**",
-            headlines.of_training(summary),
+            wording.headline(summary),
             wording.classifier_adds(summary),
             wording.potential_gain(summary),
             wording.to_measure(run, summary),
@@ -115,7 +115,7 @@ def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
             *caution(machine.warnings(run), severe=True),
             Table(columns, rows),
             Paragraph(f"**{advice(summary)}**"),
-            *paragraphs(headlines.of_training(summary), wording.classifier_adds(summary)),
+            *paragraphs(wording.headline(summary), wording.classifier_adds(summary)),
             *caution(wording.cautions(run, summary)),
         ],
     )

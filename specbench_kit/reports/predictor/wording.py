@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing.formatting import interval, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
 
 FEW_PROMPTS = 20
 """Test prompts below which a reader is warned."""
@@ -123,3 +123,32 @@ def factor(estimate: Summary) -> str:
 def interval_note(estimate: Summary, show: Callable[[Sequence[float]], str]) -> str:
     """Return an estimate's interval in brackets, or nothing if it has none."""
     return f" (95% interval {show(estimate['interval'])})" if estimate["interval"] else ""
+
+
+def headline(summary: Summary) -> str:
+    """Return the recommended predictor, its speed and its acceptance rate."""
+    leaders = summary["leaders"]
+    name = leaders["rule"]
+    decoding = summary["decoding"][name]
+    ratio, gap, gain = decoding["against_best_fixed"], decoding["gap_closed"], decoding["acceptance_gain"]["value"]
+    is_fixed = name in let_all_pass(summary)
+    same = f", which is `fixed-k:k={contender(summary, name)['longest']}`," if is_fixed else ""
+    # Only an interval that does not contain 1 shows a difference.
+    decided = ratio["interval"] and not ratio["interval"][0] <= 1 <= ratio["interval"][1]
+    doubt = "" if decided else ": no difference is shown"
+    if gain is None:
+        relative = "with nothing to compare it to in"
+    else:
+        relative = f"{share(abs(gain))} {'above' if gain >= 0 else 'below'} that of"
+    if gap["value"] is None:
+        closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
+    else:
+        part = share(gap["value"]) if gap["value"] >= 0 else "nothing"
+        bounds = interval_note(gap, share_range)
+        closed = f"it closes {part} of the gap between the best fixed length and the oracle{bounds}"
+    return (
+        f"On {test_prompts(summary)} that nothing was chosen on, `wisp:predictor={name}`{same} decodes "
+        f"{rate(decoding['throughput'])}, {factor(ratio)} the speed of the best fixed length "
+        f"(`{leaders['fixed']}`){doubt}. "
+        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, {relative} `{leaders['longest']}`; {closed}."
+    )

@@ -3,7 +3,7 @@
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.reports.writing.profiles import SYMBOLS, score, verdict_sentence
+from specbench_kit.reports.sections.profiles import SYMBOLS, score, verdict_sentence
 
 
 def entries() -> list[dict[str, object]]:

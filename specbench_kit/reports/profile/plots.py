@@ -8,9 +8,9 @@ import numpy as np
 
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit, Observation
+from specbench_kit.reports.sections.profiles import SYMBOLS, UNITS
 from specbench_kit.reports.writing.drawing import logarithmic, plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
-from specbench_kit.reports.writing.profiles import SYMBOLS, UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import headlines, render_markdown, render_terminal
+from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     FORMATS,
     Block,
@@ -22,12 +22,12 @@ from specbench_kit.reports.document import (
     facts,
     paragraphs,
 )
+from specbench_kit.reports.sections import headlines, machine
+from specbench_kit.reports.sections import profiles as wording
+from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import machine
-from specbench_kit.reports.writing import profiles as wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share, significant
-from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import hardware_sentence, model_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

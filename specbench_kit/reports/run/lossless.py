@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specbench_kit.reports.document import Block, Blocks, Cell, Heading, Paragraph, Table, paragraphs
+from specbench_kit.reports.sections import sampling_check, wording
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import sampling_check, wording
 from specbench_kit.reports.writing.formatting import ABSENT
 
 TOKENS = ("method_token", "baseline_token")

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports import headlines
-from specbench_kit.reports.columns import all_numbers
 from specbench_kit.reports.document import (
     Blocks,
     Document,
@@ -21,10 +19,11 @@ from specbench_kit.reports.run import sections
 from specbench_kit.reports.run.answers import answers_section
 from specbench_kit.reports.run.lossless import lossless_section
 from specbench_kit.reports.run.pipeline import pipeline_section
+from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods, wording
+from specbench_kit.reports.sections.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections.columns import all_numbers
+from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing import colocation, deployment, machine, methods, wording
-from specbench_kit.reports.writing.cautions import not_read, result_cautions, resumption_cautions, setting_cautions
-from specbench_kit.reports.writing.provenance import provenance
 
 
 def build(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.attainment import PROMISE, SCALES
 from specbench_kit.metrics.vocabulary import BASELINE, DISTRIBUTIONS, LISTS, METRICS, OVERLAP
-from specbench_kit.reports.columns import COLUMNS, value_with_interval
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -21,8 +20,9 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.run.lossless import capped_table
+from specbench_kit.reports.sections import wording
+from specbench_kit.reports.sections.columns import COLUMNS, value_with_interval
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing import wording
 from specbench_kit.reports.writing.formatting import seconds, share, shorten_head, shorten_tail
 
 Decode = Callable[[list[int]], str]

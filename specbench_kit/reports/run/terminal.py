@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports import headlines, render_terminal
-from specbench_kit.reports.columns import COLUMNS
+from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
+from specbench_kit.reports.sections import colocation, headlines, machine, wording
+from specbench_kit.reports.sections.cautions import result_cautions, resumption_cautions, setting_cautions
+from specbench_kit.reports.sections.columns import COLUMNS
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import colocation, machine, wording
-from specbench_kit.reports.writing.cautions import result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.writing.formatting import times
 
 if TYPE_CHECKING:

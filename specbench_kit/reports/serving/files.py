@@ -5,11 +5,11 @@ from pathlib import Path
 from specbench_kit.core.errors import SkitError
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import Figure
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.serving.plots import pictures
 from specbench_kit.reports.serving.report import serving_report
 from specbench_kit.reports.stored import RunFile, Summary
 from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.folder import replace_file, write_text
 
 

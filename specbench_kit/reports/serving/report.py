@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench_kit.metrics.serving_rows import AXES, look_up, varied
-from specbench_kit.reports import headlines
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -22,13 +21,13 @@ from specbench_kit.reports.document import (
     link,
     paragraphs,
 )
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.provenance import provenance
 from specbench_kit.reports.serving import wording
 from specbench_kit.reports.serving.setting import deployments, series, setting
 from specbench_kit.reports.serving.wording import estimate
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.writing.cautions import setting_cautions
 from specbench_kit.reports.writing.formatting import ABSENT, share
-from specbench_kit.reports.writing.provenance import provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def serving_report(run: RunFile, summary: Summary, figures: Sequence[Figure], li
     return Document.of(
         f"{preset['name']}: {preset['summary']}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset['source']}. {preset['reading']}".strip()) if preset else [],
-        [BulletList(headlines.of_simulation(run, summary))],
+        [BulletList(wording.headlines(run, summary))],
         caution([*setting_cautions(run), *wording.cautions(summary)]),
         _capacity(summary) if run["command"] == "capacity" else _simulation(summary),
         _published(run, summary),

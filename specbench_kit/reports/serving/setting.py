@@ -1,10 +1,10 @@
 """The sections on how a simulation was set up."""
 
 from specbench_kit.reports.document import Block, Blocks, BulletList, Column, Heading, Paragraph, Table, code, facts
+from specbench_kit.reports.sections import deployment
+from specbench_kit.reports.sections.wording import dataset_sentence
 from specbench_kit.reports.stored import RunFile
-from specbench_kit.reports.writing import deployment
 from specbench_kit.reports.writing.formatting import count, seconds
-from specbench_kit.reports.writing.wording import dataset_sentence
 
 NOTE = (
     "Only time is modelled, by the latency models above. Which tokens are accepted comes from the acceptance of each "

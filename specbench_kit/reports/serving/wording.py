@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.metrics.serving_rows import look_up
+from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.document import Cell, Column, Estimate
 from specbench_kit.reports.experiments.wording import outcome
 from specbench_kit.reports.serving.charts import axis_values
-from specbench_kit.reports.stored import Row, Summary
+from specbench_kit.reports.stored import Row, RunFile, Summary
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
 
 NOT_AT_HAND = "not at hand"
@@ -143,3 +143,23 @@ def metric_name(path: str) -> str:
 def _simulated(summary: Summary) -> Sequence[Row]:
     """Return the rows of simulations; those of a search for capacity have no figures."""
     return [row for row in summary["rows"] if "figures" in row]
+
+
+def headlines(run: RunFile, summary: Summary) -> list[str]:
+    """Return the result of every series in one sentence."""
+    rows, lines = summary["rows"], []
+    by_series: dict[str, list[Row]] = {}
+    for row in rows:
+        by_series.setdefault(row["series"], []).append(row)
+    for name, members in by_series.items():
+        if run["command"] == "capacity":
+            axes = [axis for axis in AXES[1:] if len({row[axis] for row in members}) > 1] or ["slo"]
+            capacities = [f"{capacity(row)} at {axis_values(row, axes)}" for row in members[:6]]
+            lines.append(f"{name}: {'; '.join(capacities)}.")
+        else:
+            last = members[-1]
+            violations = estimate_text(look_up(last, "figures.overall.violation_rate"), "share")
+            throughput = estimate_text(look_up(last, "figures.overall.throughput"))
+            where = axis_values(last, varied(rows) or ["devices"])
+            lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
+    return lines

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specbench_kit.reports import headlines, render_markdown, render_terminal
+from specbench_kit.reports import render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -21,19 +21,19 @@ from specbench_kit.reports.document import (
     facts,
     paragraphs,
 )
-from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.sweep import wording
-from specbench_kit.reports.writing import colocation, deployment
-from specbench_kit.reports.writing.cautions import setting_cautions
-from specbench_kit.reports.writing.formatting import ABSENT, count, significant
-from specbench_kit.reports.writing.provenance import provenance
-from specbench_kit.reports.writing.wording import (
+from specbench_kit.reports.sections import colocation, deployment
+from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.provenance import provenance
+from specbench_kit.reports.sections.wording import (
     dataset_sentence,
     model_sentence,
     time_kind,
     time_sentence,
     trace_sentence,
 )
+from specbench_kit.reports.stored import Row, RunFile, Summary
+from specbench_kit.reports.sweep import wording
+from specbench_kit.reports.writing.formatting import ABSENT, count, significant
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ def render(run: RunFile, summary: Summary) -> str:
     varied = ", ".join(code(key) for key, values in summary["axes"].items() if len(values) > 1)
     document = Document.of(
         f"Sweep over {varied} on {run['dataset'].get('name', 'a trace')}",
-        paragraphs(*(f"**{line}**" for line in headlines.of_sweep(summary))),
+        paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
         caution(setting_cautions(run)),
         _comparisons(summary),
         _results(summary),
@@ -85,7 +85,7 @@ def print_sweep(console: "Console", run: RunFile, summary: Summary) -> None:
         Note(" · ".join(setting)),
         Table((*(Column(key, "count") for key in summary["axes"]), "method", *columns), rows),
         Note(f"{FASTEST} the highest speedup at this point"),
-        *paragraphs(*(f"**{line}**" for line in headlines.of_sweep(summary))),
+        *paragraphs(*(f"**{line}**" for line in wording.headlines(summary))),
         *caution(setting_cautions(run)),
     ]
     render_terminal.show(console, blocks)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.reports.stored import Row
+from specbench_kit.reports.stored import Row, Summary
 from specbench_kit.reports.writing.formatting import significant
 
 RIVAL = "centralised autoregressive serving"
@@ -37,3 +37,12 @@ def axis_value(value: object) -> str:
 def bracket(crossing: Row) -> str:
     """Return the neighbours on the grid between which a break-even point lies."""
     return f"{axis_value(crossing['low'])} and {axis_value(crossing['high'])}"
+
+
+def headlines(summary: Summary) -> list[str]:
+    """Return where every method stops to pay off, and where drafting at the edge does."""
+    values = next(iter(summary["axes"].values()))
+    lines = [f"{row['method']} {break_even_sentence(row, values)}" for row in summary["break_even"]]
+    return lines + [
+        f"{row['method']} at the edge {break_even_sentence(row, values, COLOCATED)}" for row in summary["edge"]
+    ]

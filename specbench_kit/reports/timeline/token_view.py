@@ -15,10 +15,10 @@ from unicodedata import category
 from specbench_kit.decoding.detail import RequestDetail, RoundDetail
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.reports.render_html import shell
+from specbench_kit.reports.sections.wording import model_sentence, time_kind
 from specbench_kit.reports.stored import RunFile
 from specbench_kit.reports.timeline.token_style import CSS
 from specbench_kit.reports.writing.formatting import share, significant
-from specbench_kit.reports.writing.wording import model_sentence, time_kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -16,7 +16,7 @@ from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
-from specbench_kit.reports.writing import machine as machine_wording
+from specbench_kit.reports.sections import machine as machine_wording
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch

@@ -3,9 +3,9 @@
 from typing import Any
 from xml.etree import ElementTree
 
-from specbench_kit.reports.columns import SPEEDUP
 from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.document import Estimate
+from specbench_kit.reports.sections.columns import SPEEDUP
 from specbench_kit.reports.writing.drawing import Picture, draw
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,8 +15,8 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.head_library import RECORD
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load as load_predictor
-from specbench_kit.reports.headlines import of_training
-from specbench_kit.reports.writing.cautions import setting_cautions
+from specbench_kit.reports.predictor.wording import headline
+from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.studies.bench.seen_prompts import count_seen, without_seen
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -178,5 +178,5 @@ def test_a_gain_that_the_interval_does_not_show_is_called_no_difference(
         "contenders": [{"name": "mlp", "threshold": 0.0, "longest": 4}],
         "split": {"test": {"prompts": 30}},
     }
-    assert (": no difference is shown" in of_training(summary)) is doubted
-    assert "which is `fixed-k:k=4`," in of_training(summary)
+    assert (": no difference is shown" in headline(summary)) is doubted
+    assert "which is `fixed-k:k=4`," in headline(summary)

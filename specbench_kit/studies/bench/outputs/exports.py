@@ -8,9 +8,9 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.metrics.setting import method_label
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
-from specbench_kit.reports.writing.wording import time_kind
 from specbench_kit.runs.directory import RunDirectory
 
 if TYPE_CHECKING:

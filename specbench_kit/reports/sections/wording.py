@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specbench_kit.metrics.setting import deployment_name
+from specbench_kit.reports.sections import sampling_check
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count, significant
 
 

@@ -7,8 +7,8 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.document import FORMATS, Block, Cell, Column, Estimate, Folded, Table, bounds_text, code
+from specbench_kit.reports.sections import sampling_check, wording
 from specbench_kit.reports.stored import Row
-from specbench_kit.reports.writing import sampling_check, wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
 UNDECIDED = (NO_DIFFERENCE, TOO_FEW)

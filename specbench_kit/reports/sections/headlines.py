@@ -1,21 +1,16 @@
-"""The sentences that state a report's result, for every kind of report."""
+"""The sentences that state the result of runs, comparisons and profiles."""
 
 from collections.abc import Sequence
 
 from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.serving_rows import AXES, look_up, varied
 from specbench_kit.metrics.verdicts import DOUBTS, FASTER, NOT_LOSSLESS, SLOWER, UNCHECKED, as_allowed, may_win, verdict
 from specbench_kit.profilers.software import describe
-from specbench_kit.reports.columns import UNDECIDED
 from specbench_kit.reports.document import code
-from specbench_kit.reports.predictor import wording as predictor
-from specbench_kit.reports.serving import wording as serving
-from specbench_kit.reports.serving.charts import axis_values
+from specbench_kit.reports.sections import profiles
+from specbench_kit.reports.sections.columns import UNDECIDED
+from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.stored import Row, RunFile, Summary
-from specbench_kit.reports.sweep import wording as sweep
-from specbench_kit.reports.writing import profiles
 from specbench_kit.reports.writing.formatting import count, interval, rate, share, significant, times
-from specbench_kit.reports.writing.wording import time_kind
 
 NAMED = 3
 """Methods that a sentence names one by one; of more, it gives the number."""
@@ -91,65 +86,6 @@ def _speed(row: Row) -> str:
 def _first_names(names: Sequence[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names) if more < 2 else f"{', '.join(names[:NAMED])} and {more} others"
-
-
-def of_sweep(summary: Summary) -> list[str]:
-    """Return where every method stops to pay off, and where drafting at the edge does."""
-    values = next(iter(summary["axes"].values()))
-    lines = [f"{row['method']} {sweep.break_even_sentence(row, values)}" for row in summary["break_even"]]
-    return lines + [
-        f"{row['method']} at the edge {sweep.break_even_sentence(row, values, sweep.COLOCATED)}"
-        for row in summary["edge"]
-    ]
-
-
-def of_simulation(run: RunFile, summary: Summary) -> list[str]:
-    """Return the result of every series in one sentence."""
-    rows, lines = summary["rows"], []
-    by_series: dict[str, list[Row]] = {}
-    for row in rows:
-        by_series.setdefault(row["series"], []).append(row)
-    for name, members in by_series.items():
-        if run["command"] == "capacity":
-            axes = [axis for axis in AXES[1:] if len({row[axis] for row in members}) > 1] or ["slo"]
-            capacities = [f"{serving.capacity(row)} at {axis_values(row, axes)}" for row in members[:6]]
-            lines.append(f"{name}: {'; '.join(capacities)}.")
-        else:
-            last = members[-1]
-            violations = serving.estimate_text(look_up(last, "figures.overall.violation_rate"), "share")
-            throughput = serving.estimate_text(look_up(last, "figures.overall.throughput"))
-            where = axis_values(last, varied(rows) or ["devices"])
-            lines.append(f"{name} at {where}: {violations} of responses break their SLO; {throughput} tokens/s.")
-    return lines
-
-
-def of_training(summary: Summary) -> str:
-    """Return the recommended predictor, its speed and its acceptance rate."""
-    leaders = summary["leaders"]
-    name = leaders["rule"]
-    decoding = summary["decoding"][name]
-    ratio, gap, gain = decoding["against_best_fixed"], decoding["gap_closed"], decoding["acceptance_gain"]["value"]
-    is_fixed = name in predictor.let_all_pass(summary)
-    same = f", which is `fixed-k:k={predictor.contender(summary, name)['longest']}`," if is_fixed else ""
-    # Only an interval that does not contain 1 shows a difference.
-    decided = ratio["interval"] and not ratio["interval"][0] <= 1 <= ratio["interval"][1]
-    doubt = "" if decided else ": no difference is shown"
-    if gain is None:
-        relative = "with nothing to compare it to in"
-    else:
-        relative = f"{share(abs(gain))} {'above' if gain >= 0 else 'below'} that of"
-    if gap["value"] is None:
-        closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
-    else:
-        part = share(gap["value"]) if gap["value"] >= 0 else "nothing"
-        bounds = predictor.interval_note(gap, predictor.share_range)
-        closed = f"it closes {part} of the gap between the best fixed length and the oracle{bounds}"
-    return (
-        f"On {predictor.test_prompts(summary)} that nothing was chosen on, `wisp:predictor={name}`{same} decodes "
-        f"{rate(decoding['throughput'])}, {predictor.factor(ratio)} the speed of the best fixed length "
-        f"(`{leaders['fixed']}`){doubt}. "
-        f"Its acceptance rate is {share(decoding['acceptance_rate'])}, {relative} `{leaders['longest']}`; {closed}."
-    )
 
 
 def of_profile(profile: Summary) -> str:

@@ -3,8 +3,8 @@
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.metrics.setting import deployment_name
 from specbench_kit.predictors.thresholds import LOCAL
+from specbench_kit.reports.sections import sampling_check
 from specbench_kit.reports.stored import RunFile, Summary
-from specbench_kit.reports.writing import sampling_check
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.runs.resumption import environment_changes, environment_of, resumptions, spans_interruption
 

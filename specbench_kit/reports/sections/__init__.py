@@ -1,0 +1,1 @@
+"""Sections, cautions, columns and sentences that several kinds of reports share."""
