@@ -4,7 +4,7 @@ from math import isfinite
 
 import numpy as np
 
-from specbench_kit.metrics.rounds import Array, Metrics, RequestGroup, RoundColumns, finite_or_none
+from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns, finite_or_none
 from specbench_kit.metrics.statistics import interval_of_ratio, ratio_of_sums
 from specbench_kit.metrics.units import Units
 
@@ -88,7 +88,11 @@ def acceptance_by_position(rounds: RoundColumns) -> Metrics:
     `acceptance_at` is the share of all rounds that accepted position i, `acceptance_at_conditional` the share of the
     rounds that submitted a token at position i and accepted all i - 1 before it. In a tree, position is depth.
     """
-    accepted, deepest = rounds["accepted"], _deepest(rounds)
+    accepted = rounds["accepted"]
+    # A record that does not say its largest depth is taken for a chain. In a pipeline many nodes share a depth, so
+    # that the number of submitted nodes says nothing about it.
+    chain = np.where(rounds["steps"] > 0, accepted, rounds["submitted"])
+    deepest = np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])
     positions = range(1, int(np.fmax(accepted, deepest).max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
     depths_known = not np.isnan(deepest).any()
@@ -97,11 +101,3 @@ def acceptance_by_position(rounds: RoundColumns) -> Metrics:
         "acceptance_at": [hit / rounds.count for hit in hits],
         "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
     }
-
-
-def _deepest(rounds: RoundColumns) -> Array:
-    """Return the largest depth of each round; a record that does not say it is taken for a chain."""
-    pipeline = rounds["steps"] > 0
-    # In a pipeline many nodes share a depth, so that the number of submitted nodes says nothing about it.
-    chain = np.where(pipeline, rounds["accepted"], rounds["submitted"])
-    return np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])

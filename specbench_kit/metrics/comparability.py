@@ -144,11 +144,6 @@ def _version(package: str) -> Property:
     return lambda run: _text((run.fields.get("versions") or {}).get(package))
 
 
-def _uncommitted(run: BenchmarkRun) -> str:
-    dirty = run.fields.get("git_dirty")
-    return ("no", "yes")[dirty] if isinstance(dirty, bool) else NOT_STATED
-
-
 def _text(value: object) -> str:
     return NOT_STATED if value is None else str(value)
 
@@ -180,7 +175,7 @@ CONDITIONS: dict[str, Property] = {
     "version of specbench-kit": _version("specbench_kit"),
     "version of torch": _version("torch"),
     "version of transformers": _version("transformers"),
-    "uncommitted changes": _uncommitted,
+    "uncommitted changes": lambda run: {"True": "yes", "False": "no"}.get(str(run.fields.get("git_dirty")), NOT_STATED),
     "operating system": _if_measured(lambda run: _text(run.fields.get("platform"))),
     "cores": _if_measured(_cores),
     "memory in GB": _if_measured(lambda run: _text((run.fields.get("hardware") or {}).get("memory_gb"))),

@@ -72,15 +72,11 @@ def choose_reference(entries: Sequence[TableEntry]) -> Reference:
     labels = tuple(entry.label for entry in candidates)
     if len({label.partition(" #")[0] for label in labels}) == 1:
         return Reference(labels[0], labels[:1])
-    return Reference(max(candidates, key=_speeds(candidates).__getitem__).label, labels)
-
-
-def _speeds(entries: Sequence[TableEntry]) -> dict[TableEntry, float]:
-    """Return speedups or, if an entry has no baseline, throughputs."""
-    speedups = {entry: paired.speedup(entry.side, units_of(entry.records)) for entry in entries}
-    if all(speedups.values()):
-        return {entry: speed.ratio.value for entry, speed in speedups.items() if speed}
-    return {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in entries}
+    speedups = {entry: paired.speedup(entry.side, units_of(entry.records)) for entry in candidates}
+    speeds = {entry: speed.ratio.value for entry, speed in speedups.items() if speed}
+    if len(speeds) < len(candidates):  # throughputs, as an entry has no baseline
+        speeds = {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in candidates}
+    return Reference(max(candidates, key=speeds.__getitem__).label, labels)
 
 
 def _tokens(records: Records) -> int:

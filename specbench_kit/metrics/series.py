@@ -54,7 +54,11 @@ def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
         if by_dataset is None:
             groups.append((run, by_dataset := {}))
         by_dataset[dataset] = run
-    labels = _numbered([method_label(first.fields) for first, _ in groups])
+    names = [method_label(first.fields) for first, _ in groups]
+    labels = [
+        f"{name} #{names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
     own = [
         MethodSeries(label, by_dataset, is_baseline=first.method == BASELINE, is_bound=_reads_reference(first.method))
         for label, (first, by_dataset) in zip(labels, groups, strict=True)
@@ -81,7 +85,17 @@ def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSe
     timings = [_timing(series.runs) for series in baselines]
     derived: list[tuple[str, dict[str, BenchmarkRun]]] = []
     for series in own:
-        runs = {name: _baseline_of(run) for name, run in series.runs.items() if run.baseline}
+        runs = {
+            name: replace(
+                run,
+                fields={**run.fields, "method": BASELINE, "options": {}},
+                records=run.baseline,
+                baseline=[],
+                problems=(),
+            )
+            for name, run in series.runs.items()
+            if run.baseline
+        }
         if runs and not series.is_baseline and (timing := _timing(runs)) not in timings:
             timings.append(timing)
             derived.append((series.label, runs))
@@ -95,18 +109,3 @@ def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSe
 def _timing(runs: Mapping[str, BenchmarkRun]) -> dict[str, dict[tuple[str, int], float]]:
     """Return the seconds of all requests: baselines with the same times are one baseline that methods shared."""
     return {name: request_seconds(run.records) for name, run in runs.items()}
-
-
-def _baseline_of(run: BenchmarkRun) -> BenchmarkRun:
-    fields = {**run.fields, "method": BASELINE, "options": {}}
-    return replace(run, fields=fields, records=run.baseline, baseline=[], problems=())
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """Return the names, with a number if one occurs several times."""
-    counts: dict[str, int] = {}
-    labels = []
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-        labels.append(f"{name} #{counts[name]}" if names.count(name) > 1 else name)
-    return labels

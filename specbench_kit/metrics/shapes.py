@@ -56,19 +56,14 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
     """
     pending, position = record.prompt_ids, 0
     for step in record.rounds:
-        for part in _verified_parts(step):
+        parts = [step]
+        if step.steps:
+            width = -(-(step.submitted + 1) // step.steps)
+            parts = [structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)] * step.committed
+        for part in parts:
             yield _round_step(part, pending, record.output_ids[position:])
             position += part.committed
             pending = record.output_ids[position - 1 : position]
-
-
-def _verified_parts(step: RoundRecord) -> Iterator[RoundRecord]:
-    if not step.steps:
-        yield step
-        return
-    width = -(-(step.submitted + 1) // step.steps)
-    for _ in range(step.committed):
-        yield structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)
 
 
 def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) -> Step:
@@ -142,16 +137,14 @@ class RecomputedLogits:
         fits = 4 * self._model.num_parameters() * ROOM < free_bytes
         return deepcopy(self._model).float() if fits else None
 
-    def _runner(self, slots: int) -> Runner:
-        if slots not in self._runners:
-            self._runners[slots] = Runner(self._target.executor.with_slots(slots, self._target.capacity))
-        return self._runners[slots]
-
     @torch.inference_mode()
     def _run(self, steps: Sequence[Step]) -> Tensor:
         rows = max(step.padded.rows if step.padded else 1 for step in steps)
-        runner = self._runner(2 * rows - 1)  # so that the middle slot can be any of the rows
-        slots = [runner.acquire() for _ in range(2 * rows - 1)]
+        count = 2 * rows - 1  # so that the middle slot can be any of the rows
+        if count not in self._runners:
+            self._runners[count] = Runner(self._target.executor.with_slots(count, self._target.capacity))
+        runner = self._runners[count]
+        slots = [runner.acquire() for _ in range(count)]
         try:
             return torch.cat([_forward(runner, slots[rows - 1], step) for step in steps])
         finally:

@@ -14,7 +14,14 @@ def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int =
 
     Requests of one batch share the time of every forward, so that a slow moment affects all of them.
     """
-    names = _in_order_of_admission(records)
+    admitted_s: dict[str, float] = {}
+    for record in records:
+        start_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
+        admitted_s[record.request_id] = min(start_s, admitted_s.get(record.request_id, start_s))
+    names = list(admitted_s)
+    # Another tool may not record times: then its requests are taken in the order of their records.
+    if all(record.finished_s is not None for record in records if record.finish_reason != "error"):
+        names.sort(key=admitted_s.__getitem__)
     return {name: first + position // max(1, batch_size) for position, name in enumerate(names)}
 
 
@@ -22,13 +29,3 @@ def batch_size(run: JsonObject) -> int:
     """Return how many requests were decoded at once according to `run.json`; 1 if it does not say."""
     config = run.get("config") or {}
     return int(config.get("effective_batch_size") or config.get("batch_size") or 1)
-
-
-def _in_order_of_admission(records: Sequence[RequestRecord]) -> list[str]:
-    """Return ids by the time of their first admission; in the order of the records if a time is not known."""
-    starts: dict[str, float] = {}
-    for record in records:
-        start_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
-        starts[record.request_id] = min(start_s, starts.get(record.request_id, start_s))
-    times_known = all(record.finished_s is not None for record in records if record.finish_reason != "error")
-    return sorted(starts, key=starts.__getitem__) if times_known else list(starts)

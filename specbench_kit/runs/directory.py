@@ -166,15 +166,15 @@ class RunDirectory:
 
     def drop_repeated(self) -> int:
         """Remove lines that repeat an earlier line, as two writers at once left them; return how many there were."""
-        return sum(map(self._drop_repeated, ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl")))
-
-    def _drop_repeated(self, name: str) -> int:
-        lines = complete_lines(self.path / name)
-        unique_lines = dict.fromkeys(lines)
-        if len(unique_lines) < len(lines):
-            with self._writing(name):
-                replace_file(self.path / name, b"".join(line + b"\n" for line in unique_lines))
-        return len(lines) - len(unique_lines)
+        dropped = 0
+        for name in ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl"):
+            lines = complete_lines(self.path / name)
+            unique_lines = dict.fromkeys(lines)
+            if len(unique_lines) < len(lines):
+                with self._writing(name):
+                    replace_file(self.path / name, b"".join(line + b"\n" for line in unique_lines))
+            dropped += len(lines) - len(unique_lines)
+        return dropped
 
     def _append(self, name: str, record: RequestRecord | RequestDetail) -> None:
         line = encode(record.to_json() + "\n")
@@ -192,17 +192,15 @@ def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
     Raises SkitError unless every key has a run and at least one run is partial. Of methods that were run together some
     may have finished before the others were interrupted.
     """
-    runs = [run for run in (_newest(out, key) for key in keys) if run is not None]
+    runs: list[RunDirectory] = []
+    for key in keys:
+        # Names begin with the time of day, so that the last name is the newest run.
+        folders = sorted((file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True)
+        same = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
+        runs += ([run for run in same if run.is_partial] or same)[:1]
     if len(runs) < len(keys) or not any(run.is_partial for run in runs):
         raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
     return runs
-
-
-def _newest(out: Path, key: str) -> RunDirectory | None:
-    # Names begin with the time of day, so that the last name is the newest run.
-    folders = sorted((file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True)
-    runs = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
-    return next((run for run in runs if run.is_partial), next(iter(runs), None))
 
 
 def _make_folder(out: Path, run: JsonObject) -> Path:

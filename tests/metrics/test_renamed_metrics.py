@@ -5,6 +5,7 @@ import json
 import pytest
 from run_builders import in_turn, plain, records_of, write_run
 
+from specbench_kit.core import renamed
 from specbench_kit.core.renamed import RENAMED, with_current_names
 from specbench_kit.metrics.condition import Condition
 from specbench_kit.metrics.run_data import load_runs
@@ -16,6 +17,12 @@ from specbench_kit.studies.interchange.numbers import numbers_of
 from specbench_kit.studies.reproduction.derived import GridRows
 
 RENAMING = "tokens_per_verify is now called acceptance_length"
+
+
+@pytest.fixture(autouse=True)
+def no_warning_yet(monkeypatch):
+    """Forget earlier warnings: a process prints each once."""
+    monkeypatch.setattr(renamed, "_WARNED", set())
 
 
 @pytest.fixture

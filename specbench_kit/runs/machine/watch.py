@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from specbench_kit.decoding.clock import ProcessorTime
-from specbench_kit.runs.machine.probe import Probe, SystemCounters
+from specbench_kit.runs.machine.probe import Probe
 
 FEWEST = 5
 """Least number of repetitions of a step whose spread is looked at."""
@@ -48,12 +48,13 @@ class Watch:
     def end(self, lanes: Mapping[str, LaneTimes]) -> dict[str, Any]:
         """Return the readings since the start for JSON: those of each lane, the load average, and steal as a share."""
         after = self._probe.system()
+        wanted_s, stolen_s = after.wanted_s - self._before.wanted_s, after.stolen_s - self._before.stolen_s
         readings = {
             "device": str(self._device),
             "threads": torch.get_num_threads(),
             "cpus": os.cpu_count(),
             "load": [self._before.load, after.load],
-            "steal": _steal(self._before, after),
+            "steal": stolen_s / wanted_s if wanted_s >= ENOUGH_S else None,
             "lanes": {name: times.describe(self._device) for name, times in lanes.items()},
         }
         return dict(self._probe.adjusted(readings))
@@ -70,8 +71,3 @@ def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
         return None, 0
     tenths = quantiles(relative, n=10, method="inclusive")
     return tenths[-1] / tenths[0], len(relative)
-
-
-def _steal(before: SystemCounters, after: SystemCounters) -> float | None:
-    wanted_s = after.wanted_s - before.wanted_s
-    return (after.stolen_s - before.stolen_s) / wanted_s if wanted_s >= ENOUGH_S else None
