@@ -334,8 +334,8 @@ def test_a_stored_request_that_comes_out_otherwise_is_named(
     (run / "summary.json").unlink()
     line = error_line(skit_here(*modelled, "--out", out, "--resume"))
     assert line == (
-        f"{MODELLED[0]}: request '{rows[4]['request_id']}' was decoded again and differs from what the run has "
-        "stored: start the run anew without --resume"
+        f"{MODELLED[0]}: request '{rows[4]['request_id']}' was decoded again and differs from the stored "
+        "record: start the run anew without --resume"
     )
     assert read_rows(run / "requests.jsonl") == rows
 
