@@ -1,7 +1,8 @@
 """`skit serve`: verify the drafts of devices that connect over the network."""
 
 from specbench_kit.cli.common import say
-from specbench_kit.live.server.settings import ServeSettings, host_and_port
+from specbench_kit.live.address import host_and_port
+from specbench_kit.live.server.settings import ServeSettings
 
 
 def serve(settings: ServeSettings) -> None:

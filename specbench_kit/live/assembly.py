@@ -1,4 +1,4 @@
-"""The one place that wires a method and its draft models to a verifier elsewhere."""
+"""Builds the decoding engine of a method whose target is behind a network."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,7 +19,7 @@ from specbench_kit.models.runner import Runner
 def remote_engine(
     method: Method,
     models: Mapping[str, Runner],
-    verifier: Callable[[MeasuringClock], RemoteVerifier],
+    make_verifier: Callable[[MeasuringClock], RemoteVerifier],
     *,
     sampler: Sampler,
     seed: int,
@@ -29,7 +29,11 @@ def remote_engine(
     started_s: float = 0.0,
     draft_top_n: int = 0,
 ) -> Loop:
-    """The method's loop over draft models that are here and a verifier that is not, on this machine's clock."""
+    """Return the engine of a method with local draft models and a remote verifier, timed by this machine's clock.
+
+    Raise SkitError for a method that needs the target in this process: a pipeline, or a drafter that reads hidden
+    states.
+    """
     if method.pipeline is not None:
         raise SkitError(
             f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"
@@ -41,11 +45,12 @@ def remote_engine(
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = MeasuringClock(device, started_s)
     drafter = round_drafter(method, models, clock, sampler=sampler, draft_top_n=draft_top_n, capacity=capacity)
-    there = verifier(clock)
+    verifier = make_verifier(clock)
     return Engine(
         round_policy(method),
-        AnswerPollingDrafter(drafter, there.answer_arrived) if method.overlaps else drafter,
-        there,
+        # A method that drafts while it waits must stop as soon as the answer is here.
+        AnswerPollingDrafter(drafter, verifier.answer_arrived) if method.overlaps else drafter,
+        verifier,
         clock,
         seed=seed,
         eos_ids=eos_ids,

@@ -1,85 +1,98 @@
-"""The edge's end of a stream: frames go out, and what arrives waits with the moment of its arrival."""
+"""The edge's end of a stream to a server: frames go out, and answers wait with their times of arrival."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any
+from typing import Protocol
 
 import grpc
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
+from specbench_kit.live.address import read_file
 from specbench_kit.live.link import LinkDirection
+from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
 
-WELCOME_S = 20.0
-PATIENCE_S = 120.0
-"""How long a server may be away before a run ends."""
-FIRST_WAIT_S, MOST_WAIT_S = 0.1, 5.0
+WELCOME_TIMEOUT_S = 20.0
+RECONNECT_TIMEOUT_S = 120.0
+"""How long a server may be away, or owe an answer, before a run ends."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 5.0
 FATAL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+"""Codes of refusals that another attempt would meet again."""
+
+
+class ConnectionLostError(Exception):
+    """The stream ended because of the network or the server; another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """Who calls: what the hello says, and how the way to the server is protected."""
+    """What the client tells the server in its hello, and the certificates that it trusts."""
 
     tokenizer: str
     vocabulary: int
     token: str = ""
     model_hash: str = ""
-    """Of the target that its drafts were recorded with, where there is no tokenizer."""
+    """Hash of the target with which the drafts were recorded, for a client that has no tokenizer."""
     roots: bytes | None = None
-    """Certificates that the server's has to be signed by; without them nothing is encrypted."""
+    """Certificates, PEM, one of which must have signed the server's; without them nothing is encrypted."""
 
 
-class ConnectionLostError(Exception):
-    """The stream has ended, as something is wrong on the way or with the server."""
+class ResponseStream(Protocol):
+    """gRPC's call of a stream, for which grpc ships no types."""
+
+    def __iter__(self) -> Iterator[Down]:
+        """Yield the server's frames."""
+
+    def cancel(self) -> None:
+        """End the call."""
 
 
 class Connection:
-    """One stream to one server, made again where it was lost; `welcome` is what the server said of itself."""
+    """A stream to one server, which is renewed when it is lost; `welcome` is the server's description of itself."""
 
-    def __init__(self, address: str, caller: ClientIdentity, link: Link | None = None) -> None:
-        self.address, self._caller, self._link = address, caller, link
-        self._channel: Any = None
-        self._stream = _Nothing()
+    def __init__(self, address: str, identity: ClientIdentity, link: Link | None = None) -> None:
+        self.address, self._identity, self._link = address, identity, link
         self.welcome = self._connect()
         self.reconnections = 0
 
-    def send(self, up: Any) -> None:
-        """Send a frame; of a stream that is lost, `receive` tells."""
-        self._stream.send(up)
+    def send(self, frame: Up) -> None:
+        """Send a frame; if the stream is lost, the next `receive` says so."""
+        self._stream.send(frame)
 
-    def receive(self, wait_s: float = PATIENCE_S) -> tuple[float, Any]:
-        """The next frame and when it arrived; a `ConnectionLostError` where the stream ended before."""
-        found = self._stream.poll(wait_s)
-        if found is None:
+    def receive(self, timeout_s: float = RECONNECT_TIMEOUT_S) -> tuple[float, Down]:
+        """Return the next frame with its time of arrival; raise ConnectionLostError if none comes."""
+        answer = self.poll(timeout_s)
+        if answer is None:
             raise ConnectionLostError("no answer")
-        return found
+        return answer
 
-    def poll(self, wait_s: float) -> tuple[float, Any] | None:
-        """The same, or nothing where nothing came in so long."""
-        return self._stream.poll(wait_s)
+    def poll(self, timeout_s: float) -> tuple[float, Down] | None:
+        """Return the next frame with its time of arrival, or None if none comes within `timeout_s`."""
+        return self._stream.poll(timeout_s)
 
     @property
     def answer_arrived(self) -> bool:
-        """Whether something has arrived."""
+        """Return True if a frame has arrived that was not received yet."""
         return self._stream.answer_arrived
 
     def reconnect(self) -> None:
-        """Try until the server is there again, or for too long."""
-        wait_s, until_s = FIRST_WAIT_S, monotonic_s() + PATIENCE_S
+        """Try to connect again, at growing intervals; raise SkitError if the server stays away."""
+        retry_s, deadline_s = FIRST_RETRY_S, monotonic_s() + RECONNECT_TIMEOUT_S
         while True:
+            self.close()
             try:
                 self.welcome = self._connect()
             except ConnectionLostError as lost:
-                if monotonic_s() > until_s:
+                if monotonic_s() > deadline_s:
                     raise SkitError(f"the server {self.address} stayed away: {lost}; --resume goes on later") from lost
-                Event().wait(wait_s)
-                wait_s = min(2 * wait_s, MOST_WAIT_S)
+                Event().wait(retry_s)
+                retry_s = min(2 * retry_s, LONGEST_RETRY_S)
             else:
                 self.reconnections += 1
                 return
@@ -87,105 +100,118 @@ class Connection:
     def close(self) -> None:
         """End the stream."""
         self._stream.end()
-        if self._channel is not None:
-            self._channel.close()
+        self._channel.close()
 
-    def _connect(self) -> Any:
-        self.close()
+    def _connect(self) -> messages.Welcome:
+        """Open a stream, say hello, and return the server's welcome."""
         options = [
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
         ]
-        if self._caller.roots is None:
+        identity = self._identity
+        if identity.roots is None:
             self._channel = grpc.insecure_channel(self.address, options)
         else:
-            credentials = grpc.ssl_channel_credentials(self._caller.roots)
-            self._channel = grpc.secure_channel(self.address, credentials, options)
+            self._channel = grpc.secure_channel(self.address, grpc.ssl_channel_credentials(identity.roots), options)
         self._stream = _Stream(self._channel, self._link)
-        caller = self._caller
-        hello = {"protocol": PROTOCOL, "tokenizer": caller.tokenizer, "vocabulary": caller.vocabulary}
-        self._stream.send(Up(hello={**hello, "token": caller.token, "model_hash": caller.model_hash}))
-        _, welcome = self.receive(WELCOME_S)
-        return welcome.welcome
+        hello = messages.Hello(
+            protocol=PROTOCOL,
+            tokenizer=identity.tokenizer,
+            vocabulary=identity.vocabulary,
+            token=identity.token,
+            model_hash=identity.model_hash,
+        )
+        self._stream.send(Up(hello=hello))
+        _, frame = self.receive(WELCOME_TIMEOUT_S)
+        return frame.welcome
 
 
-class _Nothing:
-    """Before there is a stream."""
+class _Stream:
+    """A call in progress; with an emulated link, frames pass through a `LinkDirection` each way."""
 
-    answer_arrived = False
-
-    def send(self, up: Any) -> None:
-        raise ConnectionLostError("not connected")
-
-    def poll(self, wait_s: float) -> tuple[float, Any] | None:
-        raise ConnectionLostError("not connected")
-
-    def end(self) -> None:
-        return
-
-
-class _Stream(_Nothing):
-    """A call in progress. Shaped, frames pass through a lane in either direction."""
-
-    def __init__(self, channel: Any, link: Link | None) -> None:
-        self._out: SimpleQueue[Any] = SimpleQueue()
-        self._in: SimpleQueue[tuple[float, Any]] = SimpleQueue()
-        self._up = None if link is None else LinkDirection(link, link.up_bytes_per_s, "up", self._out.put)
-        self._down = None if link is None else LinkDirection(link, link.down_bytes_per_s, "down", self._arrived)
-        make = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)
-        self._call = make(iter(self._out.get, None))
+    def __init__(self, channel: grpc.Channel, link: Link | None) -> None:
+        self._outgoing: SimpleQueue[Up | None] = SimpleQueue()
+        self._incoming: SimpleQueue[tuple[float, Down | Exception]] = SimpleQueue()
+        self._uplink: LinkDirection[Up] | None = None
+        self._downlink: LinkDirection[Down] | None = None
+        if link is not None:
+            self._uplink = LinkDirection(link, link.up_bytes_per_s, "up", self._outgoing.put)
+            self._downlink = LinkDirection(link, link.down_bytes_per_s, "down", self._arrived)
+        decode = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)
+        self._call: ResponseStream = decode(iter(self._outgoing.get, None))
         Thread(target=self._read, name="answers", daemon=True).start()
 
     @property
-    def answer_arrived(self) -> bool:  # type: ignore[override]
-        return not self._in.empty()
+    def answer_arrived(self) -> bool:
+        return not self._incoming.empty()
 
-    def send(self, up: Any) -> None:
-        if self._up is None:
-            self._out.put(up)
+    def send(self, frame: Up) -> None:
+        if self._uplink is None:
+            self._outgoing.put(frame)
         else:
-            self._up.put(up, up.ByteSize())
+            self._uplink.put(frame, frame.ByteSize())
 
-    def poll(self, wait_s: float) -> tuple[float, Any] | None:
+    def poll(self, timeout_s: float) -> tuple[float, Down] | None:
         try:
-            moment_s, found = self._in.get(timeout=wait_s) if wait_s > 0 else self._in.get_nowait()
+            arrived_s, answer = self._incoming.get(timeout=timeout_s) if timeout_s > 0 else self._incoming.get_nowait()
         except Empty:
             return None
-        if isinstance(found, Exception):
-            self._in.put((moment_s, found))
-            raise _why(found)
-        return moment_s, found
+        if isinstance(answer, Exception):
+            # Nothing comes after the end of the stream: whoever polls again has to meet it again.
+            self._incoming.put((arrived_s, answer))
+            raise _as_error(answer)
+        return arrived_s, answer
 
     def end(self) -> None:
-        self._out.put(None)
+        self._outgoing.put(None)
         with suppress(Exception):
             self._call.cancel()
 
     def _read(self) -> None:
+        """Take frames from gRPC in a thread of its own, so that a frame's time of arrival is that of the network."""
         try:
-            for down in _answers(self._call):
-                if self._down is None:
-                    self._arrived(down)
+            for frame in self._call:
+                if self._downlink is None:
+                    self._arrived(frame)
                 else:
-                    self._down.put(down, down.ByteSize())
+                    self._downlink.put(frame, frame.ByteSize())
             raise ConnectionLostError("the server ended the stream")
         except (grpc.RpcError, ConnectionLostError) as error:
-            self._in.put((monotonic_s(), error))
+            self._incoming.put((monotonic_s(), error))
 
-    def _arrived(self, down: Any) -> None:
-        self._in.put((monotonic_s(), down))
-
-
-def _answers(call: Any) -> Iterator[Any]:
-    yield from call
+    def _arrived(self, frame: Down) -> None:
+        self._incoming.put((monotonic_s(), frame))
 
 
-def _why(error: Exception) -> Exception:
-    """What ended a stream: a reason to try again, or one that stays."""
+def _as_error(error: Exception) -> Exception:
+    """Return ConnectionLostError if another attempt may succeed, or else SkitError."""
     if not isinstance(error, grpc.Call):
         return ConnectionLostError(str(error))
     if error.code() in FATAL:
         return SkitError(f"the server refused: {error.details()}")
     return ConnectionLostError(f"{error.code().name}: {error.details()}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """The HOST:PORT of a `skit serve`, or ENGINE://HOST:PORT, with the files that the connection needs.
+
+    `token_file` holds the access token, `roots` the trusted certificates, PEM; `link` is emulated on this machine.
+    """
+
+    address: str
+    token_file: Path | None = None
+    roots: Path | None = None
+    link: Link | None = None
+
+    def connect(self, *, tokenizer: str = "", vocabulary: int = 0, model_hash: str = "") -> Connection:
+        """Return a connection to a `skit serve`; raise SkitError with one line if there is none."""
+        token = read_file(self.token_file).decode().strip() if self.token_file else ""
+        roots = read_file(self.roots) if self.roots else None
+        identity = ClientIdentity(tokenizer, vocabulary, token, model_hash, roots)
+        try:
+            return Connection(self.address, identity, self.link)
+        except ConnectionLostError as lost:
+            raise SkitError(f"no server answers at {self.address}: {lost}; start one with skit serve") from lost

@@ -1,4 +1,4 @@
-"""An engine of others behind the verifier's contract: greedy chains, or matching what its sampler draws."""
+"""A verifier whose target is in another inference engine: it verifies chains by the target tokens of the engine."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,63 +13,63 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest
 
-AT_ONCE = 64
+THREADS = 64
+"""Requests to the engine at a time."""
 SEED_BYTES = 4
 
 
 @dataclass
 class EngineVerifier:
-    """Asks an engine for the target's tokens. Nothing of a text is kept here: its prefix cache may."""
+    """Accepts drafted tokens that equal the engine's own; the engine's prefix cache alone remembers the text."""
 
     engine: EngineAdapter
     sampler: Sampler
     seed: int
     asynchronous: bool = True
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "verification"))
-    _asking: list[Future[list[int]]] = field(default_factory=list)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "verification"))
+    _answers: list[Future[list[int]]] = field(default_factory=list)
 
     def admit(self, session: Session) -> None:
-        """Nothing is to be done for a new text."""
+        """Do nothing: every request to the engine holds the whole text."""
 
     def release(self, session: Session) -> None:
-        """Nor for one that has ended."""
+        """Do nothing, as there is no session at the engine."""
 
     def commit(self, verdict: Verdict) -> None:
-        """Nor for what was accepted."""
+        """Do nothing: the next request holds the committed tokens."""
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Ask for every draft at the same time."""
-        asked = [self._asked(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
-        self._asking = [self._pool.submit(self.engine.target_tokens, one) for one in asked]
-        return lambda: [
-            _verdict(draft, nodes, answer.result())
-            for draft, nodes, answer in zip(drafts, chosen, self._asking, strict=True)
-        ]
+        """Ask for the target tokens of all drafts at the same time."""
+        requests = [self._scoring_request(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
+        self._answers = [self._pool.submit(self.engine.target_tokens, request) for request in requests]
+
+        def verdicts() -> list[Verdict]:
+            results = []
+            for draft, nodes, answer in zip(drafts, chosen, self._answers, strict=True):
+                path, bonus = walk(draft.tree, nodes, answer.result().__getitem__)
+                results.append(Verdict(draft, nodes, path, bonus, len(nodes) + 1))
+            return results
+
+        return verdicts
 
     def answer_arrived(self) -> bool:
-        """Whether the answers are there."""
-        return all(one.done() for one in self._asking)
+        """Return True if all answers have arrived."""
+        return all(answer.done() for answer in self._answers)
 
-    def _asked(self, draft: Draft, nodes: list[int]) -> ScoringRequest:
+    def _scoring_request(self, draft: Draft, nodes: list[int]) -> ScoringRequest:
+        """Return the request for a draft; raise SkitError for a tree or sampled tokens, which no engine can verify."""
         tree = draft.tree
         if [tree.parents[node] for node in nodes] != [0, *nodes][: len(nodes)]:
-            raise SkitError("an engine of others verifies chains alone: name a method that drafts a chain")
+            raise SkitError("another engine verifies chains alone: name a method that drafts a chain")
         if any(tree.source(node)[0].sampled for node in nodes):
             raise SkitError(
-                "an engine of others does not tell the probabilities that drafts drawn at random need: name a method "
-                "that drafts the likeliest tokens, or leave out --temperature"
+                "another engine does not return the probabilities that sampled drafts need: name a method that drafts "
+                "the most likely tokens, or leave out --temperature"
             )
-        session = draft.session
-        places = range(session.produced, session.produced + len(nodes) + 1)
-        seeds = [_seed(self.seed, session.request.id, place) for place in places]
+        session, seeds = draft.session, []
+        for position in range(session.produced, session.produced + len(nodes) + 1):
+            # A seed per position of the output: plain decoding with the same seeds then samples the same tokens.
+            text = f"{self.seed}/{session.request.id}/{position}"
+            digest = blake2b(text.encode(), digest_size=SEED_BYTES).digest()
+            seeds.append(int.from_bytes(digest) >> 1)  # engines take signed 32-bit seeds
         return ScoringRequest(list(session.tokens), [tree.tokens[node] for node in nodes], self.sampler, seeds)
-
-
-def _seed(seed: int, request: str, place: int) -> int:
-    """Of one place of an output."""
-    return int.from_bytes(blake2b(f"{seed}/{request}/{place}".encode(), digest_size=SEED_BYTES).digest()) >> 1
-
-
-def _verdict(draft: Draft, nodes: list[int], answers: list[int]) -> Verdict:
-    path, extra = walk(draft.tree, nodes, answers.__getitem__)
-    return Verdict(draft, nodes, path, extra, len(nodes) + 1)

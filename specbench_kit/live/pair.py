@@ -1,4 +1,4 @@
-"""A pair whose target is on a server: the draft models here, and what the server said of the target."""
+"""A pair whose target is on a server: local draft models, and a description of the target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from specbench_kit.models.tokenizers import unshared
 
 @dataclass(frozen=True, slots=True)
 class TargetDescription:
-    """What a server says of its target; `parameters` may be unknown."""
+    """A server's description of its target; `parameters` is None if the server does not state it."""
 
     name: str
     hash: str
@@ -28,76 +28,76 @@ class TargetDescription:
     context: int
     eos_ids: tuple[int, ...]
     bitwise: bool
+    """True if the target computes a request bit for bit the same in every batch."""
     parameters: int | None = None
-    server: str = ""
 
 
 class ServedTarget(LoadedModel):
-    """A model that is not here: only what the kit records of one is known."""
+    """A target on a server, with those properties of a loaded model that a run records."""
 
-    def __init__(self, stated: TargetDescription) -> None:
-        self_device = torch.device("cpu")  # what the clock here need not wait for
+    target: TargetDescription
+
+    def __init__(self, target: TargetDescription) -> None:
         model = SimpleNamespace(
-            device=self_device,
-            dtype=stated.dtype,
-            generation_config=SimpleNamespace(eos_token_id=list(stated.eos_ids), to_diff_dict=dict),
+            device=torch.device("cpu"),  # a clock that waits for the CPU waits for nothing
+            dtype=target.dtype,
+            generation_config=SimpleNamespace(eos_token_id=list(target.eos_ids), to_diff_dict=dict),
         )
-        super().__init__(model, ModelSource(stated.name, stated.name, local_only=True))
-        object.__setattr__(self, "stated", stated)
-
-    stated: TargetDescription
+        super().__init__(model, ModelSource(target.name, target.name, local_only=True))
+        object.__setattr__(self, "target", target)  # the base class is frozen
 
     @property
-    def text_config(self) -> Any:
-        return SimpleNamespace(vocab_size=self.stated.vocabulary)
+    def text_config(self) -> SimpleNamespace:
+        return SimpleNamespace(vocab_size=self.target.vocabulary)
 
     @property
     def context(self) -> int:
-        return self.stated.context
+        return self.target.context
 
-    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        return {"name": self.stated.name, "hash": self.stated.hash, "parameters": self.stated.parameters}
+    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, object]:
+        return {"name": self.target.name, "hash": self.target.hash, "parameters": self.target.parameters}
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPair(Pair):
-    """Its `loaded` models are those that are here."""
+    """A pair of a served target and `local_models`, the only models that are loaded here."""
 
-    here: dict[str, LoadedModel] = field(default_factory=dict)
+    local_models: dict[str, LoadedModel] = field(default_factory=dict)
 
     @property
     def loaded(self) -> dict[str, LoadedModel]:
-        return self.here
+        return self.local_models
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that all models know."""
-        return min(int(one.text_config.vocab_size) for one in (self.target, *self.here.values()))
+        """The number of token ids that all models have."""
+        return min(int(model.text_config.vocab_size) for model in (self.target, *self.local_models.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModels:
-    """The draft models that are here, and the tokenizer of the first."""
+    """The local draft models, and the tokenizer that the target must share."""
 
     tokenizer: Any
     models: dict[str, LoadedModel]
     masked: tuple[int, ...]
+    """Added tokens that only some of the tokenizers have, and that are never drafted."""
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that may come from here."""
-        return min([len(self.tokenizer), *(int(one.text_config.vocab_size) for one in self.models.values())])
+        """The number of token ids that the tokenizer and all draft models have."""
+        return min([len(self.tokenizer), *(int(model.text_config.vocab_size) for model in self.models.values())])
 
-    def with_target(self, stated: TargetDescription) -> ServedPair:
-        """With a target elsewhere."""
-        others = {name: loaded for name, loaded in self.models.items() if name != DRAFT}
+    def with_target(self, target: TargetDescription) -> ServedPair:
+        """Return the pair of these draft models and a target on a server."""
+        others = {name: model for name, model in self.models.items() if name != DRAFT}
         return ServedPair(
-            ServedTarget(stated), self.models.get(DRAFT), self.tokenizer, self.masked, others, self.models
+            ServedTarget(target), self.models.get(DRAFT), self.tokenizer, self.masked, others, self.models
         )
 
 
 def load_draft_models(draft: str, names: Sequence[str], *, device: str, dtype: str) -> DraftModels:
-    """Those that methods need, by name; the tokenizer is the draft model's, whether that is needed or not."""
+    """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed."""
     if heads := [name for name in names if name.startswith(HEAD)]:
         raise SkitError(f"{heads[0]} reads the target's hidden states, which stay on the server: name another drafter")
     sources = {name: locate(draft if name == DRAFT else name, "draft") for name in names}

@@ -1,16 +1,14 @@
-"""The server that a benchmark's rounds are verified by."""
+"""The servers that can verify for a benchmark: a `skit serve`, or another inference engine."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.description import finite
-from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.live.connection import Connection, ServerAddress
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.pair import DraftModels, TargetDescription
@@ -18,60 +16,49 @@ from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
-"""By which two tokenizers are held against each other."""
-CONTEXT = 2048
-"""Of an engine that does not say how much its model reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """How to connect a server: HOST:PORT or ENGINE://HOST:PORT, what to show there, and what to trust."""
-
-    address: str
-    token_file: Path | None = None
-    roots: Path | None = None
-    link: Link | None = None
+"""The text whose token ids show if an engine's tokenizer is that of the draft model."""
+DEFAULT_CONTEXT = 2048
+"""The context length, in tokens, of an engine that does not state it."""
 
 
 class VerificationServer(Protocol):
-    """Whatever verifies for a benchmark elsewhere."""
+    """A server that verifies for a benchmark."""
 
     target: TargetDescription
 
     @property
     def reconnections(self) -> int:
-        """How often the connection was lost and made again."""
+        """The number of times that the connection was lost and made again."""
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
-        """Of one method's loop."""
+        """Return a verifier for the engine of one method."""
 
-    def describe(self) -> dict[str, Any]:
-        """What a run remembers of it."""
+    def describe(self) -> dict[str, object]:
+        """Return the server's part of `run.json`."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """End the connection."""
 
 
 @dataclass
 class SkitServer:
     """A `skit serve`."""
 
-    way: ServerAddress
+    address: ServerAddress
     connection: Connection
     target: TargetDescription = field(init=False)
 
     def __post_init__(self) -> None:
-        told = self.connection.welcome
+        welcome = self.connection.welcome
         self.target = TargetDescription(
-            name=told.model,
-            hash=told.model_hash,
-            dtype=told.dtype,
-            vocabulary=told.vocabulary,
-            context=told.limits.context,
-            eos_ids=tuple(told.eos_ids),
-            bitwise=told.bitwise,
-            parameters=told.parameters,
-            server=told.server,
+            name=welcome.model,
+            hash=welcome.model_hash,
+            dtype=welcome.dtype,
+            vocabulary=welcome.vocabulary,
+            context=welcome.limits.context,
+            eos_ids=tuple(welcome.eos_ids),
+            bitwise=welcome.bitwise,
+            parameters=welcome.parameters,
         )
 
     @property
@@ -81,12 +68,11 @@ class SkitServer:
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         return WireVerifier(self.connection, sampler, seed, clock)
 
-    def describe(self) -> dict[str, Any]:
-        told = self.connection.welcome
-        link = self.way.link
+    def describe(self) -> dict[str, object]:
+        welcome, link = self.connection.welcome, self.address.link
         return {
-            "server": {"kind": told.server, "scheduler": told.scheduler, "device": told.device},
-            **({"shaped_link": shaped(link)} if link is not None else {}),
+            "server": {"kind": welcome.server, "scheduler": welcome.scheduler, "device": welcome.device},
+            **({"shaped_link": finite(link)} if link is not None else {}),
         }
 
     def close(self) -> None:
@@ -95,66 +81,51 @@ class SkitServer:
 
 @dataclass
 class EngineServer:
-    """An engine of others. What it does not say of itself is taken from the draft model's tokenizer."""
+    """Another inference engine; what it does not state of its model is taken from the draft model's tokenizer."""
 
-    way: ServerAddress
+    address: ServerAddress
     engine: EngineAdapter
     target: TargetDescription
     reconnections: int = 0
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         if not (sampler.greedy or self.engine.supports_sampling):
-            raise SkitError(f"{self.way.address} scores greedy drafts alone: ask it by completions://")
+            raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
         return EngineVerifier(self.engine, sampler, seed)
 
-    def describe(self) -> dict[str, Any]:
-        return {"server": {"kind": self.way.address.partition("://")[0]}}
+    def describe(self) -> dict[str, object]:
+        return {"server": {"kind": self.address.address.partition("://")[0]}}
 
     def close(self) -> None:
         self.engine.close()
 
 
-def shaped(link: Link) -> dict[str, Any]:
-    """A shaped link in a run; a bandwidth of null is the real one's."""
-    return finite(link)
-
-
-def connect(way: ServerAddress, drafts: DraftModels) -> VerificationServer:
-    """Connect to a server; one line says why that cannot be."""
-    scheme, is_engine, address = way.address.partition("://")
+def connect(address: ServerAddress, drafts: DraftModels) -> VerificationServer:
+    """Connect to a server whose target shares the draft models' tokenizer; raise SkitError if that is impossible."""
+    scheme, is_engine, host = address.address.partition("://")
     if is_engine:
-        return _engine(way, engines.get(scheme)(f"http://{address}"), drafts)
-    token = _read(way.token_file).decode().strip() if way.token_file else ""
-    roots = _read(way.roots) if way.roots else None
-    caller = ClientIdentity(tokenizer_hash(drafts.tokenizer), drafts.vocabulary, token, roots=roots)
-    try:
-        return SkitServer(way, Connection(way.address, caller, way.link))
-    except ConnectionLostError as lost:
-        raise SkitError(f"no server answers at {way.address}: {lost}; start one with skit serve") from lost
+        return _connect_engine(address, engines.get(scheme)(f"http://{host}"), drafts)
+    connection = address.connect(tokenizer=tokenizer_hash(drafts.tokenizer), vocabulary=drafts.vocabulary)
+    return SkitServer(address, connection)
 
 
-def _engine(way: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
-    if (way.token_file, way.roots, way.link) != (None, None, None):
+def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
+    if (address.token_file, address.roots, address.link) != (None, None, None):
         raise SkitError("--server-token, --server-ca and --link are for a skit serve: leave them out for an engine")
     name, context = engine.model()
-    own = drafts.tokenizer.encode(PROBE, add_special_tokens=False)
-    if (theirs := engine.tokenize(PROBE)) not in (None, own):
-        raise SkitError(f"{name} at {way.address} has another tokenizer than the draft model: {theirs} for {own}")
-    eos = drafts.tokenizer.eos_token_id
+    own_ids = drafts.tokenizer.encode(PROBE, add_special_tokens=False)
+    if (engine_ids := engine.tokenize(PROBE)) not in (None, own_ids):
+        raise SkitError(
+            f"{name} at {address.address} has another tokenizer than the draft model: {engine_ids} for {own_ids}"
+        )
+    eos_id = drafts.tokenizer.eos_token_id
     target = TargetDescription(
         name=name,
         hash="unknown",
         dtype="unknown",
         vocabulary=drafts.vocabulary,
-        context=context or CONTEXT,
-        eos_ids=() if eos is None else (eos,),
+        context=context or DEFAULT_CONTEXT,
+        eos_ids=() if eos_id is None else (eos_id,),
         bitwise=False,
     )
-    return EngineServer(way, engine, target)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SkitError(f"cannot read {path}: {error.strerror}") from error
+    return EngineServer(address, engine, target)

@@ -1,10 +1,9 @@
-"""A target behind a wire, as the loop sees it: frames go out with the drafts, verdicts come back."""
+"""A verifier whose target is on a `skit serve`: drafts go out as frames, and verdicts come back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from threading import Event
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
@@ -16,29 +15,30 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
-from specbench_kit.live.wire import RETRYABLE, Status, Up
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 
-MOST_TRIES = 200
-"""Times that one round is sent, where the server puts it off."""
+MAX_TRIES = 200
+"""How often a round is sent to a server that refuses it for the time being."""
 
 
 @dataclass(slots=True)
-class _Round:
-    """A draft on its way, and when it was sent."""
+class _SentRound:
+    """A draft that was sent, and its verdict once it has arrived."""
 
     draft: Draft
     nodes: list[int]
-    frame: Any
+    frame: Up
     sent_s: float
-    tries: int = 0
+    refusals: int = 0
     verdict: Verdict | None = None
     arrived_s: float = 0.0
-    told: Any = None
+    answer: messages.Verdict = field(default_factory=messages.Verdict)
 
 
 @dataclass(slots=True)
-class _Known:
-    """A session: its name at the server, and its latest round."""
+class _OpenSession:
+    """A session with its name at the server and the number of its latest round."""
 
     session: Session
     name: str
@@ -47,9 +47,9 @@ class _Known:
 
 @dataclass
 class WireVerifier:
-    """Verifies over a connection, which others may use in turn.
+    """Verifies over a connection, which several verifiers may use in turn.
 
-    A round whose answer was lost is sent again: the server knows it by its number, and answers it once.
+    A round whose answer was lost is sent again: the server recognises it by its number and verifies it only once.
     """
 
     connection: Connection
@@ -57,152 +57,149 @@ class WireVerifier:
     seed: int
     clock: MeasuringClock
     asynchronous: bool = True
-    _known: dict[str, _Known] = field(default_factory=dict)
+    _sessions: dict[str, _OpenSession] = field(default_factory=dict)
+    """Sessions by request id."""
     _nonce: str = field(default_factory=lambda: token_hex(8))
+    """Keeps the names of sessions apart from those of other devices."""
     _opened: int = 0
 
     def admit(self, session: Session) -> None:
-        """Open a session."""
+        """Open a session for a new request."""
         self._opened += 1
         name = f"{self._nonce}/{self._opened}/{session.request.id}"
-        known = self._known[session.request.id] = _Known(session, name)
-        self._open(known)
+        opened = self._sessions[session.request.id] = _OpenSession(session, name)
+        self._open(opened)
 
     def release(self, session: Session) -> None:
-        """Close it."""
-        known = self._known.pop(session.request.id)
-        self.connection.send(Up(close={"session": known.name}))
+        """Close the session of a finished request."""
+        opened = self._sessions.pop(session.request.id)
+        self.connection.send(Up(close=messages.Close(session=opened.name)))
 
     def commit(self, verdict: Verdict) -> None:
-        """The server has committed with its verdict."""
+        """Do nothing: the server commits together with its verdict."""
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Send every draft; the answer waits for all verdicts."""
+        """Send the chosen nodes of every draft; the function returned waits for all verdicts."""
         began_s = monotonic_s()
         rounds = {}
         for draft, nodes in zip(drafts, chosen, strict=True):
-            known = self._known[draft.request_id]
-            known.round += 1
-            frame = Up(draft=self._frame(known, draft, nodes))
+            opened = self._sessions[draft.request_id]
+            opened.round += 1
+            frame = Up(draft=self._draft_frame(opened, draft, nodes))
             self.connection.send(frame)
-            rounds[known.name] = _Round(draft, nodes, frame, began_s)
+            rounds[opened.name] = _SentRound(draft, nodes, frame, began_s)
         sending_s = monotonic_s() - began_s
-        return lambda: self._answer(rounds, sending_s)
+        return lambda: self._receive(rounds, sending_s)
 
     def answer_arrived(self) -> bool:
-        """Whether an answer has arrived."""
+        """Return True if an answer has arrived."""
         return self.connection.answer_arrived
 
-    def _answer(self, rounds: dict[str, _Round], sending_s: float) -> list[Verdict]:
+    def _receive(self, rounds: dict[str, _SentRound], sending_s: float) -> list[Verdict]:
+        """Wait for the verdicts on rounds, by session; reconnect and send them again if the connection is lost."""
         began_s = monotonic_s()
-        while any(one.verdict is None for one in rounds.values()):
+        while waiting := [sent for sent in rounds.values() if sent.verdict is None]:
             try:
-                arrived_s, down = self.connection.receive()
+                arrived_s, frame = self.connection.receive()
             except ConnectionLostError:
                 self.connection.reconnect()
-                for one in rounds.values():
-                    self._send_again(one)
+                for sent in waiting:
+                    self.connection.send(sent.frame)
                 continue
-            self._take(rounds, arrived_s, down)
-        self._tell(list(rounds.values()), sending_s + monotonic_s() - began_s)
-        return [one.verdict for one in rounds.values() if one.verdict is not None]
+            self._take_answer(rounds, arrived_s, frame)
+        # The engine charges the whole wait to the phase "verify". The round that came last decided how long it was:
+        # the server reports its queue and its verification, and the remaining time is the link's.
+        last = max(rounds.values(), key=lambda sent: sent.arrived_s)
+        queue_s, verify_s = last.answer.queue_us / 1e6, last.answer.verify_us / 1e6
+        link_s = max(0.0, last.arrived_s - last.sent_s - queue_s - verify_s)
+        charged_s = sending_s + monotonic_s() - began_s
+        self.clock.split("verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)])
+        return [sent.verdict for sent in rounds.values() if sent.verdict is not None]
 
-    def _take(self, rounds: dict[str, _Round], arrived_s: float, down: Any) -> None:
-        """One frame; those of other rounds are passed over."""
-        kind = down.WhichOneof("kind")
-        if kind not in ("verdict", "refused"):
-            return
-        content = getattr(down, kind)
-        one = rounds.get(content.session)
-        if one is None or one.verdict is not None:
-            return
-        if kind == "refused":
-            self._refused(one, content)
-        elif content.round == one.frame.draft.round:
-            one.verdict, one.arrived_s, one.told = _verdict(one, content), arrived_s, content
+    def _take_answer(self, rounds: dict[str, _SentRound], arrived_s: float, frame: Down) -> None:
+        """Note a verdict, or send a refused round again; answers to other rounds are ignored."""
+        kind = frame.WhichOneof("kind")
+        if kind == "verdict":
+            answer = frame.verdict
+            sent = rounds.get(answer.session)
+            if sent is not None and sent.verdict is None and answer.round == sent.frame.draft.round:
+                sent.verdict, sent.arrived_s, sent.answer = _read_verdict(sent, answer), arrived_s, answer
+        elif kind == "refused":
+            sent = rounds.get(frame.refused.session)
+            if sent is not None and sent.verdict is None:
+                self._retry(sent, frame.refused)
 
-    def _refused(self, one: _Round, refused: Any) -> None:
-        """Send again what may be sent again."""
+    def _retry(self, sent: _SentRound, refused: messages.Refused) -> None:
+        """Send a refused round again; raise SkitError if the server would refuse it again."""
         status = Status(refused.status)
-        one.tries += 1
+        sent.refusals += 1
         if status is Status.UNKNOWN_SESSION:
-            self._open(self._known[one.draft.request_id])
-        elif status not in RETRYABLE or one.tries > MOST_TRIES:
+            # The server was started again, or dropped the session while this device was away.
+            self._open(self._sessions[sent.draft.request_id])
+        elif status not in RETRYABLE or sent.refusals > MAX_TRIES:
             raise SkitError(f"the server refused a draft: {status.name}: {refused.reason}")
         Event().wait(refused.retry_ms / 1000)
-        self._send_again(one)
+        self.connection.send(sent.frame)
 
-    def _send_again(self, one: _Round) -> None:
-        if one.verdict is None:
-            self.connection.send(one.frame)
-
-    def _open(self, known: _Known) -> None:
-        session, sampler = known.session, self.sampler
+    def _open(self, opened: _OpenSession) -> None:
+        """Open a session, with the output that it has if the server forgot it."""
+        session, sampler = opened.session, self.sampler
         prompt = session.request.prompt_ids
-        sampling = {
-            "temperature": sampler.temperature,
-            "top_p": sampler.top_p,
-            "top_k": sampler.top_k,
-            "seed": self.seed,
-            "request": session.request.id,
-        }
-        frame = {"session": known.name, "prompt": prompt, "output": session.tokens[len(prompt) :]}
-        self.connection.send(Up(open={**frame, "sampling": sampling}))
+        sampling = messages.Sampling(
+            temperature=sampler.temperature,
+            top_p=sampler.top_p,
+            top_k=sampler.top_k,
+            seed=self.seed,
+            request=session.request.id,
+        )
+        frame = messages.Open(
+            session=opened.name, prompt=prompt, output=session.tokens[len(prompt) :], sampling=sampling
+        )
+        self.connection.send(Up(open=frame))
 
-    def _frame(self, known: _Known, draft: Draft, nodes: list[int]) -> dict[str, Any]:
+    def _draft_frame(self, opened: _OpenSession, draft: Draft, nodes: list[int]) -> messages.Draft:
         tree = draft.tree
-        place = {0: 0} | {node: number for number, node in enumerate(nodes, 1)}
-        parents = [place[tree.parents[node]] for node in nodes]
-        return {
-            "session": known.name,
-            "round": known.round,
-            "base": len(draft.session.tokens),
-            "tokens": [tree.tokens[node] for node in nodes],
-            "parents": [] if parents == list(range(len(nodes))) else parents,
-            **(_distributions(tree, nodes, self.connection.welcome.limits.candidates) if tree.sampled else {}),
-        }
-
-    def _tell(self, rounds: Sequence[_Round], charged_s: float) -> None:
-        """Split the wait for the round that came last: what the server says of it, and the link as the difference."""
-        last = max(rounds, key=lambda one: one.arrived_s)
-        queue_s, verify_s = last.told.queue_us / 1e6, last.told.verify_us / 1e6
-        link_s = max(0.0, last.arrived_s - last.sent_s - queue_s - verify_s)
-        self.clock.split("verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)])
+        positions = {0: 0} | {node: position for position, node in enumerate(nodes, 1)}
+        parents = [positions[tree.parents[node]] for node in nodes]
+        frame = messages.Draft(
+            session=opened.name,
+            round=opened.round,
+            base=len(draft.session.tokens),
+            tokens=[tree.tokens[node] for node in nodes],
+            parents=[] if parents == list(range(len(nodes))) else parents,  # a chain needs none
+        )
+        if tree.sampled:
+            _add_distributions(frame, tree, nodes, self.connection.welcome.limits.candidates)
+        return frame
 
 
-def _verdict(one: _Round, told: Any) -> Verdict:
-    """The nodes that the server accepted, by their numbers here."""
-    if told.status == Status.REBASE:
-        return _rebased(one, list(told.suffix))
-    if any(not 0 < place <= len(one.nodes) for place in told.path):
+def _read_verdict(sent: _SentRound, answer: messages.Verdict) -> Verdict:
+    """Return the verdict of an answer, with accepted positions turned back into nodes of the draft."""
+    if answer.status == Status.REBASE:
+        # The server is ahead of this device, and sends the tokens that it has committed since. The round takes those
+        # that its draft has, and one more as its bonus token; the next round asks for any that remain.
+        committed = list(answer.suffix)
+        tokens = iter(committed[:-1])
+        path, _ = walk(sent.draft.tree, sent.nodes, lambda _: next(tokens, -1))
+        return Verdict(sent.draft, sent.nodes, path, committed[len(path)], 1)
+    if any(not 0 < position <= len(sent.nodes) for position in answer.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
-    path = [one.nodes[place - 1] for place in told.path]
-    return Verdict(one.draft, one.nodes, path, told.bonus, max(1, told.computed))
+    path = [sent.nodes[position - 1] for position in answer.path]
+    return Verdict(sent.draft, sent.nodes, path, answer.bonus, max(1, answer.computed))
 
 
-def _rebased(one: _Round, suffix: list[int]) -> Verdict:
-    """What the session went on with, as far as one round goes."""
-    left = iter(suffix[:-1])
-    path, _ = walk(one.draft.tree, one.nodes, lambda _: next(left, -1))
-    return Verdict(one.draft, one.nodes, path, suffix[len(path)], 1)
-
-
-def _distributions(tree: TokenTree, nodes: Sequence[int], most: int) -> dict[str, Any]:
-    """Of tokens drawn at random: the entries of their distributions that are not zero, as they are."""
-    counts: list[int] = []
-    ids: list[int] = []
-    probabilities: list[float] = []
+def _add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Sequence[int], max_entries: int) -> None:
+    """Add the entries above zero of the distributions that the drafted tokens were sampled from."""
     for node in nodes:
         source, row = tree.source(node)
         assert isinstance(source, FullDistributions)
-        whole = source.probabilities[row]
-        found = whole.nonzero()[:, 0]
-        if len(found) > most:
+        probabilities = source.probabilities[row]
+        tokens = probabilities.nonzero()[:, 0]
+        if len(tokens) > max_entries:
             raise SkitError(
-                f"a drafted token's distribution has {len(found)} entries and the server takes {most}: "
-                f"draft from the likeliest alone, with --draft-top-n {most} or less"
+                f"a drafted token's distribution has {len(tokens)} entries and the server takes {max_entries}: "
+                f"draft from the likeliest alone, with --draft-top-n {max_entries} or less"
             )
-        counts.append(len(found))
-        ids += found.tolist()
-        probabilities += whole[found].tolist()
-    return {"counts": counts, "ids": ids, "probabilities": probabilities}
+        frame.counts.append(len(tokens))
+        frame.ids.extend(tokens.tolist())
+        frame.probabilities.extend(probabilities[tokens].tolist())

@@ -2,9 +2,12 @@
 
 from enum import IntEnum
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.live.protocol.verification_pb2 import Down, Up
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["METHOD", "PROTOCOL", "RETRYABLE", "SERVICE", "Down", "Status", "Up", "tokenizer_hash"]
 
@@ -50,7 +53,7 @@ RETRYABLE = (Status.OVERLOADED, Status.GOING_AWAY, Status.IN_FLIGHT, Status.TOO_
 """Temporary refusals, after which the same frame may be sent again."""
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
     """Return a hash of all tokens with their ids, without the tokens that were added to the vocabulary."""
     added = tokenizer.get_added_vocab()
     entries = sorted((number, token) for token, number in tokenizer.get_vocab().items() if token not in added)

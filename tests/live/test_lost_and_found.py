@@ -102,4 +102,4 @@ def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
     (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
     (lost,) = setting_cautions({"reconnections": 2})
     assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
-    assert line.startswith("SHAPED LINK: messages were held back on this machine as a link with rtt_s=0.03 would")
+    assert line.startswith("SHAPED LINK: this machine delayed messages as a link with rtt_s=0.03 would")

@@ -1,1 +1,1 @@
-"""Servers of others, as verifiers: one adapter a file."""
+"""Adapters to other inference engines that verify drafts, one file each."""

@@ -1,4 +1,4 @@
-"""The contract of an adapter: what the target says after every token of a draft, asked over HTTP."""
+"""The contract of an adapter: the target's token after every token of a draft, asked for over HTTP."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,18 @@ import httpx
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.sampling import Sampler
 
-WAIT_S = 120.0
+TIMEOUT_S = 120.0
+WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
+"""What reading an answer raises that is not in the engine's documented form."""
 
 
 class ScoringRequest(NamedTuple):
-    """A text, a chain drafted after it, and how the target chooses; `seeds[i]` is for the token after i of the chain.
+    """A text, a drafted chain after it, and the sampler; `seeds[i]` is for the token after `i` tokens of the chain.
 
-    The seed belongs to a token's place in the output, so that plain decoding with the same seeds draws the same.
+    A seed belongs to a position of the output, so that plain decoding with the same seeds samples the same tokens.
     """
 
     text: Sequence[int]
@@ -27,56 +30,60 @@ class ScoringRequest(NamedTuple):
 
     @property
     def prefixes(self) -> list[list[int]]:
-        """The text with none, one, ... all of the chain."""
+        """The text followed by none, one, ..., all tokens of the chain."""
         return [[*self.text, *self.chain[:count]] for count in range(len(self.chain) + 1)]
 
 
 class EngineAdapter(ABC):
-    """One server; found in this package or through entry points of the group `specbench_kit.live.engines`."""
+    """One kind of engine, registered in this package or under the entry-point group `specbench_kit.live.engines`."""
 
     supports_sampling: ClassVar[bool] = True
-    """Whether it can be asked for tokens that are drawn, too."""
+    """True if the engine can sample the target's tokens too; False if it is greedy only."""
 
     def __init__(self, base: str) -> None:
         try:
-            self._client = httpx.Client(base_url=base, timeout=WAIT_S)
+            self._client = httpx.Client(base_url=base, timeout=TIMEOUT_S)
         except httpx.InvalidURL as error:
             raise SkitError(f"{base} is no address: {first_line(error)}; give ENGINE://HOST:PORT") from error
         self._base = base
 
     @abstractmethod
-    def target_tokens(self, asked: ScoringRequest) -> list[int]:
-        """The target's token after the text, and after each token of the chain."""
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        """Return the target's token after the text, and after each token of the chain."""
 
     def model(self) -> tuple[str, int | None]:
-        """What it calls its model, and how many tokens that reads, if it says so."""
+        """Return the name of the engine's model, and its context length if the engine states it."""
         entry = self.get("/v1/models")["data"][0]
         return str(entry["id"]), entry.get("max_model_len")
 
     def tokenize(self, text: str) -> list[int] | None:
-        """Its own token ids of a text; None where it cannot be asked."""
+        """Return the engine's token ids of a text; None if the engine cannot be asked."""
         return None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connections to the engine."""
         self._client.close()
 
     def get(self, path: str) -> Any:
-        """A JSON answer."""
-        return self._ask("GET", path, None)
+        """Return the JSON answer to a GET request; raise SkitError with one line if there is none."""
+        return self._request("GET", path, None)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The same to a question."""
-        return self._ask("POST", path, body)
+    def post(self, path: str, body: JsonObject) -> Any:
+        """Return the JSON answer to a POST request; raise SkitError with one line if there is none."""
+        return self._request("POST", path, body)
 
-    def _ask(self, kind: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def unexpected_answer(self, reason: str) -> SkitError:
+        """Return the error for an answer that is not in the engine's form."""
+        return SkitError(f"{self._base} answered in an unknown form: {reason}; is it the engine that was named?")
+
+    def _request(self, method: str, path: str, body: JsonObject | None) -> Any:
         try:
-            found = self._client.request(kind, path, json=body)
-            found.raise_for_status()
-            return found.json()
+            response = self._client.request(method, path, json=body)
+            response.raise_for_status()
+            return response.json()
         except httpx.HTTPStatusError as error:
-            told = first_line(ValueError(error.response.text[:200] or error.response.reason_phrase))
-            raise SkitError(f"{self._base}{path} answered {error.response.status_code}: {told}") from error
+            text = first_line(ValueError(error.response.text[:200] or error.response.reason_phrase))
+            raise SkitError(f"{self._base}{path} answered {error.response.status_code}: {text}") from error
         except (httpx.HTTPError, ValueError) as error:
             raise SkitError(f"{self._base}{path} gave no answer: {first_line(error)}") from error
 
@@ -84,11 +91,6 @@ class EngineAdapter(ABC):
 engines: Registry[type[EngineAdapter]] = Registry("engine", "specbench_kit.live.engines")
 
 
-def unexpected_answer(base: str, reason: str) -> SkitError:
-    """An answer of another form than this adapter knows."""
-    return SkitError(f"{base} answered in a form that is not known here: {reason}; is it the engine that was named?")
-
-
-def best_token(scores: Mapping[str, Any]) -> int:
-    """Of scores by token the best."""
-    return int(max(scores, key=lambda token: scores[token]["logprob"]))
+def best_token(logprobs: Mapping[str, Mapping[str, float]]) -> int:
+    """Return the token id with the highest log-probability, from entries by token id."""
+    return int(max(logprobs, key=lambda token: logprobs[token]["logprob"]))

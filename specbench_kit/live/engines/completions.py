@@ -1,47 +1,50 @@
-"""Any server with OpenAI's completions that tells token ids: one token asked for after every prefix of the draft."""
+"""The adapter to any server with OpenAI's completions that returns token ids."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cached_property
 
-from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
+
+THREADS = 16
+"""Requests of one draft at a time."""
 
 
 @engines.register("completions")
 class Completions(EngineAdapter):
     """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
 
-    Greedy ones go as one batch; sampled ones each with the seed of its place in the output.
+    Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its output position.
     """
 
     def __init__(self, base: str) -> None:
         super().__init__(base)
-        self._at_once = ThreadPoolExecutor(16, "completions")
+        self._pool = ThreadPoolExecutor(THREADS, "completions")
 
-    def target_tokens(self, asked: ScoringRequest) -> list[int]:
-        if asked.sampler.greedy:
-            return self._tokens({"prompt": asked.prefixes, "temperature": 0.0})
-        sampler = asked.sampler
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        sampler = request.sampler
+        if sampler.greedy:
+            return self._complete(request.prefixes, {"temperature": 0.0})
         sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
-        bodies = [
-            {"prompt": [prefix], "seed": seed, **sampling}
-            for prefix, seed in zip(asked.prefixes, asked.seeds, strict=True)
-        ]
-        return [token for (token,) in self._at_once.map(self._tokens, bodies)]
 
-    def _tokens(self, body: dict[str, Any]) -> list[int]:
-        more = {"max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
-        found = self.post("/v1/completions", {**body, **more})
+        def sample(prefix: list[int], seed: int) -> int:
+            return self._complete([prefix], {"seed": seed, **sampling})[0]
+
+        return list(self._pool.map(sample, request.prefixes, request.seeds))
+
+    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
+        """Return the next token of every prompt."""
+        body = {"prompt": prompts, "max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
+        answer = self.post("/v1/completions", {**body, **sampling})
         try:
-            choices = sorted(found["choices"], key=lambda choice: int(choice["index"]))
+            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
             tokens = [int(choice["token_ids"][0]) for choice in choices]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise unexpected_answer(self._base, f"it has to tell token ids ({error!r})") from error
-        if len(tokens) != len(body["prompt"]):
-            raise unexpected_answer(self._base, f"{len(tokens)} answers to {len(body['prompt'])} prompts")
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(f"it must return token ids ({error!r})") from error
+        if len(tokens) != len(prompts):
+            raise self.unexpected_answer(f"{len(tokens)} answers to {len(prompts)} prompts")
         return tokens
 
-    @property
+    @cached_property
     def _model(self) -> str:
-        if not hasattr(self, "_name"):
-            self._name = self.model()[0]
-        return self._name
+        return self.model()[0]

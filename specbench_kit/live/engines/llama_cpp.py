@@ -1,32 +1,32 @@
-"""llama.cpp's server: one token asked for after every prefix of the draft; it cannot score a draft in one pass."""
+"""The adapter to llama.cpp's server, which cannot score a draft in one pass."""
 
-from typing import Any
-
-from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
 
 
 @engines.register("llama-cpp")
 class LlamaCpp(EngineAdapter):
     """llama.cpp's own route: one token after every prefix, greedy or by its own sampler."""
 
-    def target_tokens(self, asked: ScoringRequest) -> list[int]:
-        if asked.sampler.greedy:
-            return self._tokens({"prompt": asked.prefixes, "temperature": 0.0})
-        sampler = asked.sampler
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        sampler = request.sampler
+        if sampler.greedy:
+            return self._complete(request.prefixes, {"temperature": 0.0})
         sampling = {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k}
         return [
-            self._tokens({"prompt": [prefix], "seed": seed, **sampling})[0]
-            for prefix, seed in zip(asked.prefixes, asked.seeds, strict=True)
+            self._complete([prefix], {"seed": seed, **sampling})[0]
+            for prefix, seed in zip(request.prefixes, request.seeds, strict=True)
         ]
 
-    def _tokens(self, body: dict[str, Any]) -> list[int]:
-        more = {"n_predict": 1, "return_tokens": True, "cache_prompt": True, "ignore_eos": False}
-        found = self.post("/completion", {**body, **more})
+    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
+        """Return the next token of every prompt."""
+        body = {"prompt": prompts, "n_predict": 1, "return_tokens": True, "cache_prompt": True, "ignore_eos": False}
+        answer = self.post("/completion", {**body, **sampling})
         try:
-            answers = found if isinstance(found, list) else [found]
-            return [int(one["tokens"][0]) for one in sorted(answers, key=lambda one: int(one["index"]))]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise unexpected_answer(self._base, repr(error)) from error
+            rows = answer if isinstance(answer, list) else [answer]  # one prompt is answered without a list
+            return [int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))]
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
 
     def model(self) -> tuple[str, int | None]:
         name, _ = super().model()

@@ -1,33 +1,32 @@
-"""SGLang: one request that scores the draft alone."""
+"""The adapter to SGLang, which scores the draft alone in one request."""
 
-from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, engines, unexpected_answer
+from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, engines
 
 
 @engines.register("sglang")
 class Sglang(EngineAdapter):
-    """A greedy draft in one request, by scores from the last committed token on; its prefix cache serves the rest."""
+    """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds the text."""
 
     supports_sampling = False
 
-    def target_tokens(self, asked: ScoringRequest) -> list[int]:
-        count = len(asked.chain)
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        count = len(request.chain)
         body = {
-            "input_ids": [*asked.text, *asked.chain],
+            "input_ids": [*request.text, *request.chain],
             "sampling_params": {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True},
             "return_logprob": True,
-            "logprob_start_len": len(asked.text) - 1,
+            "logprob_start_len": len(request.text) - 1,
             "top_logprobs_num": 1,
         }
-        found = self.post("/generate", body)
+        answer = self.post("/generate", body)
         try:
-            told = found["meta_info"]
-            rows = told["input_top_logprobs"][-count:] if count else []
-            last = told["output_top_logprobs"][0] if "output_ids" not in found else [[0.0, found["output_ids"][0]]]
-            answers = [int(row[0][1]) for row in [*rows, last]]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise unexpected_answer(self._base, repr(error)) from error
-        return answers
+            info = answer["meta_info"]
+            rows = info["input_top_logprobs"][-count:] if count else []
+            # Rows hold [log-probability, token id, text]. Newer versions return the generated token separately.
+            last = [[0.0, answer["output_ids"][0]]] if "output_ids" in answer else info["output_top_logprobs"][0]
+            return [int(row[0][1]) for row in [*rows, last]]
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
 
     def model(self) -> tuple[str, int | None]:
-        found = self.get("/get_model_info")
-        return str(found["model_path"]), None
+        return str(self.get("/get_model_info")["model_path"]), None

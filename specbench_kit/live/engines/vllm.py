@@ -1,33 +1,30 @@
-"""vLLM: one request that scores the whole draft."""
+"""The adapter to vLLM, which scores the whole text in one request."""
 
-from typing import Any
-
-from specbench_kit.live.engines.base import EngineAdapter, ScoringRequest, best_token, engines, unexpected_answer
+from specbench_kit.live.engines.base import WRONG_ANSWER, EngineAdapter, ScoringRequest, best_token, engines
 
 
 @engines.register("vllm")
 class Vllm(EngineAdapter):
-    """A greedy draft in one request, by `prompt_logprobs`: the context is computed anew every time.
+    """Greedy drafts in one request, by `prompt_logprobs`, for which vLLM computes the whole text every time.
 
-    By its token-in, token-out route, which `vllm serve --enable-scale-out` opens. Its prefix cache stays out of this,
-    as it does by itself where prompts are scored.
+    It needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. vLLM does not use its prefix
+    cache for scored prompts.
     """
 
     supports_sampling = False
 
-    def target_tokens(self, asked: ScoringRequest) -> list[int]:
-        count = len(asked.chain)
-        sampling: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
+    def target_tokens(self, request: ScoringRequest) -> list[int]:
+        count = len(request.chain)
+        sampling: dict[str, object] = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True}
         if count:
             sampling["prompt_logprobs"] = 1
-        body = {"token_ids": [*asked.text, *asked.chain], "sampling_params": sampling, "stream": False}
-        found = self.post("/inference/v1/generate", body)
+        body = {"token_ids": [*request.text, *request.chain], "sampling_params": sampling, "stream": False}
+        answer = self.post("/inference/v1/generate", body)
         try:
-            rows = found["prompt_logprobs"][-count:] if count else []
-            answers = [*map(best_token, rows), int(found["choices"][0]["token_ids"][0])]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise unexpected_answer(self._base, repr(error)) from error
-        return answers
+            rows = answer["prompt_logprobs"][-count:] if count else []
+            return [*map(best_token, rows), int(answer["choices"][0]["token_ids"][0])]
+        except WRONG_ANSWER as error:
+            raise self.unexpected_answer(repr(error)) from error
 
     def tokenize(self, text: str) -> list[int] | None:
         return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from specbench_kit.core.version import __version__
+from specbench_kit.live.address import host_and_port, read_file
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.event_log import EventLog
@@ -14,7 +15,7 @@ from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.service import ListenAddress, VerificationService
 from specbench_kit.live.server.sessions import SessionTable
-from specbench_kit.live.server.settings import ServeSettings, host_and_port, read
+from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.server.stream import FrameHandler
 from specbench_kit.live.wire import PROTOCOL, tokenizer_hash
 from specbench_kit.models.executors.base import make_executor
@@ -33,7 +34,7 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     scheduler, tokens = parse_scheduler(settings.scheduler), settings.tokens()
     listen = ListenAddress(settings.listen)
     if settings.tls_cert is not None and settings.tls_key is not None:
-        listen = ListenAddress(settings.listen, read(settings.tls_cert), read(settings.tls_key))
+        listen = ListenAddress(settings.listen, read_file(settings.tls_cert), read_file(settings.tls_key))
     pair = load_pair(settings.target, None, device=settings.device, dtype=settings.dtype)
     context = min(settings.session_tokens, pair.target.context)
     runner = Runner(make_executor(pair.target.model, settings.slots, context, pair.vocabulary))

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.common_options import Dtype, Target, TorchDevice
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
+from specbench_kit.live.address import host_and_port, read_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 NETWORK = "Network"
@@ -69,23 +70,7 @@ class ServeSettings:
         """Return the access tokens; none if any device may connect."""
         if self.token_file is None:
             return []
-        lines = read(self.token_file).decode().splitlines()
+        lines = read_file(self.token_file).decode().splitlines()
         tokens = [line.strip() for line in lines if line.strip()]
         require(bool(tokens), f"{self.token_file} holds no token: write one per line")
         return tokens
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT; raise SkitError for any other text."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdigit() and int(port) < 1 << 16):
-        raise SkitError(f"'{address}' is no HOST:PORT, such as 127.0.0.1:7070")
-    return host, int(port)
-
-
-def read(path: Path) -> bytes:
-    """Return the content of a small file; raise SkitError with one line if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SkitError(f"cannot read {path}: {error.strerror}") from error

@@ -179,7 +179,8 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
         if named or not is_missing_head(model, target)
     }
     if settings.server is not None:
-        from specbench_kit.live.servers import ServerAddress, connect  # needs the extra `live`
+        from specbench_kit.live.connection import ServerAddress  # needs the extra `live`
+        from specbench_kit.live.servers import connect
 
         drafts = load_draft_models(settings.draft, list(needed), device=settings.device, dtype=settings.dtype)
         address = ServerAddress(settings.server, settings.server_token, settings.server_ca, settings.link)

@@ -157,7 +157,7 @@ def _turn(between: Sequence[BatchGap]) -> tuple[float, float]:
 
 
 def _fit(loads: Sequence[Sequence[ObservedBatch]]) -> Any:
-    """Least squares of shares of what is expected: observed_batches of few requests count as much as those of many, and every
+    """Least squares of shares of what is expected: batches of few requests count as much as those of many, and every
     load as much as another."""
     matrix = np.array([_features(batch) for load in loads for batch in load])
     seconds = np.array([batch.verify_s for load in loads for batch in load])
