@@ -1,6 +1,5 @@
-"""A profiling run by the data sheet of a device that is not here."""
+"""A profiling run by the data sheet of a device that this machine lacks."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from specbench_kit.decoding.latency import HostedModel
@@ -17,26 +16,24 @@ from specbench_kit.profilers.subject import require_architecture
 
 
 def derive(
-    settings: ProfileSettings, place: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart], date: str
-) -> list[ProfileResult]:
-    """Evaluate each part's roofline: the profile is the roofline itself, at the shares that its software reaches."""
-    return [_derive(settings, place, card, part, date) for part in parts]
-
-
-def _derive(
-    settings: ProfileSettings, place: ProfiledDevice, card: Device, part: ProfiledPart, date: str
+    settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
 ) -> ProfileResult:
+    """Return the profile of a part whose coefficients are its roofline, at the shares that its software achieves."""
     shapes, software, members = require_architecture(part.subject), find_software(settings.software), settings.cards
-    over = find_interconnect(settings.interconnect) if settings.interconnect else None
-    model = Roofline(card.combined(members), shapes, place.dtype).estimate(software, members, over)
-    together = f", {members} of them over {over.title}" if over else ""
+    interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
+    model = Roofline(card.combined(members), shapes, device.dtype).estimate(software, members, interconnect)
+    together = f", {members} of them over {interconnect.title}" if interconnect else ""
+    name = name_profile(part, settings, device)
+    if not settings.name:
+        name += f"-tp{members}" if members > 1 else ""
+        name += "-roofline" if settings.is_fused else f"-{settings.software}-roofline"
     form: Form = "hosted" if isinstance(model, HostedModel) else "work"
     profile = Profile(
-        name=f"{name_profile(part, settings, place)}{'' if settings.name else _ending(settings)}",
+        name=name,
         role=part.role,
         device=card.name,
         model=part.subject.name,
-        dtype=place.dtype,
+        dtype=device.dtype,
         source="roofline",
         form=form,
         coefficients={},
@@ -47,11 +44,7 @@ def _derive(
         architecture=None if part.subject.is_card else shapes,
         device_card=None if bundled_device(card.name) == card else card,
     )
-    observations = [Observation(one, model.seconds(one.rows)) for one in part.configurations]
+    observations = [
+        Observation(configuration, model.seconds(configuration.rows)) for configuration in part.configurations
+    ]
     return ProfileResult(profile, evaluated(form, asdict(model), observations))
-
-
-def _ending(settings: ProfileSettings) -> str:
-    """What sets a derived profile's name apart."""
-    cards = f"-tp{settings.cards}" if settings.cards > 1 else ""
-    return f"{cards}-roofline" if settings.is_fused else f"{cards}-{settings.software}-roofline"

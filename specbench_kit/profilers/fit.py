@@ -1,9 +1,8 @@
-"""Ordinary least squares, and how far to trust it."""
+"""Fits latency models by least squares, and measures how far to trust the fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,17 +14,17 @@ from specbench_kit.profilers.workload import Configuration
 
 Matrix = NDArray[np.float64]
 FOLDS, RESAMPLES = 5, 1000
-LEAST_TRAIN, LEAST_TEST = 15, 5
-"""Configurations without which a fit would mean nothing."""
+MIN_TRAIN, MIN_TEST = 15, 5
+"""The least numbers of configurations for which a fit means anything."""
 
 
 class TooFewConfigurations(SkitError):
-    """Too few configurations to fit a profile."""
+    """The error if too few configurations were timed to fit a profile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Seconds of one configuration, and their coefficient of variation over runs, where there were several."""
+    """The seconds of one configuration, and their coefficient of variation over runs if there were several."""
 
     configuration: Configuration
     seconds: float
@@ -34,7 +33,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`estimates` are plain least squares, `coefficients` the same with none below 0; seconds by name."""
+    """A fitted latency model: seconds by the name of each coefficient.
+
+    `estimates` are plain least squares, `coefficients` least squares with none below 0.
+    """
 
     form: Form
     estimates: Mapping[str, float]
@@ -44,35 +46,38 @@ class Fit:
     observations: Sequence[Observation]
 
     def predict(self, configuration: Configuration) -> float:
-        """Seconds of one forward."""
+        """Return the predicted seconds of one forward."""
         return float(sum(terms(self.form, self.coefficients, sums_of(configuration.rows))))
 
     def accuracy(self, part: str, regime: str | None = None) -> dict[str, float | None]:
-        """Metrics on the configurations of a part and, if named, a regime."""
+        """Return the metrics on the configurations of a part, or only on those of one regime."""
         chosen = [
-            one
-            for one in self.observations
-            if one.configuration.part == part and regime in (None, one.configuration.regime)
+            observation
+            for observation in self.observations
+            if observation.configuration.part == part and regime in (None, observation.configuration.regime)
         ]
-        actual = np.array([one.seconds for one in chosen])
-        return metrics(actual, np.array([self.predict(one.configuration) for one in chosen]), len(self.estimates) - 1)
+        actual = np.array([observation.seconds for observation in chosen])
+        predicted = np.array([self.predict(observation.configuration) for observation in chosen])
+        return metrics(actual, predicted, len(self.estimates) - 1)
 
     @property
     def regimes(self) -> list[str]:
-        """In the order of the workload."""
-        return list(dict.fromkeys(one.configuration.regime for one in self.observations))
+        """The regimes, in the order of the workload."""
+        return list(dict.fromkeys(observation.configuration.regime for observation in self.observations))
 
     def shares(self, regime: str) -> dict[str, float]:
-        """What part of the predicted time each term makes up on average."""
-        rows = [one.configuration.rows for one in self.observations if one.configuration.regime == regime]
-        parts = np.array([terms(self.form, self.coefficients, sums_of(row)) for row in rows])
+        """Return the average share of each term in the predicted time."""
+        configurations = [observation.configuration for observation in self.observations]
+        batches = [configuration.rows for configuration in configurations if configuration.regime == regime]
+        parts = np.array([terms(self.form, self.coefficients, sums_of(rows)) for rows in batches])
         means = (parts / parts.sum(axis=1, keepdims=True)).mean(axis=0)
         return dict(zip(self.coefficients, map(float, means), strict=True))
 
-    def describe(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+    def describe(self) -> dict[str, object]:
+        """Return the whole fit for JSON."""
         parts = ("train", "test")
         train, test = (self.accuracy(part) for part in parts)
+        train_r2, test_r2 = train.get("r2"), test.get("r2")
         return {
             "form": self.form,
             "coefficients": dict(self.coefficients),
@@ -80,10 +85,10 @@ class Fit:
             "intervals": {name: list(bounds) for name, bounds in self.intervals.items()},
             "train": train,
             "test": test,
-            "generalisation_gap": _difference(train["r2"], test["r2"]),
+            "generalisation_gap": None if train_r2 is None or test_r2 is None else train_r2 - test_r2,
             "cross_validation": dict(self.cross_validation),
             "regimes": {
-                name: {part: found for part in parts if (found := self.accuracy(part, name))["count"]}
+                name: {part: accuracy for part in parts if (accuracy := self.accuracy(part, name))["count"]}
                 for name in self.regimes
             },
             "shares": {name: self.shares(name) for name in self.regimes},
@@ -91,11 +96,16 @@ class Fit:
 
 
 def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
-    """Fit on the training configurations."""
-    train = [one for one in observations if one.configuration.part == "train"]
-    _require_enough(len(train), len(observations) - len(train))
-    matrix = np.array([features(form, one.configuration.rows) for one in train], np.float64)
-    seconds = np.array([one.seconds for one in train])
+    """Return the fit on the training configurations; raise TooFewConfigurations if they are too few."""
+    train = [observation for observation in observations if observation.configuration.part == "train"]
+    test_count = len(observations) - len(train)
+    if len(train) < MIN_TRAIN or test_count < MIN_TEST:
+        raise TooFewConfigurations(
+            f"too little was measured to fit a profile: {len(train)} configurations to fit on and {test_count} to test "
+            f"on, of at least {MIN_TRAIN} and {MIN_TEST}"
+        )
+    matrix = np.array([features(form, observation.configuration.rows) for observation in train], np.float64)
+    seconds = np.array([observation.seconds for observation in train])
     names = COEFFICIENTS[form]
     low, high = _bootstrap(matrix, seconds, seed)
     return Fit(
@@ -109,13 +119,13 @@ def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
 
 
 def evaluated(form: Form, coefficients: Mapping[str, float], observations: Sequence[Observation]) -> Fit:
-    """Coefficients that follow from something else: nothing was fitted, and the observations are their own."""
+    """Return coefficients that were not fitted but derived, as a fit; the observations are their own predictions."""
     exact = {name: (value, value) for name, value in coefficients.items()}
     return Fit(form, coefficients, coefficients, exact, {}, observations)
 
 
 def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
-    """Coefficients of the columns; these are scaled first, since their magnitudes lie far apart."""
+    """Return the coefficients of the columns, which are scaled first, since their magnitudes lie far apart."""
     columns = np.asarray(matrix, np.float64)
     scale = np.abs(columns).max(axis=0)
     scale[scale == 0] = 1.0
@@ -124,24 +134,25 @@ def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
 
 
 def non_negative(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
-    """Least squares with no coefficient below 0: the best of the solutions on subsets of the columns."""
+    """Return the least squares with no coefficient below 0: the best of the solutions on subsets of the columns."""
     columns, target = np.asarray(matrix, np.float64), np.asarray(seconds, np.float64)
     width = columns.shape[1]
-    best, least = np.zeros(width), np.inf
+    best, least_error = np.zeros(width), np.inf
     for count in range(width, 0, -1):
         for chosen in map(list, combinations(range(width), count)):
             solution = least_squares(columns[:, chosen], target)
             error = float(((columns[:, chosen] @ solution - target) ** 2).sum())
-            if (solution >= 0).all() and error < least:
-                best, least = np.zeros(width), error
+            if (solution >= 0).all() and error < least_error:
+                best, least_error = np.zeros(width), error
                 best[chosen] = solution
-        if count == width and np.isfinite(least):
+        # If the plain solution has no coefficient below 0, no subset of the columns fits better.
+        if count == width and np.isfinite(least_error):
             break
     return best
 
 
 def metrics(actual: Matrix, predicted: Matrix, predictors: int) -> dict[str, float | None]:
-    """R2, adjusted R2, RMSE, MAE, MAPE, mean and largest error; `count` says of how many."""
+    """Return R2, adjusted R2, RMSE, MAE, MAPE, mean and largest error of `count` predictions."""
     count = len(actual)
     if not count:
         return {"count": 0}
@@ -167,36 +178,24 @@ def _r2(actual: Matrix, predicted: Matrix) -> float | None:
 
 
 def _cross_validate(matrix: Matrix, seconds: Matrix, seed: int) -> dict[str, float]:
-    """R2 of folds that were left out, drawn once."""
+    """Return the R2 of folds that were left out of the fit; the folds are drawn once."""
     order = np.random.default_rng(seed).permutation(len(seconds))
     scores = []
-    for held in np.array_split(order, FOLDS):
-        kept = np.setdiff1d(order, held)
-        score = _r2(seconds[held], matrix[held] @ non_negative(matrix[kept], seconds[kept]))
+    for fold in np.array_split(order, FOLDS):
+        fitted = np.setdiff1d(order, fold)
+        score = _r2(seconds[fold], matrix[fold] @ non_negative(matrix[fitted], seconds[fitted]))
         if score is not None:
             scores.append(score)
     return {"folds": FOLDS, "mean_r2": float(np.mean(scores)), "std_r2": float(np.std(scores)), "min_r2": min(scores)}
 
 
 def _bootstrap(matrix: Matrix, seconds: Matrix, seed: int) -> Matrix:
-    """95% percentile intervals of the plain least-squares coefficients, over resampled configurations."""
+    """Return the bounds of 95% percentile intervals of the least-squares coefficients, by resampling rows."""
     random = np.random.default_rng(seed)
     drawn = random.integers(len(seconds), size=(RESAMPLES, len(seconds)))
     resampled = np.array([least_squares(matrix[rows], seconds[rows]) for rows in drawn])
     bounds: Matrix = np.quantile(resampled, (0.025, 0.975), axis=0)
     return bounds
-
-
-def _require_enough(train: int, test: int) -> None:
-    if train < LEAST_TRAIN or test < LEAST_TEST:
-        raise TooFewConfigurations(
-            f"too little was measured to fit a profile: {train} configurations to fit on and {test} to test on, of at "
-            f"least {LEAST_TRAIN} and {LEAST_TEST}"
-        )
-
-
-def _difference(train: float | None, test: float | None) -> float | None:
-    return None if train is None or test is None else train - test
 
 
 def _named(names: Sequence[str], values: Matrix) -> dict[str, float]:

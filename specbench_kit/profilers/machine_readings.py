@@ -1,8 +1,7 @@
-"""What a profiling measurement notes of the machine."""
+"""Readings of the machine while a part of a profile is timed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.profilers.measurement import TimingRig
@@ -11,17 +10,15 @@ from specbench_kit.profilers.samples import Samples
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
-Fields = dict[str, Any]
-
 
 @contextmanager
 def machine_recorded(
-    probe: Probe, stand: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[Fields], None]
+    probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[dict[str, object]], None]
 ) -> Iterator[None]:
-    """Hand over the readings on the timing of one part, however that ends."""
-    watch, before = Watch(probe, stand.device), read_processor_time()
+    """Pass the readings taken while one part is timed to `keep`, also if the timing fails."""
+    watch, before = Watch(probe, rig.device), read_processor_time()
     try:
         yield
     finally:
-        steps = [[one for run in runs for one in run] for runs in samples.runs().values()]
+        steps = [[seconds for run in runs for seconds in run] for runs in samples.runs().values()]
         keep(watch.end({f"the {part.role}": LaneTimes(read_processor_time().since(before), steps)}))

@@ -1,4 +1,4 @@
-"""A profiling run on a device that is here."""
+"""A profiling run on a device of this machine."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import mean, median, pstdev
-from typing import Any
 
 import torch
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import Count, JsonObject, Number, convert, decode
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.base import Profile
@@ -37,57 +38,72 @@ from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.machine.probe import probe_here
 
-Fields = dict[str, Any]
-
 STEADY = 0.05
 """Coefficient of variation over runs that a timing should stay below (WISP, Appendix C)."""
 
 
+class WorkloadScale(Struct, frozen=True):
+    """The number of configurations of a part, and the factor that their lengths are multiplied by."""
+
+    configurations: Count
+    factor: Number
+
+
+class _StartedRun(Struct):
+    """The fields of `run.json` that a run reads again when it is resumed."""
+
+    started_at: str
+    models: dict[str, dict[str, object]]
+    workload: dict[str, WorkloadScale]
+    machine: list[dict[str, object]] = []
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """What a measurement leaves."""
+    """The folder of a run, the content of its `run.json`, a result per part, and the cost of a stop rule."""
 
     folder: Path
-    run: Fields
+    run: JsonObject
     results: Sequence[ProfileResult]
-    policy: Fields = field(default_factory=dict)
+    policy: JsonObject = field(default_factory=dict)
 
 
 def run_measured(
     settings: ProfileSettings,
-    place: ProfiledDevice,
+    profiled: ProfiledDevice,
     device: torch.device,
     parts: Sequence[ProfiledPart],
-    report: ProgressCallback,
+    progress: ProgressCallback,
 ) -> FinishedMeasurement:
-    """Measure every part within the budget; samples are on disk as soon as they are made."""
+    """Measure every part within the budget; timings are on disk as soon as they are taken."""
     clock, probe = MeasuringClock(device), probe_here()
     with clock.running():
-        stands, models = _load(settings, parts, device, place.dtype, clock)
-        folder, run = _open(settings, place, parts, stands, models)
+        rigs, models = [], {}
+        for part in parts:
+            _require_memory(part.subject, device, profiled.dtype)
+            loaded = part.subject.load(device, profiled.dtype)
+            models[part.model] = part.subject.describe(loaded)
+            rigs.append(TimingRig(loaded, clock, settings.seed, settings.runs))
+        folder, run = _open_folder(settings, profiled, parts, rigs, models)
         results = []
-        for number, (part, stand) in enumerate(zip(parts, stands, strict=True), 1):
-            profile = profile_without_fit(settings, place, part, run)
+        for number, (part, rig) in enumerate(zip(parts, rigs, strict=True), 1):
+            profile = profile_without_fit(settings, profiled, part, run)
             samples = Samples.open(folder / str(profile.samples))
-            factor, deadline_s = run["workload"][part.role]["factor"], settings.budget_s * number / len(parts)
-            with machine_recorded(probe, stand, part, samples, partial(_note_machine, folder, run)):
-                measured = measure_part(stand, part, factor, samples, deadline_s, report)
-            results.append(ProfileResult(profile, *_fit(part, factor, samples, measured, settings.seed)))
-        policy = {} if settings.draft is None else _policy(stands, models, device)
+            factor = convert(_StartedRun, run).workload[part.role].factor
+            # The deadline of a part is its share of the budget after the deadline of the part before it.
+            deadline_s = settings.budget_s * number / len(parts)
+            with machine_recorded(probe, rig, part, samples, partial(_add_readings, folder, run)):
+                gaps = measure_part(rig, part, factor, samples, deadline_s, progress)
+            try:
+                results.append(ProfileResult(profile, *fit_part(part, factor, samples, gaps, settings.seed)))
+            except TooFewConfigurations as error:
+                raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
+        policy: JsonObject = {}
+        if settings.draft is not None:
+            hashes = [models[role].get("hash") for role in ("target", "draft")]
+            pair = PairHashes(*map(str, hashes)) if all(hashes) else None
+            policy = measure_policy(min(rig.vocabulary for rig in rigs), str(device), pair)
     return FinishedMeasurement(folder, run, results, policy)
-
-
-def _load(
-    settings: ProfileSettings, parts: Sequence[ProfiledPart], device: torch.device, dtype: str, clock: MeasuringClock
-) -> tuple[list[TimingRig], Fields]:
-    """Every model in memory, and what a run records of it."""
-    stands, models = [], {}
-    for part in parts:
-        _require_memory(part.subject, device, dtype)
-        loaded = part.subject.load(device, dtype)
-        models[part.model] = part.subject.describe(loaded)
-        stands.append(TimingRig(loaded, clock, settings.seed, settings.runs))
-    return stands, models
 
 
 def _require_memory(subject: Subject, device: torch.device, dtype: str) -> None:
@@ -103,18 +119,18 @@ def _require_memory(subject: Subject, device: torch.device, dtype: str) -> None:
         )
 
 
-def _open(
+def _open_folder(
     settings: ProfileSettings,
-    place: ProfiledDevice,
+    profiled: ProfiledDevice,
     parts: Sequence[ProfiledPart],
-    stands: Sequence[TimingRig],
-    models: Fields,
-) -> tuple[Path, Fields]:
-    """A new folder, or the one that is to be gone on with, and the content of its `run.json`."""
+    rigs: Sequence[TimingRig],
+    models: Mapping[str, JsonObject],
+) -> tuple[Path, dict[str, object]]:
+    """Return a new folder, or the one that is to be resumed, and the content of its `run.json`."""
     defining = {
         "models": [[model["name"], model.get("hash")] for model in models.values()],
-        "hardware": hardware_text(stands[0].device),
-        "dtype": place.dtype,
+        "hardware": hardware_text(rigs[0].device),
+        "dtype": profiled.dtype,
         "seed": settings.seed,
         "runs": settings.runs,
     }
@@ -122,106 +138,95 @@ def _open(
         return _unfinished(settings.out, settings.command, run_key(defining))
     names = "-".join(str(model["name"]) for model in models.values())
     folder = unused_folder(settings.out, settings.command, names, defining)
-    run = describe_run(settings, place, models, "measured")
     budget_s = settings.budget_s / len(parts)
-    factors = [choose_factor(stand, part.configurations, budget_s) for part, stand in zip(parts, stands, strict=True)]
+    run = describe_run(settings, profiled, models, "measured")
     run["workload"] = {
-        part.role: {"configurations": len(part.configurations), "factor": factor}
-        for part, factor in zip(parts, factors, strict=True)
+        part.role: {
+            "configurations": len(part.configurations),
+            "factor": choose_factor(rig, part.configurations, budget_s),
+        }
+        for part, rig in zip(parts, rigs, strict=True)
     }
     write_text(folder / "run.json", to_json(run))
     return folder, run
 
 
-def _unfinished(out: Path, command: str, key: str) -> tuple[Path, Fields]:
-    """The newest folder of such a run that has no summary yet."""
+def _unfinished(out: Path, command: str, key: str) -> tuple[Path, dict[str, object]]:
+    """Return the newest folder of such a run that has no summary yet, and the content of its `run.json`."""
     folders = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/run.json"))
     unfinished = [folder for folder in folders if not (folder / "summary.json").exists()]
     if not unfinished:
         raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
-    run: Fields = json.loads((unfinished[-1] / "run.json").read_text(encoding="utf-8"))
-    return unfinished[-1], run
+    path = unfinished[-1] / "run.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+        decode(_StartedRun, text)
+        return unfinished[-1], json.loads(text)
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}; start a new run without --resume") from error
+
+
+def _add_readings(folder: Path, run: dict[str, object], readings: dict[str, object]) -> None:
+    run["machine"] = [*convert(_StartedRun, run).machine, readings]
+    write_text(folder / "run.json", to_json(run))
 
 
 def profile_without_fit(
-    settings: ProfileSettings, place: ProfiledDevice, part: ProfiledPart, run: Mapping[str, Any]
+    settings: ProfileSettings, profiled: ProfiledDevice, part: ProfiledPart, run: JsonObject
 ) -> Profile:
-    """All but the numbers."""
-    assert place.device is not None
-    weights = run["models"][part.model].get("hash")
-    name = name_profile(part, settings, place, weights)
+    """Return the profile of a part without its coefficients; `run` is the content of `run.json`."""
+    assert profiled.device is not None
+    weights_hash = run["models"][part.model].get("hash")
+    name = name_profile(part, settings, profiled, weights_hash)
     return Profile(
         name=name,
         role=part.role,
-        device=place.name,
+        device=profiled.name,
         model=part.subject.name,
-        dtype=place.dtype,
+        dtype=profiled.dtype,
         source="measured",
         form=part.form,
         coefficients={},
         date=run["started_at"],
-        hardware=hardware_text(place.device),
-        model_hash=weights,
-        cores=torch.get_num_threads() if place.device.type == "cpu" else 1,
+        hardware=hardware_text(profiled.device),
+        model_hash=weights_hash,
+        cores=torch.get_num_threads() if profiled.device.type == "cpu" else 1,
         samples=f"{name}.csv",
         architecture=None if part.subject.is_card else part.subject.architecture,
     )
 
 
-def _note_machine(folder: Path, run: Fields, block: Fields) -> None:
-    run["machine"] = [*run.get("machine", []), block]
-    write_text(folder / "run.json", to_json(run))
-
-
 def measure_part(
-    stand: TimingRig, part: ProfiledPart, factor: float, samples: Samples, deadline_s: float, report: ProgressCallback
+    rig: TimingRig, part: ProfiledPart, factor: float, samples: Samples, deadline_s: float, progress: ProgressCallback
 ) -> MeasurementGaps:
-    """Time all of a part; what was left out is returned."""
-    scaled = [one.scaled(factor) for one in part.configurations]
-    return measure(stand, scaled, samples, deadline_s, f"timing the {part.role}", report)
-
-
-def _fit(
-    part: ProfiledPart, factor: float, samples: Samples, measured: MeasurementGaps, seed: int
-) -> tuple[Fit, Fields]:
-    """As `fit_part`, with what to do where too little was measured."""
-    try:
-        return fit_part(part, factor, samples, measured, seed)
-    except TooFewConfigurations as error:
-        raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
+    """Time the configurations of a part, at lengths times `factor`; return what was left out."""
+    scaled = [configuration.scaled(factor) for configuration in part.configurations]
+    return measure(rig, scaled, samples, deadline_s, f"timing the {part.role}", progress)
 
 
 def fit_part(
-    part: ProfiledPart, factor: float, samples: Samples, measured: MeasurementGaps, seed: int
-) -> tuple[Fit, Fields]:
-    """The fit, and what else is to be told of the measurement."""
-    found = fit(part.form, observe([one.scaled(factor) for one in part.configurations], samples), seed)
-    return found, _told(measured, found)
-
-
-def observe(configurations: Sequence[Configuration], samples: Samples) -> list[Observation]:
-    """The median over runs of each run's median, for what was measured."""
-    runs = samples.runs()
-    observations = []
-    for one in configurations:
-        if one.name in runs:
-            seconds = [median(repeats) for repeats in runs[one.name]]
-            variation = pstdev(seconds) / mean(seconds) if len(seconds) > 1 else None
-            observations.append(Observation(one, median(seconds), variation))
-    return observations
-
-
-def _told(measured: MeasurementGaps, found: Fit) -> Fields:
-    """How steady the timings were, and what was left out."""
-    variations = sorted(one.variation for one in found.observations if one.variation is not None)
-    steadiness: Fields = {"count": len(variations)}
+    part: ProfiledPart, factor: float, samples: Samples, gaps: MeasurementGaps, seed: int
+) -> tuple[Fit, dict[str, object]]:
+    """Return the fit of a part, and facts on the measurement: how steady the timings were, and what was left out."""
+    scaled = [configuration.scaled(factor) for configuration in part.configurations]
+    fitted = fit(part.form, observe(scaled, samples), seed)
+    variations = sorted(
+        observation.variation for observation in fitted.observations if observation.variation is not None
+    )
+    steadiness: dict[str, object] = {"count": len(variations)}
     if variations:
         unsteady = sum(variation > STEADY for variation in variations)
         steadiness |= {"median": median(variations), "worst": variations[-1], "above_limit": unsteady}
-    return {"variation": steadiness, "skipped": measured.skipped, "cut_off": measured.cut_off}
+    return fitted, {"variation": steadiness, "skipped": gaps.skipped, "cut_off": gaps.cut_off}
 
 
-def _policy(stands: Sequence[TimingRig], models: Fields, device: torch.device) -> Fields:
-    hashes = [models[role].get("hash") for role in ("target", "draft")]
-    pair = PairHashes(*map(str, hashes)) if all(hashes) else None
-    return measure_policy(min(stand.vocabulary for stand in stands), str(device), pair)
+def observe(configurations: Sequence[Configuration], samples: Samples) -> list[Observation]:
+    """Return the median over runs of each run's median, for every configuration that was timed."""
+    runs = samples.runs()
+    observations = []
+    for configuration in configurations:
+        if configuration.name in runs:
+            seconds = [median(repeats) for repeats in runs[configuration.name]]
+            variation = pstdev(seconds) / mean(seconds) if len(seconds) > 1 else None
+            observations.append(Observation(configuration, median(seconds), variation))
+    return observations

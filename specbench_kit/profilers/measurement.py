@@ -21,16 +21,16 @@ from specbench_kit.profilers.workload import FACTORS, Configuration
 from specbench_kit.runs.provenance import hardware
 
 WARM_UPS, RUNS = 10, 3
-"""Untimed forwards before the first timed one, and times that the workload is gone through (WISP, Appendix C)."""
+"""Untimed forwards before the first timed one, and passes through the workload (WISP, Appendix C)."""
 REPEATS, ENOUGH_S = 10, 0.2
-"""Forwards of one configuration in one run: so many, or fewer once they have taken so long."""
+"""Most forwards of one configuration in a run, and the seconds in all after which fewer are enough."""
 PILOT_LENGTHS = (1, 64, 256, 1024)
 SPARE = 0.8
 """Share of the budget, and of the free memory, that is planned for."""
 
 
 class TimingRig:
-    """One model on one device, with as much KV as a workload needs; `runs` times it is to be gone through."""
+    """One model on one device, with as much KV as a workload needs, which is timed in `runs` passes."""
 
     def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
         self.loaded, self.clock, self.seed, self.runs = loaded, clock, seed, runs
@@ -43,26 +43,28 @@ class TimingRig:
         device: torch.device = self.loaded.model.device
         return device
 
-    def provide(self, configurations: Sequence[Configuration]) -> None:
-        """Make room for all of them."""
+    def make_room(self, configurations: Sequence[Configuration]) -> None:
+        """Allocate the KV that the configurations need."""
+        # The old KV is freed before the new one is allocated: both may not fit.
         del self._runner
-        self._runner = self._make_runner(*_room(configurations))
+        self._runner = self._make_runner(*_kv_shape(configurations))
 
-    def kv_bytes(self, configurations: Sequence[Configuration]) -> int:
-        """Memory of the KV that they need."""
-        slots, length = _room(configurations)
-        return self._runner.executor.kv_bytes(slots, length)
+    def fits(self, configurations: Sequence[Configuration]) -> bool:
+        """Return whether context and free memory can hold the longest and the widest of the configurations."""
+        slots, length = _kv_shape(configurations)
+        needed = self._runner.executor.kv_bytes(slots, length)
+        return length <= self.loaded.context and needed <= SPARE * free_bytes(self.device)
 
     def warm_up(self) -> None:
-        """Let thread pools, caches and clock rates settle."""
+        """Forward some prompts, so that thread pools, caches and clock rates settle."""
         length = min(PILOT_LENGTHS[1], self._runner.capacity)
         for number in range(WARM_UPS):
             self.time(Configuration(f"warm-up-{number}", "train", "mixed", ((length, 0),)), run=-1, repeats=1)
 
     def time(self, configuration: Configuration, run: int, repeats: int = REPEATS) -> list[float]:
-        """Seconds of the forward that brings each request's new tokens, argmax included.
+        """Return the seconds of each forward that brings every request's new tokens, argmax included.
 
-        The first forward is not counted, unless it takes so long that what is special about it does not matter.
+        The first forward is not counted, unless it takes so long that its peculiarities do not matter.
         """
         random = Random(f"{self.seed}/{configuration.name}/{run}")
         with self._prefilled(configuration, random) as slots:
@@ -78,7 +80,7 @@ class TimingRig:
 
     @contextmanager
     def _prefilled(self, configuration: Configuration, random: Random) -> Iterator[list[int]]:
-        """Slots that hold each request's cached tokens."""
+        """Yield slots that hold each request's cached tokens."""
         slots = [self._runner.acquire() for _ in configuration.rows]
         try:
             for slot, (_, cached) in zip(slots, configuration.rows, strict=True):
@@ -91,7 +93,7 @@ class TimingRig:
                 self._runner.release(slot)
 
     def _forward(self, rows: list[Append]) -> float:
-        """Seconds of one forward, which leaves no trace."""
+        """Return the seconds of one forward, whose tokens do not stay in KV."""
         self.clock.take()
         with self.clock.phase("verify"):
             self._runner.forward(rows).argmax()
@@ -108,120 +110,115 @@ class TimingRig:
 
 @dataclass
 class MeasurementGaps:
-    """What a measurement left out: configurations that did not fit the memory, and runs that the budget cut off."""
+    """What a measurement left out: configurations that did not fit the memory, and timings that the budget cut off."""
 
     skipped: list[str] = field(default_factory=list)
     cut_off: int = 0
 
 
 def measure(
-    stand: TimingRig,
+    rig: TimingRig,
     configurations: Sequence[Configuration],
     samples: Samples,
     deadline_s: float,
     step: str,
-    report: ProgressCallback,
+    progress: ProgressCallback,
 ) -> MeasurementGaps:
     """Time what the samples lack, in an order that is drawn anew for each run, until the clock says `deadline_s`.
 
-    Wide batches come last, where the memory holds them.
+    Wide batches come last, if the memory holds them.
     """
-    outcome, planned = MeasurementGaps(), len(configurations) * stand.runs
+    gaps, planned = MeasurementGaps(), len(configurations) * rig.runs
     for wide in (False, True):
-        group = [one for one in configurations if (one.regime == "batched") is wide]
-        if wide and group and not _fits(stand, group):
-            outcome.skipped += [one.name for one in group]
+        group = [configuration for configuration in configurations if (configuration.regime == "batched") is wide]
+        if wide and group and not rig.fits(group):
+            gaps.skipped += [configuration.name for configuration in group]
         elif group:
-            stand.provide(group)
-            stand.warm_up()
-            for one, run in _in_turn(stand, group):
-                if (one.name, run) not in samples.seconds and one.name not in outcome.skipped:
-                    if stand.clock.now_s() > deadline_s:
-                        outcome.cut_off += 1
-                    else:
-                        _time(stand, one, run, samples, outcome)
-                report(step, len(samples.seconds), planned)
-    return outcome
+            rig.make_room(group)
+            rig.warm_up()
+            for run in range(rig.runs):
+                for configuration in Random(f"order/{rig.seed}/{run}").sample(group, len(group)):
+                    if (configuration.name, run) not in samples.seconds and configuration.name not in gaps.skipped:
+                        if rig.clock.now_s() > deadline_s:
+                            gaps.cut_off += 1
+                        else:
+                            _time(rig, configuration, run, samples, gaps)
+                    progress(step, len(samples.seconds), planned)
+    return gaps
 
 
-def _in_turn(stand: TimingRig, configurations: Sequence[Configuration]) -> Iterator[tuple[Configuration, int]]:
-    for run in range(stand.runs):
-        for one in Random(f"order/{stand.seed}/{run}").sample(configurations, len(configurations)):
-            yield one, run
-
-
-def _time(stand: TimingRig, one: Configuration, run: int, samples: Samples, outcome: MeasurementGaps) -> None:
+def _time(rig: TimingRig, configuration: Configuration, run: int, samples: Samples, gaps: MeasurementGaps) -> None:
+    """Time one configuration in one run; note it as skipped if the memory does not hold it."""
     try:
-        samples.add(one, run, stand.time(one, run))
+        samples.add(configuration, run, rig.time(configuration, run))
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        outcome.skipped.append(one.name)
-        if stand.device.type == "cuda":
+        gaps.skipped.append(configuration.name)
+        if rig.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def choose_factor(stand: TimingRig, configurations: Sequence[Configuration], budget_s: float) -> float:
-    """The largest factor by which the lengths fit context, memory and budget; else the smallest, if that fits.
+def choose_factor(rig: TimingRig, configurations: Sequence[Configuration], budget_s: float) -> float:
+    """Return the largest factor for the lengths that fits context, memory and budget.
 
-    Wide batches do not have to fit: those that do not are skipped.
+    If none fits the budget, return the smallest that fits context and memory; raise SkitError if none does. Wide
+    batches need not fit: those that do not are skipped.
     """
-    pilot, narrow = _pilot(stand, budget_s), [one for one in configurations if one.regime != "batched"]
-    fitting = [factor for factor in FACTORS if _fits(stand, [one.scaled(factor) for one in narrow])]
+    pilot = _pilot(rig, budget_s)
+    narrow = [configuration for configuration in configurations if configuration.regime != "batched"]
+    fitting = [factor for factor in FACTORS if rig.fits([configuration.scaled(factor) for configuration in narrow])]
     if not fitting:
         raise SkitError(
-            f"the workload does not fit: {stand.loaded.source.label} takes {stand.loaded.context} positions and "
-            f"{free_bytes(stand.device) / 1e9:.1f} GB are free, which is too little even for lengths / 32"
+            f"the workload does not fit: {rig.loaded.source.label} takes {rig.loaded.context} positions and "
+            f"{free_bytes(rig.device) / 1e9:.1f} GB are free, which is too little even for lengths / 32"
         )
     for factor in fitting:
-        if planned_s([one.scaled(factor) for one in configurations], pilot) * stand.runs <= SPARE * budget_s:
+        scaled = [configuration.scaled(factor) for configuration in configurations]
+        if planned_s(scaled, pilot) * rig.runs <= SPARE * budget_s:
             return factor
     return fitting[-1]
 
 
 def planned_s(configurations: Sequence[Configuration], latency: InteractionModel) -> float:
-    """Seconds that one run of a workload will take: prompts, an untimed forward each, and the timed ones."""
+    """Return the seconds that one run of a workload will take: prompts, an untimed forward each, and the timed ones."""
     total_s = 0.0
-    for one in configurations:
-        forward_s = latency.seconds(one.rows)
+    for configuration in configurations:
+        forward_s = latency.seconds(configuration.rows)
         forwards = 1 if forward_s >= ENOUGH_S else 1 + min(REPEATS, 1 + ENOUGH_S // forward_s)
-        total_s += sum(latency.seconds([(cached, 0)]) for _, cached in one.rows if cached) + forward_s * forwards
+        prompts_s = sum(latency.seconds([(cached, 0)]) for _, cached in configuration.rows if cached)
+        total_s += prompts_s + forward_s * forwards
     return total_s
 
 
-def _pilot(stand: TimingRig, budget_s: float) -> InteractionModel:
-    """A rough latency model, from prompts of growing length for as long as they take little of the budget."""
+def _pilot(rig: TimingRig, budget_s: float) -> InteractionModel:
+    """Return a rough latency model, from prompts of growing length for as long as they take little of the budget."""
     lengths, seconds = [], []
     for length in PILOT_LENGTHS:
-        if length <= stand.loaded.context:
+        if length <= rig.loaded.context:
             pilot = Configuration(f"pilot-{length}", "train", "compute-bound", ((length, 0),))
             lengths.append(length)
-            seconds.append(median(stand.time(pilot, run=-1)))
+            seconds.append(median(rig.time(pilot, run=-1)))
         if seconds[-1] > budget_s / 100:
             break
     a_s, b_compute_s, c_s = non_negative([(n, n * n, 1) for n in lengths], seconds)
     return InteractionModel(a_s, b_compute_s, 0.0, max(c_s, 1e-6))
 
 
-def _fits(stand: TimingRig, configurations: Sequence[Configuration]) -> bool:
-    """Whether the context and the free memory can hold the longest and the widest of them."""
-    length = _room(configurations)[1]
-    return length <= stand.loaded.context and stand.kv_bytes(configurations) <= SPARE * free_bytes(stand.device)
-
-
-def _room(configurations: Sequence[Configuration]) -> tuple[int, int]:
-    """Slots, and tokens per slot."""
-    return max(len(one.rows) for one in configurations), max(one.longest for one in configurations)
+def _kv_shape(configurations: Sequence[Configuration]) -> tuple[int, int]:
+    """Return the number of KV slots that the configurations need, and of tokens per slot."""
+    slots = max(len(configuration.rows) for configuration in configurations)
+    return slots, max(configuration.longest for configuration in configurations)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device has no memory left; on a CPU torch raises a plain RuntimeError."""
+    """Return whether an error says that a device has no memory left; on a CPU torch raises a plain RuntimeError."""
     plain = "not enough memory" in str(error) or "can't allocate memory" in str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or plain
 
 
 def free_bytes(device: torch.device) -> float:
-    """Memory that is free now."""
+    """Return the free memory of a device."""
     import psutil
 
     if device.type == "cuda":
@@ -230,8 +227,8 @@ def free_bytes(device: torch.device) -> float:
 
 
 def hardware_text(device: torch.device) -> str:
-    """What was measured on, as far as it decides the speed."""
+    """Return the hardware that the speed of a measurement depends on, as profiles name it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    found = hardware()
-    return f"{found['cpu']}, {found['physical_cores']} cores, {found['torch_threads']} threads"
+    machine = hardware()
+    return f"{machine['cpu']}, {machine['physical_cores']} cores, {machine['torch_threads']} threads"

@@ -1,8 +1,7 @@
-"""What a run profiles: models in their roles, and what comes of each."""
+"""The models that a run profiles, each in its role, and the result for each of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.base import Form, Profile, Role
@@ -20,7 +19,7 @@ HASH_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class ProfiledPart:
-    """One model in one role, and what it is timed on."""
+    """One model in one role, and the configurations that it is timed on."""
 
     role: Role
     form: Form
@@ -29,23 +28,24 @@ class ProfiledPart:
 
     @property
     def model(self) -> str:
-        """The model's place in the pair."""
+        """The model's name within the pair: `draft` or `target`."""
         return "draft" if self.role == "drafter" else "target"
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """A profile without its numbers, the fit that has them, and what else is to be told of the measurement."""
+    """A profile without its coefficients, the fit that has them, and further facts about the measurement."""
 
     profile: Profile
     fit: Fit
-    told: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:
-    """A verifier on WISP's workload and wide batches, or a draft and its target on steps of speculative decoding.
+    """Return the parts that a run profiles: a verifier, or a draft model and its target.
 
-    The verifier's times are fitted with the output layer as a feature of its own.
+    A verifier is timed on WISP's workload and on wide batches, a pair on the steps of speculative decoding. Only the
+    verifier's form has the output layer as a feature of its own.
     """
     target = find_subject(settings.target, "target")
     if settings.draft is None:
@@ -58,11 +58,11 @@ def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:
 
 
 def name_profile(
-    part: ProfiledPart, settings: ProfileSettings, place: ProfiledDevice, weights: str | None = None
+    part: ProfiledPart, settings: ProfileSettings, device: ProfiledDevice, weights_hash: str | None = None
 ) -> str:
-    """What a profile is called; unless named, real weights are told apart by their hash."""
+    """Return the name of a profile: the user's, or one of model, hash of the weights, device, dtype and role."""
     role = "steps" if (part.role, part.form) == ("verifier", "context") else part.role
     if settings.name is not None:
         return settings.name if settings.draft is None else f"{settings.name}-{role}"
-    model = "-".join(filter(None, (part.subject.name, (weights or "")[:HASH_DIGITS])))
-    return slug(f"{model}-{place.name}-{SHORT[place.dtype]}-{role}")
+    model = "-".join(filter(None, (part.subject.name, (weights_hash or "")[:HASH_DIGITS])))
+    return slug(f"{model}-{device.name}-{SHORT[device.dtype]}-{role}")

@@ -1,7 +1,6 @@
-"""What a stop rule costs per drafted token: the draft statistics, and a predictor's score where there is one."""
+"""The cost of a stop rule per drafted token: of the draft statistics, and of a predictor's score if there is one."""
 
 from random import Random
-from typing import Any
 
 from specbench_kit.predictors import artefact, library
 from specbench_kit.predictors.latency import time_scores
@@ -11,13 +10,19 @@ from specbench_kit.profilers.steps import measure_statistics
 SAMPLES = 64
 
 
-def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> dict[str, Any]:
-    """Seconds per token; `predictor` and its time are missing where none was trained for the pair."""
-    found: dict[str, Any] = {"statistics_s": measure_statistics(vocabulary, device)}
+def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> dict[str, object]:
+    """Return the seconds per token; without `predictor` and its time if none was trained for the pair."""
+    statistics_s = measure_statistics(vocabulary, device)
     folders = library.find(pair) if pair is not None else []
-    if folders:
-        predictor = artefact.load(folders[0], pair=pair)
-        random = Random(0)
-        rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
-        found |= {"predictor": predictor.family, "predictor_s": time_scores(predictor.scorer, rows)["median"]}
-    return {**found, "per_token_s": found["statistics_s"] + found.get("predictor_s", 0.0)}
+    if not folders:
+        return {"statistics_s": statistics_s, "per_token_s": statistics_s}
+    predictor = artefact.load(folders[0], pair=pair)
+    random = Random(0)
+    rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
+    predictor_s = time_scores(predictor.scorer, rows)["median"]
+    return {
+        "statistics_s": statistics_s,
+        "predictor": predictor.family,
+        "predictor_s": predictor_s,
+        "per_token_s": statistics_s + predictor_s,
+    }

@@ -1,4 +1,4 @@
-"""Where a profile comes from: a device of this machine, or the data sheet of one that is not here."""
+"""The device that is profiled: one of this machine, or the data sheet of one that this machine lacks."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledDevice:
-    """`name` is the card's, or what the driver calls a device that has none.
+    """A device with its card. `name` is the card's name, or what the driver reports if there is no card.
 
-    `device` is None where the device of the card is not in this machine.
+    `device` is torch's, None if this machine has no such device.
     """
 
     name: str
@@ -25,56 +25,37 @@ class ProfiledDevice:
 
 
 def find_profiled_device(settings: ProfileSettings) -> ProfiledDevice:
-    """The device that is asked for, or its card where it is not here; dtype `auto` is what it serves in."""
+    """Return the device that the settings ask for; the dtype `auto` becomes the one that the device serves in.
+
+    Raise SkitError if a measurement is required and this machine has no such device.
+    """
+    import torch
+
     from specbench_kit.models.pair import resolve_device
 
     if settings.gpu is None:
         device = resolve_device(settings.device)
-        card = _card_of(device)
-        return ProfiledDevice(card.name if card else _reported(device), _dtype(settings.dtype, device), device, card)
+        card = bundled_device(CPU) if device.type == CPU else device_reported_as(torch.cuda.get_device_name(device))
+        name = card.name if card else torch.cuda.get_device_name(device)
+        return ProfiledDevice(name, _dtype(settings.dtype, device), device, card)
     card = find_device(settings.gpu)
-    here = _device_of(card)
-    if here is not None:
-        return ProfiledDevice(card.name, _dtype(settings.dtype, here), here, card)
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    matching = [torch.device("cuda", index) for index, name in enumerate(names) if name in card.reported]
+    if card.is_cpu:
+        matching = [torch.device(CPU)]
+    if matching:
+        return ProfiledDevice(card.name, _dtype(settings.dtype, matching[0]), matching[0], card)
     if settings.require_measured:
         raise SkitError(
-            f"--require-measured: no {card.title} is here ({_present()}); run this where there is one, "
-            "or leave the option out for a profile derived from the data sheet"
+            f"--require-measured: no {card.title} is here ({', '.join(names) or 'torch sees no CUDA device'}); run "
+            "this where there is one, or leave the option out for a profile derived from the data sheet"
         )
     dtype = card.default_dtype if settings.dtype == "auto" else settings.dtype
-    card.peak(dtype)
+    card.peak(dtype)  # which refuses a dtype that the device cannot compute in
     return ProfiledDevice(card.name, dtype, None, card)
 
 
-def _dtype(wanted: str, device: "torch.device") -> str:
+def _dtype(name: str, device: "torch.device") -> str:
     from specbench_kit.models.pair import resolve_dtype
 
-    return str(resolve_dtype(wanted, device)).removeprefix("torch.")
-
-
-def _card_of(device: "torch.device") -> Device | None:
-    return bundled_device(CPU) if device.type == CPU else device_reported_as(_reported(device))
-
-
-def _device_of(card: Device) -> "torch.device | None":
-    import torch
-
-    if card.is_cpu:
-        return torch.device(CPU)
-    return next((device for device in _cuda_devices() if _reported(device) in card.reported), None)
-
-
-def _cuda_devices() -> "list[torch.device]":
-    import torch
-
-    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-
-
-def _reported(device: "torch.device") -> str:
-    import torch
-
-    return torch.cuda.get_device_name(device)
-
-
-def _present() -> str:
-    return ", ".join(map(_reported, _cuda_devices())) or "torch sees no CUDA device"
+    return str(resolve_dtype(name, device)).removeprefix("torch.")

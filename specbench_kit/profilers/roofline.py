@@ -15,18 +15,18 @@ from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
 TOLERANCE = 0.05
-"""By which a prediction may fall short of the limit."""
+"""The share by which a prediction may fall short of the limit."""
 SLOW = 5.0
-"""Times the limit that predictions for a GPU may be; single steps of today's software stay below that."""
+"""The largest plausible ratio of prediction to limit on a GPU; single steps of today's software stay below it."""
 DRAFT_STEP, VERIFY_STEP = (1,), (1, 5, 9)
-"""New tokens per request in the steps that a context-form profile is fitted to."""
+"""The numbers of new tokens per request in the steps that a profile of the form `context` is fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What a device, or several cards that share a model, need at least for its forwards.
+    """The least time that a device, or several cards that share a model, need for its forwards.
 
-    `device` is that of all cards together.
+    `device` combines all cards.
     """
 
     device: Device
@@ -35,69 +35,70 @@ class Roofline:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all weights."""
+        """The size of all weights."""
         return self.architecture.parameters * BYTES[self.dtype]
 
     @property
     def per_forward_s(self) -> float:
-        """Reading the weights once."""
+        """The seconds for reading the weights once."""
         weights = self.architecture.layer_parameters + self.architecture.head_parameters
         return weights * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
 
     @property
     def per_token_s(self) -> float:
-        """A multiplication and an addition with each weight, the output layer included."""
+        """The seconds for a multiplication and an addition with each weight, the output layer included."""
         return 2 * (self.architecture.layer_parameters + self.architecture.head_parameters) / self._peak
 
     def compute_s(self, sums: BatchSums) -> float:
-        """All operations at peak; a token attends to itself too."""
+        """Return the seconds of all operations at peak; a token attends to itself too."""
         shapes = self.architecture
         flops = 2 * (shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.logit_rows)
         return (flops + shapes.attention_flops * (sums.pairs + sums.linear)) / self._peak
 
     def traffic_s(self, sums: BatchSums) -> float:
-        """Weights, and the KV that is read and written, at full bandwidth."""
+        """Return the seconds for moving the weights and the KV that is read and written, at full bandwidth."""
         return self.per_forward_s + (sums.linear + sums.cached) * self._kv_s
 
     def floor_s(self, rows: Sequence[Row]) -> float:
-        """Seconds that no implementation undercuts."""
+        """Return the seconds that no implementation undercuts."""
         return self.floor_of(sums_of(rows))
 
     def floor_of(self, sums: BatchSums) -> float:
-        """The same from a batch's sums."""
+        """Return the seconds that no implementation undercuts, for a batch with these sums."""
         return max(self.compute_s(sums), self.traffic_s(sums))
 
-    def estimate(self, software: Software, members: int = 1, over: Interconnect | None = None) -> WorkModel:
-        """What a forward takes with a software: operations and bytes one after the other at the shares that it reaches.
+    def estimate(self, software: Software, members: int = 1, interconnect: Interconnect | None = None) -> WorkModel:
+        """Return the latency model of a software: operations and traffic add up, at the shares that it achieves.
 
-        Of several `members`, each layer's results are reduced `over` their interconnect.
+        Several `members` reduce each layer's results over their `interconnect`.
         """
-        shapes, reached = self.architecture, software.on(self.device.name)
-        flop_s, kv_s = 1 / (self._peak * reached.compute), self._kv_s / reached.bandwidth
-        reductions = REDUCTIONS_PER_LAYER * shapes.layers if over and members > 1 else 0
-        per_byte_s = over.per_byte_s(members) / reached.interconnect if over else 0.0
+        shapes, speed = self.architecture, software.on(self.device.name)
+        flop_s, kv_s = 1 / (self._peak * speed.compute), self._kv_s / speed.bandwidth
+        reductions = REDUCTIONS_PER_LAYER * shapes.layers if interconnect and members > 1 else 0
+        per_byte_s = interconnect.per_byte_s(members) / speed.interconnect if interconnect else 0.0
         reduced_s = reductions * shapes.hidden_size * BYTES[self.dtype] * per_byte_s
         work = WorkModel(
             token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s + kv_s + reduced_s,
             pair_s=shapes.attention_flops * flop_s,
             cached_s=kv_s,
             head_s=2 * shapes.head_parameters * flop_s,
-            forward_s=self.per_forward_s / reached.bandwidth
-            + (reached.step_s + shapes.layers * reached.layer_s)
-            + reductions * (over.latency_s if over else 0.0),
+            forward_s=self.per_forward_s / speed.bandwidth
+            + (speed.step_s + shapes.layers * speed.layer_s)
+            + reductions * (interconnect.latency_s if interconnect else 0.0),
         )
-        if not reached.is_hosted:
+        if not speed.is_hosted:
             return work
-        return HostedModel(**asdict(work), host_request_s=reached.request_s, host_s=shapes.layers * reached.launch_s)
+        return HostedModel(**asdict(work), host_request_s=speed.request_s, host_s=shapes.layers * speed.launch_s)
 
     def bounds(self, form: Form) -> dict[str, float]:
-        """The least that each coefficient can be where the others are at theirs.
+        """Return the least value of each coefficient if the others have theirs.
 
-        An interaction counts half: a prompt's tokens attend to what is before them.
+        An interaction counts half, because a prompt's token attends only to the tokens before it.
         """
         per_token_s = 2 * self.architecture.layer_parameters / self._peak
         per_pair_s = self.architecture.attention_flops / self._peak
-        work = (per_token_s, per_pair_s, self._kv_s, self._head_s, self.per_forward_s)
+        head_s = 2 * self.architecture.head_parameters / self._peak
+        work = (per_token_s, per_pair_s, self._kv_s, head_s, self.per_forward_s)
         limits = {
             "interactions": (per_token_s, per_pair_s / 2, self._kv_s, self.per_forward_s),
             "context": (per_pair_s, per_token_s, self.per_forward_s),
@@ -112,22 +113,19 @@ class Roofline:
         return self.device.peak(self.dtype)
 
     @property
-    def _head_s(self) -> float:
-        return 2 * self.architecture.head_parameters / self._peak
-
-    @property
     def _kv_s(self) -> float:
         return self.architecture.kv_numbers * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineVerdict:
-    """Whether a device can be as fast as a profile says.
+    """The comparison of a profile with the physical limit of its device.
 
-    `impossible`: in some regime the predictions fall short of the limit by more than the tolerance on average.
-    `doubtful`: only single ones do, as a straight line through a bent law can. `regimes` are mean prediction over
-    mean limit, `short` the share of configurations that fall short, `coefficients` those below their own bounds,
-    with these. `slow` are the regimes, large batches among them, where predictions are many times the limit.
+    `impossible`: in some regime, the predictions fall short of the limit by more than the tolerance on average.
+    `doubtful`: only single predictions do, as those of a straight line through a bent law may. `regimes` are mean
+    prediction over mean limit, `short` is the share of configurations that fall short, `coefficients` are those below
+    their own bounds, with the bounds. `slow` are the regimes, large batches among them, where predictions are many
+    times the limit.
     """
 
     kind: Literal["possible", "doubtful", "impossible", "unchecked"]
@@ -139,7 +137,7 @@ class RooflineVerdict:
 
 
 def roofline_of(profile: Profile) -> Roofline | str:
-    """The limit of a profile's device and model, or why there is none."""
+    """Return the limit of a profile's device and model, or the reason why it is not known."""
     device = profile.device_card or bundled_device(profile.device)
     shapes = profile.architecture or bundled_architectures().get(profile.model)
     if shapes is None:
@@ -152,31 +150,32 @@ def roofline_of(profile: Profile) -> Roofline | str:
 
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:
-    """The configurations that a profile is meant to predict."""
+    """Return the configurations that a profile is meant to predict."""
     if profile.form == "interactions" or (profile.form in ("work", "hosted", "served") and profile.role == "verifier"):
         return workload.verification()
     return workload.steps(DRAFT_STEP if profile.role == "drafter" else VERIFY_STEP)
 
 
 @cache
-def _sums(one: Configuration) -> BatchSums:
-    return sums_of(one.rows)
+def _sums(configuration: Configuration) -> BatchSums:
+    return sums_of(configuration.rows)
 
 
 def judge(profile: Profile) -> RooflineVerdict:
-    """Compare a profile with its physical limit; a coefficient that was not given is taken to be at its bound."""
+    """Compare a profile with its physical limit; a coefficient that is not given is taken to be at its bound."""
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         return RooflineVerdict("unchecked", roofline)
     bounds = roofline.bounds(profile.form)
-    given = {**bounds, **profile.coefficients}
+    coefficients = {**bounds, **profile.coefficients}
     predicted: dict[str, list[tuple[float, float]]] = {}
-    for one in (*domain(profile), *workload.batches()):
-        sums = _sums(one)
-        seconds = sum(terms(profile.form, given, sums))
-        predicted.setdefault(one.regime, []).append((seconds, roofline.floor_of(sums)))
+    for configuration in (*domain(profile), *workload.batches()):
+        sums = _sums(configuration)
+        seconds = sum(terms(profile.form, coefficients, sums))
+        predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
     regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
     slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
+    # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether it is possible.
     del predicted["batched"], regimes["batched"]
     ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
     short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)

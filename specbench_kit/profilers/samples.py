@@ -14,41 +14,39 @@ HEADER = "configuration,part,regime,rows,run,repeat,seconds"
 
 @dataclass
 class Samples:
-    """Seconds of each (configuration, run), kept on disk; reading drops a line that a kill cut short."""
+    """The seconds of each (configuration, run), which are on disk at once."""
 
     path: Path
     seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, path: Path) -> "Samples":
-        """The samples in a file, which is made where it is missing."""
+        """Return the samples in a file, which is made if it is missing; raise SkitError for a damaged line."""
+        # The last line has no end if the process was killed while writing it; it is dropped.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         samples = cls(path)
         for number, line in enumerate(lines[1:], 2):
-            samples._take(line, f"{path}:{number}")
+            try:
+                name, *_, run, _, seconds = line.split(",")
+                samples.seconds.setdefault((name, int(run)), []).append(float(seconds))
+            except ValueError as error:
+                raise SkitError(f"{path}:{number}: not a timing; remove the line and use --resume") from error
         samples._write("\n".join([HEADER, *lines[1:]]) + "\n", "w")
         return samples
 
     def add(self, configuration: Configuration, run: int, seconds: Sequence[float]) -> None:
-        """Keep the repeated timings of one configuration in one run."""
+        """Store the repeated timings of one configuration in one run."""
         rows = " ".join(f"{new}/{cached}" for new, cached in configuration.rows)
         start = f"{configuration.name},{configuration.part},{configuration.regime},{rows},{run}"
         self._write("".join(f"{start},{repeat},{value:.9f}\n" for repeat, value in enumerate(seconds)), "a")
         self.seconds[configuration.name, run] = list(seconds)
 
     def runs(self) -> dict[str, list[list[float]]]:
-        """By configuration, the timings of each of its runs."""
-        found: dict[str, list[list[float]]] = defaultdict(list)
+        """Return the timings of each run, by configuration."""
+        runs: dict[str, list[list[float]]] = defaultdict(list)
         for (name, _), seconds in sorted(self.seconds.items()):
-            found[name].append(seconds)
-        return dict(found)
-
-    def _take(self, line: str, place: str) -> None:
-        try:
-            name, *_, run, _, seconds = line.split(",")
-            self.seconds.setdefault((name, int(run)), []).append(float(seconds))
-        except ValueError as error:
-            raise SkitError(f"{place}: not a timing; remove the line and use --resume") from error
+            runs[name].append(seconds)
+        return dict(runs)
 
     def _write(self, text: str, mode: str) -> None:
         try:

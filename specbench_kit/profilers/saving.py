@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import Fit
 from specbench_kit.profilers.loading import data_folder, save
@@ -17,42 +18,48 @@ from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
 
-Fields = dict[str, Any]
-KEPT = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
-"""Of a fit, what its profile says."""
+SAVED = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
+"""The fields of a fit that its profile keeps."""
 NAMED = ("name", "role", "device", "model", "dtype", "source", "hardware", "reference", "software")
 
 
-def describe_run(settings: ProfileSettings, place: ProfiledDevice, models: Fields, time_kind: str) -> Fields:
-    """The content of `run.json`, less the workload."""
-    config: Fields = {"device": place.name, "dtype": place.dtype, "runs": settings.runs}
-    config |= {"budget_s": settings.budget_s, "seed": settings.seed}
+def describe_run(
+    settings: ProfileSettings, device: ProfiledDevice, models: Mapping[str, JsonObject], time_kind: str
+) -> dict[str, Any]:
+    """Return the content of `run.json` without the workload."""
     return {
         "command": settings.command,
         "models": models,
-        "config": config,
+        "config": {
+            "device": device.name,
+            "dtype": device.dtype,
+            "runs": settings.runs,
+            "budget_s": settings.budget_s,
+            "seed": settings.seed,
+        },
         "time_kind": time_kind,
         **provenance.collect(settings.argv),
     }
 
 
-def complete_profile(result: ProfileResult, run: Mapping[str, Any], policy: Mapping[str, Any]) -> Profile:
-    """The profile with its numbers."""
-    found, profile = result.fit.describe(), result.profile
+def complete_profile(result: ProfileResult, run: JsonObject, policy: JsonObject) -> Profile:
+    """Return the profile of a result with its coefficients, and with the quality of the fit if it was measured."""
+    profile, coefficients = result.profile, dict(result.fit.coefficients)
     if profile.source == "roofline":
-        return structs.replace(profile, coefficients=found["coefficients"])
-    facts = {**{name: found[name] for name in KEPT}, **run["workload"][profile.role], **result.told}
+        return structs.replace(profile, coefficients=coefficients)
+    described = result.fit.describe()
+    facts = {**{name: described[name] for name in SAVED}, **run["workload"][profile.role], **result.facts}
     costs = policy if profile.role == "drafter" else {}
-    return structs.replace(profile, coefficients=found["coefficients"], fit=facts, policy=costs)
+    return structs.replace(profile, coefficients=coefficients, fit=facts, policy=costs)
 
 
-def summarise_profile(profile: Profile, result: ProfileResult) -> Fields:
-    """The numbers of one profile, ready for JSON."""
+def summarise_profile(profile: Profile, result: ProfileResult) -> dict[str, object]:
+    """Return the numbers of one profile for `summary.json`."""
     verdict, roofline = judge(profile), roofline_of(profile)
     return {
         **{name: getattr(profile, name) for name in NAMED},
         **result.fit.describe(),
-        **result.told,
+        **result.facts,
         "limits": {} if isinstance(roofline, str) else roofline.bounds(profile.form),
         "weight_bytes": None if isinstance(roofline, str) else roofline.weight_bytes,
         "verdict": {
@@ -67,31 +74,32 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> Fields:
     }
 
 
-def steps(found: Fit) -> list[Fields]:
-    """Seconds by new tokens, context and batch size, on the grid of steps."""
-    grid = [one for one in found.observations if one.configuration.part == "train"]
+def steps(fit: Fit) -> list[dict[str, object]]:
+    """Return the measured and the predicted seconds by new tokens, context and batch size, on the grid of steps."""
     return [
         {
-            "new": one.configuration.rows[0][0],
-            "context": one.configuration.rows[0][1],
-            "batch": len(one.configuration.rows),
-            "seconds": one.seconds,
-            "predicted_s": found.predict(one.configuration),
+            "new": observation.configuration.rows[0][0],
+            "context": observation.configuration.rows[0][1],
+            "batch": len(observation.configuration.rows),
+            "seconds": observation.seconds,
+            "predicted_s": fit.predict(observation.configuration),
         }
-        for one in grid
+        for observation in fit.observations
+        if observation.configuration.part == "train"
     ]
 
 
 def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSettings) -> Path:
-    """Save to where the settings say, with the raw samples beside it; returns the file."""
-    path, chosen = data_folder() / f"{profile.name}.toml", settings.save_to
-    if chosen is not None:
-        path = chosen if settings.draft is None else chosen / path.name
-    kept = structs.replace(profile, samples=f"{path.stem}.csv") if profile.samples else profile
-    save(path, kept)
-    if profile.samples:
-        try:
-            shutil.copyfile(folder / profile.samples, path.with_suffix(".csv"))
-        except OSError as error:
-            raise SkitError(f"cannot write the samples beside {path}: {error.strerror or error}") from error
+    """Save a profile to where the settings say, with its samples from the run's `folder`; return the file."""
+    path = data_folder() / f"{profile.name}.toml"
+    if settings.save_to is not None:
+        path = settings.save_to if settings.draft is None else settings.save_to / path.name
+    if not profile.samples:
+        save(path, profile)
+        return path
+    save(path, structs.replace(profile, samples=f"{path.stem}.csv"))
+    try:
+        shutil.copyfile(folder / profile.samples, path.with_suffix(".csv"))
+    except OSError as error:
+        raise SkitError(f"cannot write the samples beside {path}: {error.strerror or error}") from error
     return path

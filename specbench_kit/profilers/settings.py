@@ -1,4 +1,4 @@
-"""What a profiling run is asked to do, as the command line gives it."""
+"""The settings of a profiling run, as the command line gives them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,40 +9,50 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option
 from specbench_kit.profilers.software import FUSED
 
-Budget = Annotated[float, Option("Seconds that measuring may take; lengths shrink to fit.", RUN, flag="budget")]
+Budget = Annotated[
+    float, Option("Seconds that the measurement may take; requests get shorter to fit.", RUN, flag="budget")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSettings:
-    """Checked when made.
+    """The settings that both kinds of profiling runs share; raises SkitError for those that contradict each other.
 
-    `gpu` names a device card, `device` one of torch's; `draft` is set where a pair is profiled. Profiles go to the
-    user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`; those that were measured
-    on a disturbed machine only by `force`.
+    `gpu` names a device card, `device` a device of torch; `draft` is set if a pair is profiled. Profiles are saved to
+    the user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`. Those that were
+    measured on a disturbed machine are saved only with `force`.
     """
 
     target: Annotated[
         str,
         Option(
-            "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-32b, or a .toml file.", MODELS
+            "Target model: 'bundled', a folder, a hub id, or an architecture card with random weights (a name such as "
+            "qwen3-32b, or a .toml file).",
+            MODELS,
         ),
     ] = "bundled"
     draft: str | None = None
     gpu: str | None = None
     require_measured: bool = False
     software: Annotated[
-        str, Option("Whose speed a derived profile stands for: fused, or a name from `skit list software`.", MODELS)
+        str, Option("Serving software whose speed a derived profile assumes: a name from `skit list software`.", MODELS)
     ] = FUSED
-    cards: Annotated[int, Option("Cards that a derived profile's model is spread over (tensor parallel).", MODELS)] = 1
-    interconnect: Annotated[str | None, Option("Between those cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)] = None
+    cards: Annotated[
+        int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)
+    ] = 1
+    interconnect: Annotated[
+        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie4 or pcie3.", MODELS)
+    ] = None
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
     budget_s: Budget = 420.0
-    runs: Annotated[int, Option("Times that the workload is gone through.", RUN)] = 3
+    runs: Annotated[int, Option("Number of passes through the workload.", RUN)] = 3
     seed: Seed = 0
     resume: Resume = False
     out: Out = Path("results")
-    name: Annotated[str | None, Option("What the profile is called.", OUTPUT)] = None
+    name: Annotated[
+        str | None, Option("Name of the profile; the default is made of model, device, dtype and role.", OUTPUT)
+    ] = None
     save_to: Path | None = None
     force: Force = False
     argv: tuple[str, ...] = ()
@@ -55,9 +65,9 @@ class ProfileSettings:
         if self.seed < 0:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
-            raise SkitError("--cards above 1 needs the --interconnect between them, and one card has none")
+            raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
         if self.gpu is None and (self.cards > 1 or not self.is_fused):
-            raise SkitError("--software and --cards are for a profile that is derived: name its --gpu")
+            raise SkitError("--software and --cards apply to a derived profile only: name its --gpu")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
         if self.gpu is not None and self.device != "auto":
@@ -67,39 +77,46 @@ class ProfileSettings:
 
     @property
     def is_fused(self) -> bool:
-        """Whether a derived profile stands for the data sheet itself."""
+        """True if a derived profile assumes kernels at the speed of the data sheet."""
         return self.software == FUSED
 
     @property
     def command(self) -> str:
-        """The sub-command that these settings are of."""
+        """The sub-command that has these settings."""
         return "profile-verifier" if self.draft is None else "profile-drafter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierProfileSettings(ProfileSettings):
-    """A target alone, here or by the data sheet of a device."""
+    """The settings for a target alone, measured on this machine or derived from the data sheet of a device."""
 
     gpu: Annotated[
         str | None,
         Option(
-            "A device card such as a100, or a .toml file; derived from its data sheet where it is not here.", MODELS
+            "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.", MODELS
         ),
     ] = None
-    require_measured: Annotated[bool, Option("An absent --gpu is an error.", MODELS)] = False
-    save_to: Annotated[Path | None, Option("The .toml file to write, instead of your profiles.", OUTPUT)] = None
+    require_measured: Annotated[
+        bool, Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS)
+    ] = False
+    save_to: Annotated[
+        Path | None, Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT)
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterProfileSettings(ProfileSettings):
-    """Both models of a pair."""
+    """The settings for both models of a pair, measured on this machine."""
 
     draft: Annotated[
         str | None,
         Option(
-            "'bundled', a folder, a hub id, or an architecture card: a name such as qwen3-0.6b, or a .toml file.",
+            "Draft model: 'bundled', a folder, a hub id, or an architecture card with random weights (a name such as "
+            "qwen3-0.6b, or a .toml file).",
             MODELS,
         ),
     ] = "bundled"
     budget_s: Budget = 240.0
-    save_to: Annotated[Path | None, Option("Folder for both profiles, instead of your own.", OUTPUT)] = None
+    save_to: Annotated[
+        Path | None, Option("Folder for both profiles; the default is your folder of profiles.", OUTPUT)
+    ] = None

@@ -1,4 +1,4 @@
-"""What the steps of decoding take on this machine: the timing that a replay goes by."""
+"""The durations of decoding steps on this machine, which a replay of a trace charges."""
 
 from collections.abc import Sequence
 from statistics import quantiles
@@ -8,13 +8,16 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.predictors.latency import stopwatch
 
 ROUNDS = 30
-"""Of each length that are timed."""
+"""Timed repetitions of each length."""
 TRIALS = 200
 """Tokens whose statistics are timed."""
 
 
 class StepTimes(NamedTuple):
-    """Seconds of a draft step, and of verifying 0, 1, ..., max_draft tokens; `timed` is all that was timed, by step."""
+    """Seconds of a draft step, and of verifying 0, 1, ..., max_draft tokens.
+
+    `timed` are all timings, first of the draft step, then of each verification.
+    """
 
     draft_s: float
     verify_s: tuple[float, ...]
@@ -22,30 +25,30 @@ class StepTimes(NamedTuple):
 
 
 def measure_steps(target: Runner, draft: Runner, prefix: Sequence[int], max_draft: int) -> StepTimes:
-    """What the steps take after `prefix`.
+    """Return the durations of the steps after the tokens `prefix`.
 
-    Draft steps and verifications take turns as in decoding, and so do the lengths: each finds in the caches what the
-    other left there, and what disturbs the machine hits all lengths alike. As it only ever adds time, the lower
-    quartile counts.
+    Draft steps and verifications alternate as in decoding, and so do the lengths: each step finds the processor's
+    caches as the other model leaves them, and a disturbance of the machine hits all lengths alike.
     """
-    steps = {runner: _Steps(runner, prefix) for runner in (draft, target)}
+    steps = {runner: _StepTimer(runner, prefix) for runner in (draft, target)}
     draft_s: list[float] = []
     verify_s: list[list[float]] = [[] for _ in range(max_draft + 1)]
     for _ in range(ROUNDS):
         for length, seconds in enumerate(verify_s):
             draft_s += [steps[draft].time(1) for _ in range(length)]
             seconds.append(steps[target].time(1 + length))
-    for each in steps.values():
-        each.end()
+    for timer in steps.values():
+        timer.end()
     return StepTimes(_lower_quartile(draft_s), tuple(map(_lower_quartile, verify_s)), [draft_s, *verify_s])
 
 
 def _lower_quartile(seconds: Sequence[float]) -> float:
+    """Return the lower quartile, which stands for a quiet machine, since a disturbance only ever adds time."""
     return quantiles(seconds, n=4)[0]
 
 
-class _Steps:
-    """Forwards of a model after a prefix, each as if it were the first."""
+class _StepTimer:
+    """Times forwards of a model after a prefix, each as if it were the first."""
 
     def __init__(self, runner: Runner, prefix: Sequence[int]) -> None:
         self._runner, self._prefix, self._slot = runner, prefix, runner.acquire()
@@ -53,8 +56,8 @@ class _Steps:
         runner.commit(self._slot, range(len(prefix)))
 
     def time(self, count: int) -> float:
-        """Seconds of a forward of that many tokens."""
-        tokens = [self._prefix[place % len(self._prefix)] for place in range(count)]
+        """Return the seconds of a forward of `count` tokens."""
+        tokens = [self._prefix[index % len(self._prefix)] for index in range(count)]
         elapsed_s = stopwatch()
         self._runner.forward([Append(self._slot, tokens, keep=count)]).argmax()
         seconds = elapsed_s()
@@ -66,7 +69,7 @@ class _Steps:
 
 
 def measure_statistics(vocabulary: int, device: str) -> float:
-    """Seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
+    """Return the seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
     import torch
 
     from specbench_kit.decoding.distributions import DraftForward

@@ -1,10 +1,11 @@
-"""What is profiled: a model's real weights, or a card's shapes with random ones."""
+"""The model that is profiled: one with real weights, or a card's shapes with random weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.catalogue import BUNDLED, ModelSource, Role, locate, read_config
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import (
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Either `source` is set, for real weights, or only `architecture`.
+    """A model to profile. `source` is set for real weights; without it there is an `architecture` alone.
 
-    `architecture` is None for model types whose work their shapes do not tell.
+    `architecture` is None for model types whose work does not follow from their shapes.
     """
 
     name: str
@@ -33,39 +34,34 @@ class Subject:
 
     @property
     def is_card(self) -> bool:
-        """Whether a bundled card of this name has these shapes."""
+        """True if a bundled card of this name has these shapes."""
         return bundled_architectures().get(self.name) == self.architecture
 
     def load(self, device: "torch.device", dtype: str) -> "LoadedModel":
-        """The model in memory."""
-        from specbench_kit.models.pair import load_model
+        """Return the model in memory, with random weights if it has no source."""
+        import torch
+        from transformers import AutoModelForCausalLM
 
-        if self.source is None:
-            return self._random(device, dtype)
-        return load_model(self.source, device=str(device), dtype=dtype)
+        from specbench_kit.models.pair import LoadedModel, load_model, resolve_dtype
 
-    def describe(self, loaded: "LoadedModel") -> dict[str, Any]:
-        """The model, as a run records it."""
+        if self.source is not None:
+            return load_model(self.source, device=str(device), dtype=dtype)
+        assert self.architecture is not None
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(self.architecture.config(), dtype=resolve_dtype(dtype, device))
+        return LoadedModel(model.eval().requires_grad_(False), ModelSource("", self.name, local_only=True))
+
+    def describe(self, loaded: "LoadedModel") -> JsonObject:
+        """Return the description of the loaded model for `run.json`."""
         from specbench_kit.runs.provenance import hash_model
 
         if self.source is not None:
             return loaded.describe(hash_model)
         return {"name": self.name, "parameters": loaded.model.num_parameters(), "weights": "random"}
 
-    def _random(self, device: "torch.device", dtype: str) -> "LoadedModel":
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        from specbench_kit.models.pair import LoadedModel, resolve_dtype
-
-        assert self.architecture is not None
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(self.architecture.config(), dtype=resolve_dtype(dtype, device))
-        return LoadedModel(model.eval().requires_grad_(False), ModelSource("", self.name, local_only=True))
-
 
 def find_subject(name: str, role: Role) -> Subject:
-    """`bundled`, a folder, a hub id, an architecture card's name, or a TOML file with a card of one's own."""
+    """Return the model of that name: `bundled`, a folder, a hub id, an architecture card, or a TOML file with one."""
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Subject(path.stem, read_architecture(path))
@@ -80,7 +76,7 @@ def find_subject(name: str, role: Role) -> Subject:
 
 
 def require_architecture(subject: Subject) -> Architecture:
-    """The shapes, without which nothing can be derived."""
+    """Return the shapes of a model; raise SkitError if they are not known, since nothing can be derived then."""
     if subject.architecture is None:
         raise SkitError(
             f"no profile of {subject.name} can be derived: the work of its model type is not known; "

@@ -1,4 +1,4 @@
-"""What a profile is measured on: WISP's 173 configurations (Appendix C), and the steps of speculative decoding."""
+"""The workloads of profiles: WISP's 173 configurations (Appendix C), and the steps of speculative decoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ Part = Literal["train", "test"]
 Regime = Literal["compute-bound", "memory-bound", "mixed", "step", "batched"]
 
 FACTORS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16, 1 / 32)
-"""By which lengths may be multiplied; the largest is taken that a machine can hold and finish."""
+"""The factors for the lengths of requests; a run takes the largest that the machine can hold and finish."""
 RULE = "every length is multiplied by one factor, the largest of 1, 3/4, 1/2, 3/8, 1/4, 3/16, 1/8, 1/16 and 1/32 that "
 RULE += "fits the model's context, the memory and the time budget"
 
@@ -32,7 +32,7 @@ STEP_CONTEXTS, STEP_BATCHES = (64, 128, 256, 512, 1024), (1, 2, 4, 8)
 class Configuration:
     """One batch to be timed: new and cached tokens of each request.
 
-    Logits are wanted after the last token of a request that has nothing cached, else after every new one.
+    Logits are computed after the last token of a request that has nothing cached, else after every new token.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Configuration:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request."""
+        """The number of tokens of the longest request."""
         return max(new + cached for new, cached in self.rows)
 
     def scaled(self, factor: float) -> "Configuration":
-        """With shorter requests; a step keeps its new tokens."""
+        """Return the configuration with lengths times `factor`; a step keeps its number of new tokens."""
         rows = tuple(
             (
                 new if self.regime == "step" else max(1, round(new * factor)),
@@ -59,16 +59,27 @@ class Configuration:
 
 @cache
 def verification(seed: int = 0) -> tuple[Configuration, ...]:
-    """WISP's workload: 123 configurations to fit on, 50 drawn with another seed to test on.
+    """Return WISP's workload: 123 configurations to fit on, and 50 to test on, drawn with another seed.
 
-    The paper leaves open how batches are split and mixed; what is drawn is uniform.
+    The paper leaves open how batches are split and mixed; here they are drawn uniformly.
     """
-    return (*_compute_grid(), *_memory_grid(), *_drawn("train", seed, 15, 15, 20), *_drawn("test", seed, 17, 17, 16))
+    compute = [
+        Configuration(f"compute-{name}-{total}", "train", "compute-bound", _divide(total, shares))
+        for name, shares in SPLITS.items()
+        for total in TOTALS
+    ]
+    memory = [
+        Configuration(f"memory-{new}-of-{length}-x{batch}", "train", "memory-bound", ((new, length - new),) * batch)
+        for new in NEW
+        for length in LENGTHS
+        for batch in BATCHES
+    ]
+    return (*compute, *memory, *_drawn("train", seed, 15, 15, 20), *_drawn("test", seed, 17, 17, 16))
 
 
 @cache
 def steps(new: tuple[int, ...], seed: int = 0) -> tuple[Configuration, ...]:
-    """Batches of equal requests that each bring `new` tokens (one of the numbers), over contexts and batch sizes."""
+    """Return batches of equal requests with one of the numbers `new` of new tokens, over contexts and batch sizes."""
     grid = [(n, context, batch) for n in new for context in STEP_CONTEXTS for batch in STEP_BATCHES]
     random = Random(f"steps/test/{seed}")
     drawn = [
@@ -77,13 +88,13 @@ def steps(new: tuple[int, ...], seed: int = 0) -> tuple[Configuration, ...]:
     ]
     return (
         *(_step(f"step-{n}-after-{context}-x{batch}", "train", n, context, batch) for n, context, batch in grid),
-        *(_step(f"test-step-{number:02}", "test", *one) for number, one in enumerate(drawn)),
+        *(_step(f"test-step-{number:02}", "test", *shape) for number, shape in enumerate(drawn)),
     )
 
 
 @cache
 def batches() -> tuple[Configuration, ...]:
-    """Steps of many requests, as servers run them: beyond what is measured, since so much KV seldom fits beside it."""
+    """Return steps of many requests, as servers run them; they are not measured, since such KV seldom fits."""
     return tuple(
         Configuration(f"batched-after-{context}-x{batch}", "test", "batched", ((1, context),) * batch)
         for context in (256, 1024)
@@ -93,7 +104,7 @@ def batches() -> tuple[Configuration, ...]:
 
 @cache
 def wide() -> tuple[Configuration, ...]:
-    """Steps of as many requests as servers run together, short enough to be measured; skipped where memory is short."""
+    """Return steps of as many requests as servers batch, short enough to be measured if memory allows."""
     train = [(context, batch) for context in (64, 256) for batch in (16, 64, 128)]
     parts: tuple[tuple[Part, list[tuple[int, int]]], ...] = (("train", train), ("test", [(128, 32), (192, 128)]))
     return tuple(
@@ -105,23 +116,6 @@ def wide() -> tuple[Configuration, ...]:
 
 def _step(name: str, part: Part, new: int, context: int, batch: int) -> Configuration:
     return Configuration(name, part, "step", ((new, context),) * batch)
-
-
-def _compute_grid() -> list[Configuration]:
-    return [
-        Configuration(f"compute-{name}-{total}", "train", "compute-bound", _divide(total, shares))
-        for name, shares in SPLITS.items()
-        for total in TOTALS
-    ]
-
-
-def _memory_grid() -> list[Configuration]:
-    return [
-        Configuration(f"memory-{new}-of-{length}-x{batch}", "train", "memory-bound", ((new, length - new),) * batch)
-        for new in NEW
-        for length in LENGTHS
-        for batch in BATCHES
-    ]
 
 
 def _drawn(part: Part, seed: int, compute: int, memory: int, mixed: int) -> list[Configuration]:
@@ -153,7 +147,7 @@ def _draw_memory(random: Random) -> tuple[Row, ...]:
 
 
 def _draw_mixed(random: Random) -> tuple[Row, ...]:
-    """Prompts beside verifications."""
+    """Return a batch of prompts and verifications."""
     prompts = [(random.randint(100, 1000), 0) for _ in range(random.randint(1, 2))]
     drafts = [(random.randint(1, 20), random.randint(LENGTHS[0], LENGTHS[-1])) for _ in range(random.randint(1, 4))]
     return (*prompts, *((new, length - new) for new, length in drafts))

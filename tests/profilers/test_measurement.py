@@ -30,7 +30,7 @@ FOREVER_S = 1e9
 
 
 @pytest.fixture
-def stand() -> Iterator[TimingRig]:
+def rig() -> Iterator[TimingRig]:
     clock = MeasuringClock(torch.device("cpu"))
     loaded = LoadedModel(tiny_llama(), ModelSource("", "tiny", local_only=True))
     with clock.running():
@@ -46,9 +46,9 @@ def nothing(step: str, done: int, planned: int) -> None:
     """No progress bar."""
 
 
-def test_every_configuration_is_timed_in_every_run(stand: TimingRig, samples: Samples) -> None:
+def test_every_configuration_is_timed_in_every_run(rig: TimingRig, samples: Samples) -> None:
     seen: list[tuple[str, int, int]] = []
-    left = measure(stand, PLAN, samples, FOREVER_S, "timing", lambda *told: seen.append(told))
+    left = measure(rig, PLAN, samples, FOREVER_S, "timing", lambda *told: seen.append(told))
     assert (left.skipped, left.cut_off) == ([], 0)
     assert seen[-1] == ("timing", 9, 9)
     assert set(samples.seconds) == {(one.name, run) for one in PLAN for run in range(RUNS)}
@@ -83,49 +83,49 @@ class Watch:
         return executor
 
 
-def test_the_cached_tokens_kv_is_really_there(stand: TimingRig) -> None:
+def test_the_cached_tokens_kv_is_really_there(rig: TimingRig) -> None:
     watching = Watch()
-    stand.make_executor = watching.make
-    stand.provide(PLAN)
-    seconds = stand.time(PLAN[0], run=0)
+    rig.make_executor = watching.make
+    rig.make_room(PLAN)
+    seconds = rig.time(PLAN[0], run=0)
     assert watching.lengths[:2] == [(20, 20), (10, 10)]
     assert set(watching.lengths[2:]) == {(3, 23)}
     assert len(watching.lengths) == 2 + 1 + len(seconds)
     assert watching.keys is not None
     assert watching.keys[0, :, :22].abs().amax(dim=(0, 2)).min() > 0
     first = watching.keys.clone()
-    stand.time(PLAN[0], run=1)
+    rig.time(PLAN[0], run=1)
     assert not torch.equal(watching.keys, first)
 
 
-def test_what_does_not_fit_the_memory_is_skipped_and_named(stand: TimingRig, samples: Samples) -> None:
-    stand.make_executor = Watch(most=64).make
-    left = measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+def test_what_does_not_fit_the_memory_is_skipped_and_named(rig: TimingRig, samples: Samples) -> None:
+    rig.make_executor = Watch(most=64).make
+    left = measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
     assert left.skipped == ["wide"]
     assert {name for name, _ in samples.seconds} == {"short", "cold"}
     assert [one.configuration.name for one in observe(PLAN, samples)] == ["short", "cold"]
 
 
-def test_a_cpu_without_memory_is_told_from_another_error(stand: TimingRig, samples: Samples) -> None:
-    stand.make_executor = Watch(64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")).make
-    assert measure(stand, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
-    stand.make_executor = Watch(64, RuntimeError("shapes differ")).make
+def test_a_cpu_without_memory_is_told_from_another_error(rig: TimingRig, samples: Samples) -> None:
+    rig.make_executor = Watch(64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")).make
+    assert measure(rig, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
+    rig.make_executor = Watch(64, RuntimeError("shapes differ")).make
     with pytest.raises(RuntimeError, match="shapes differ"):
-        measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+        measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
 
 
-def test_the_budget_cuts_off(stand: TimingRig, samples: Samples) -> None:
-    left = measure(stand, PLAN, samples, 0.0, "timing", nothing)
+def test_the_budget_cuts_off(rig: TimingRig, samples: Samples) -> None:
+    left = measure(rig, PLAN, samples, 0.0, "timing", nothing)
     assert left.cut_off == 9
     assert not samples.seconds
 
 
-def test_finished_timings_are_not_made_again(stand: TimingRig, samples: Samples) -> None:
-    measure(stand, PLAN, samples, FOREVER_S, "timing", nothing)
+def test_finished_timings_are_not_made_again(rig: TimingRig, samples: Samples) -> None:
+    measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
     again = Samples.open(samples.path)
     assert {key: pytest.approx(value, abs=1e-9) for key, value in samples.seconds.items()} == again.seconds
     text = samples.path.read_text()
-    measure(stand, PLAN, again, FOREVER_S, "timing", nothing)
+    measure(rig, PLAN, again, FOREVER_S, "timing", nothing)
     assert samples.path.read_text() == text
 
 
@@ -142,14 +142,14 @@ def test_a_timing_that_was_cut_short_is_dropped(samples: Samples) -> None:
         Samples.open(samples.path)
 
 
-def test_lengths_shrink_to_the_context(stand: TimingRig) -> None:
-    factor = choose_factor(stand, verification(), budget_s=FOREVER_S)
+def test_lengths_shrink_to_the_context(rig: TimingRig) -> None:
+    factor = choose_factor(rig, verification(), budget_s=FOREVER_S)
     assert factor == 1 / 8
-    assert max(one.scaled(factor).longest for one in verification()) <= stand.loaded.context
+    assert max(one.scaled(factor).longest for one in verification()) <= rig.loaded.context
 
 
-def test_lengths_shrink_to_the_budget(stand: TimingRig) -> None:
-    assert choose_factor(stand, verification(), budget_s=1e-6) == 1 / 32
+def test_lengths_shrink_to_the_budget(rig: TimingRig) -> None:
+    assert choose_factor(rig, verification(), budget_s=1e-6) == 1 / 32
 
 
 def test_the_plan_counts_prompts_and_repeats() -> None:

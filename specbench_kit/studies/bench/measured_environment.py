@@ -101,10 +101,10 @@ class MeasuredEnvironment:
     def _measure(self, part: ProfiledPart, clock: MeasuringClock) -> None:
         """Time the steps of one model and save the profile among the user's profiles."""
         settings = self._profiling
-        stand = TimingRig(
+        rig = TimingRig(
             self._pair.needed_draft if part.model == "draft" else self._pair.target, clock, settings.seed, settings.runs
         )
-        factor = choose_factor(stand, part.configurations, AIM_S)
+        factor = choose_factor(rig, part.configurations, AIM_S)
         run = {
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "models": self._models,
@@ -118,8 +118,8 @@ class MeasuredEnvironment:
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
         samples, blocks = Samples.open(file), list[dict[str, Any]]()
-        with machine_recorded(self._probe, stand, part, samples, blocks.append):
-            measured = measure_part(stand, part, factor, samples, inf, self._report)
+        with machine_recorded(self._probe, rig, part, samples, blocks.append):
+            measured = measure_part(rig, part, factor, samples, inf, self._report)
         self.machine += blocks
         try:
             fit, quality = fit_part(part, factor, samples, measured, settings.seed)

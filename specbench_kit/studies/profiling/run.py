@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
@@ -27,7 +28,7 @@ class ProfilingOutcome:
     """
 
     folder: Path
-    run: dict[str, Any]
+    run: JsonObject
     summary: dict[str, Any]
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
@@ -35,25 +36,25 @@ class ProfilingOutcome:
 
 def run_profiling(settings: ProfileSettings, report: ProgressCallback) -> ProfilingOutcome:
     """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
-    place = find_profiled_device(settings)
+    device = find_profiled_device(settings)
     parts = parts_of(settings)
-    if place.device is not None:
-        return _finish(settings, run_measured(settings, place, place.device, parts, report))
-    assert place.card is not None
-    return _finish(settings, _derive(settings, place, place.card, parts))
+    if device.device is not None:
+        return _finish(settings, run_measured(settings, device, device.device, parts, report))
+    assert device.card is not None
+    return _finish(settings, _derive(settings, device, device.card, parts))
 
 
 def _derive(
-    settings: ProfileSettings, place: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart]
+    settings: ProfileSettings, device: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart]
 ) -> FinishedMeasurement:
     models = {
         part.model: {"name": part.subject.name, "parameters": require_architecture(part.subject).parameters}
         for part in parts
     }
-    run = describe_run(settings, place, models, "modelled")
+    run = describe_run(settings, device, models, "modelled")
     run["workload"] = {part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts}
     run["device_memory_bytes"] = card.combined(settings.cards).memory_bytes
-    results = derive(settings, place, card, parts, run["started_at"])
+    results = [derive(settings, device, card, part, run["started_at"]) for part in parts]
     names = "-".join(part.subject.name for part in parts)
     folder = unused_folder(settings.out, settings.command, f"{names}-{card.name}", run["config"])
     write_text(folder / "run.json", to_json(run))
