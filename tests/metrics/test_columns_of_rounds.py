@@ -13,9 +13,9 @@ from specbench_kit.metrics.rounds import RequestGroup, RoundColumns, by_category
 
 def piped(*commits_s: float, **fields: float) -> RoundRecord:
     """A pipeline's round that committed a token at each of these moments."""
-    found = round_of(9, accepted=len(commits_s) - 1, end_s=commits_s[-1], **fields)
-    found.commits_s, found.steps = list(commits_s), len(commits_s)
-    return found
+    round_record = round_of(9, accepted=len(commits_s) - 1, end_s=commits_s[-1], **fields)
+    round_record.commits_s, round_record.steps = list(commits_s), len(commits_s)
+    return round_record
 
 
 def test_gaps_lie_between_the_tokens_of_one_request() -> None:
@@ -35,8 +35,8 @@ def test_gaps_of_rounds_that_end_at_once() -> None:
 def test_a_burst_among_single_tokens_is_shared_out_and_an_empty_one_is_none() -> None:
     empty = round_of(0, end_s=2.5)
     empty.committed = 0
-    one = record("a", piped(1.0), empty, round_of(1, accepted=1, end_s=4.0))
-    assert inter_token_gaps(RoundColumns([one])).tolist() == [1.5, 1.5]
+    request = record("a", piped(1.0), empty, round_of(1, accepted=1, end_s=4.0))
+    assert inter_token_gaps(RoundColumns([request])).tolist() == [1.5, 1.5]
 
 
 def test_no_rounds_have_no_gaps() -> None:
@@ -55,19 +55,19 @@ def test_a_request_without_rounds_counts_as_one_of_nothing() -> None:
 def test_a_pipelines_round_that_does_not_say_its_depth_reached_what_it_accepted() -> None:
     deep = piped(1.0, 1.5, 2.0)  # nine nodes in flight, of which two were accepted
     chain = round_of(4, accepted=1)
-    found = acceptance_by_position(RoundColumns([record("a", deep), record("b", chain)]))
-    assert found["acceptance_at"] == [1.0, 1 / 2, 0.0, 0.0]
-    assert found["acceptance_at_conditional"] == [1.0, 1 / 2, None, None]
+    acceptance = acceptance_by_position(RoundColumns([record("a", deep), record("b", chain)]))
+    assert acceptance["acceptance_at"] == [1.0, 1 / 2, 0.0, 0.0]
+    assert acceptance["acceptance_at_conditional"] == [1.0, 1 / 2, None, None]
 
 
 def test_ratios_and_their_intervals_are_over_prompts() -> None:
     requests = [record(f"{n}", round_of(4, accepted=n % 5)) for n in range(12)]
-    found = ratios(RoundColumns(requests))
+    pooled_ratios = ratios(RoundColumns(requests))
     accepted = np.arange(12) % 5
-    assert found["acceptance_rate"] == accepted.sum() / 48
-    low, high = found["intervals"]["acceptance_rate"]
-    assert low < found["acceptance_rate"] < high
-    assert found["intervals"].keys() == {
+    assert pooled_ratios["acceptance_rate"] == accepted.sum() / 48
+    low, high = pooled_ratios["intervals"]["acceptance_rate"]
+    assert low < pooled_ratios["acceptance_rate"] < high
+    assert pooled_ratios["intervals"].keys() == {
         "acceptance_length",
         "acceptance_rate",
         "draft_efficiency",
@@ -77,10 +77,10 @@ def test_ratios_and_their_intervals_are_over_prompts() -> None:
 
 def test_categories_in_order_of_their_first_request() -> None:
     requests = [record(name, round_of(1)) for name in "abc"]
-    for one, category in zip(requests, ("maths", "chat", "maths"), strict=True):
-        one.category = category
+    for request, category in zip(requests, ("maths", "chat", "maths"), strict=True):
+        request.category = category
     parts = by_category(RequestGroup(requests))
-    assert {name: [one.request_id for one in part.records] for name, part in parts.items()} == {
+    assert {name: [request.request_id for request in part.records] for name, part in parts.items()} == {
         "maths": ["a", "c"],
         "chat": ["b"],
     }

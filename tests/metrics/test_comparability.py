@@ -120,12 +120,12 @@ def test_machine_and_commit_are_remarked_on_and_not_refused(tmp_path):
         "hardware": BASE["hardware"] | {"torch_threads": 2},
         "git_commit": "fedcba9876543210",
     }
-    found = compare(pair(tmp_path, second))
-    assert list(found.remarks) == [
+    comparison = compare(pair(tmp_path, second))
+    assert list(comparison.remarks) == [
         "threads: 4 (threshold), 2 (wisp)",
         "git commit: 0123456789ab (threshold), fedcba987654 (wisp)",
     ]
-    assert "The runs differ in threads: 4 (threshold), 2 (wisp)." in wording.cautions(found)
+    assert "The runs differ in threads: 4 (threshold), 2 (wisp)." in wording.cautions(comparison)
 
 
 STATED = {
@@ -152,8 +152,8 @@ STATED = {
     ],
 )
 def test_every_condition_of_a_measurement_is_named(tmp_path, changed, named):
-    found = compare(pair(tmp_path, STATED | changed, STATED))
-    (remark,) = found.remarks
+    comparison = compare(pair(tmp_path, STATED | changed, STATED))
+    (remark,) = comparison.remarks
     assert remark.startswith(named)
 
 
@@ -191,5 +191,5 @@ def test_equal_runs_have_nothing_to_overrule(tmp_path):
     records = in_turn(records_of(4, 0.7, 8, 24))
     for method in ("threshold", "wisp"):
         write_run(tmp_path, method, records, in_turn(plain(records)))
-    found = compare(load_runs([tmp_path])[0])
-    assert (found.overruled, found.remarks, found.problems) == ([], [], [])
+    comparison = compare(load_runs([tmp_path])[0])
+    assert (comparison.overruled, comparison.remarks, comparison.problems) == ([], [], [])

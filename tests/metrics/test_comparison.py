@@ -27,8 +27,8 @@ def folder(comparison):
 
 
 def test_every_method_has_a_row_below_one_baseline(comparison):
-    assert [one.label for one in comparison.series] == ["autoregressive", *sorted(DRAFTS)]
-    assert [one.is_derived for one in comparison.series] == [True] + [False] * len(DRAFTS)
+    assert [series.label for series in comparison.series] == ["autoregressive", *sorted(DRAFTS)]
+    assert [series.is_derived for series in comparison.series] == [True] + [False] * len(DRAFTS)
     assert len(comparison.runs) == len(DRAFTS)
     assert comparison.overall["autoregressive"]["acceptance_length"] == 1
 
@@ -56,21 +56,21 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
 
 def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
     write_methods(tmp_path, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
-    found = compared([tmp_path])
-    assert found.overall["oracle"]["speedup"] > found.overall["wisp"]["speedup"]
-    assert found.reference == "wisp"
-    assert found.overall["oracle"]["verdict"] == FASTER
-    assert found.overall["fixed-k:k=3"]["verdict"] == SLOWER
-    assert found.overall["oracle"]["headroom"] == pytest.approx(1)
-    assert 0 < found.overall["wisp"]["headroom"] < 1
+    comparison = compared([tmp_path])
+    assert comparison.overall["oracle"]["speedup"] > comparison.overall["wisp"]["speedup"]
+    assert comparison.reference == "wisp"
+    assert comparison.overall["oracle"]["verdict"] == FASTER
+    assert comparison.overall["fixed-k:k=3"]["verdict"] == SLOWER
+    assert comparison.overall["oracle"]["headroom"] == pytest.approx(1)
+    assert 0 < comparison.overall["wisp"]["headroom"] < 1
 
 
 def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_path):
     write_methods(tmp_path, requests=3, drafts={"oracle": (6, 0.95), "wisp": (4, 0.8)})
-    found = compared([tmp_path])
-    assert found.overall["oracle"]["speedup_verdict"] == TOO_FEW
-    assert "headroom" not in found.overall["wisp"]
-    assert "fastest_share" not in found.overall["oracle"]
+    comparison = compared([tmp_path])
+    assert comparison.overall["oracle"]["speedup_verdict"] == TOO_FEW
+    assert "headroom" not in comparison.overall["wisp"]
+    assert "fastest_share" not in comparison.overall["oracle"]
 
 
 def test_another_reference_can_be_named_by_spec_or_by_method(folder):
@@ -94,12 +94,12 @@ def test_equal_times_are_no_win(tmp_path):
     records = in_turn(records_of(4, 0.7, 12, 24))
     for method in ("threshold", "wisp"):
         write_run(tmp_path, method, records, in_turn(plain(records)))
-    found = compared([tmp_path])
-    (other,) = {"threshold", "wisp"} - {found.reference}
-    row = found.overall[other]
+    comparison = compared([tmp_path])
+    (slower_label,) = {"threshold", "wisp"} - {comparison.reference}
+    row = comparison.overall[slower_label]
     assert row["verdict"] == NO_DIFFERENCE
     assert row["win_share_against"] == 0.5
-    assert f"no difference from `{other}` is shown" in headlines.of_comparison(found)
+    assert f"no difference from `{slower_label}` is shown" in headlines.of_comparison(comparison)
 
 
 def test_of_many_methods_a_sentence_names_the_first() -> None:
@@ -113,10 +113,10 @@ def test_a_difference_inside_its_interval_is_called_none(tmp_path):
     noisy = [replace(r, e2e_s=r.e2e_s * rng.normal(1.002, 0.1)) for r in records]
     for method, side in (("threshold", records), ("wisp", noisy)):
         write_run(tmp_path, method, side, in_turn(plain(records)))
-    found = compared([tmp_path], against="threshold")
-    low, high = found.overall["wisp"]["intervals"]["relative_speed"]
+    comparison = compared([tmp_path], against="threshold")
+    low, high = comparison.overall["wisp"]["intervals"]["relative_speed"]
     assert low < 1 < high
-    assert found.overall["wisp"]["verdict"] == NO_DIFFERENCE
+    assert comparison.overall["wisp"]["verdict"] == NO_DIFFERENCE
 
 
 def test_verdicts_need_six_prompts():
@@ -131,20 +131,22 @@ def test_verdicts_need_six_prompts():
 def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     records = in_turn(records_of(4, 0.7, 3, 24))
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
-    found = compared([tmp_path])
-    assert found.overall["wisp"]["speedup_verdict"] == TOO_FEW
-    assert SPEEDUP.text(SPEEDUP.cell(found.overall["wisp"])).endswith(" ≈")
-    assert headlines.of_comparison(found).endswith("x the speed of autoregressive decoding, too few prompts to tell.")
+    comparison = compared([tmp_path])
+    assert comparison.overall["wisp"]["speedup_verdict"] == TOO_FEW
+    assert SPEEDUP.text(SPEEDUP.cell(comparison.overall["wisp"])).endswith(" ≈")
+    assert headlines.of_comparison(comparison).endswith(
+        "x the speed of autoregressive decoding, too few prompts to tell."
+    )
 
 
 def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):
     old, new = (in_turn(records_of(4, 0.7, 12, 24, slower=slower)) for slower in (1.0, 1.25))
     paths = [write_run(tmp_path / name, "wisp", side, in_turn(plain(old))) for name, side in (("a", old), ("b", new))]
-    found = compared(paths)
-    assert [one.label for one in found.series] == ["autoregressive", "wisp #1", "wisp #2"]
-    assert found.reference == "wisp #1"
-    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.25)
-    assert found.overall["wisp #2"]["verdict"] == SLOWER
+    comparison = compared(paths)
+    assert [series.label for series in comparison.series] == ["autoregressive", "wisp #1", "wisp #2"]
+    assert comparison.reference == "wisp #1"
+    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.25)
+    assert comparison.overall["wisp #2"]["verdict"] == SLOWER
 
 
 def test_baselines_of_different_runs_have_a_row_each(tmp_path):
@@ -152,7 +154,7 @@ def test_baselines_of_different_runs_have_a_row_each(tmp_path):
     for method, slower in (("threshold", 1.0), ("wisp", 1.5)):
         baseline = [replace(r, e2e_s=r.e2e_s * slower) for r in in_turn(plain(records))]
         write_run(tmp_path, method, records, baseline)
-    labels = [one.label for one in compared([tmp_path]).series]
+    labels = [series.label for series in compared([tmp_path]).series]
     assert labels == ["autoregressive of threshold", "autoregressive of wisp", "threshold", "wisp"]
 
 
@@ -160,8 +162,11 @@ def test_a_run_of_the_baseline_itself_is_the_baseline(tmp_path):
     records = in_turn(records_of(4, 0.7, 12, 24))
     write_run(tmp_path, "autoregressive", in_turn(plain(records)))
     write_run(tmp_path, "wisp", records, in_turn(plain(records)))
-    found = compared([tmp_path])
-    assert [(one.label, one.is_derived) for one in found.series] == [("autoregressive", False), ("wisp", False)]
+    comparison = compared([tmp_path])
+    assert [(series.label, series.is_derived) for series in comparison.series] == [
+        ("autoregressive", False),
+        ("wisp", False),
+    ]
 
 
 def test_categories_share_the_runs_time(comparison):
@@ -176,17 +181,17 @@ def test_several_datasets_make_one_table_and_one_each(tmp_path):
     for number, name in enumerate(("gsm8k", "mt-bench"), 1):
         dataset = make_run()["dataset"] | {"name": name, "digest": str(number) * 64}
         write_methods(tmp_path, requests=6 * number, dataset=dataset)
-    found = compared([tmp_path])
-    assert [(part.kind, part.name) for part in found.parts[:3]] == [
+    comparison = compared([tmp_path])
+    assert [(part.kind, part.name) for part in comparison.parts[:3]] == [
         ("overall", "all requests"),
         ("dataset", "gsm8k"),
         ("dataset", "mt-bench"),
     ]
-    for label, row in found.overall.items():
-        whole, small, large = row, found.parts[1].rows[label], found.parts[2].rows[label]
-        assert (whole["finished"], small["finished"], large["finished"]) == (18, 6, 12)
-        assert whole["makespan_s"] == pytest.approx(small["makespan_s"] + large["makespan_s"])
-    assert found.overall["wisp"]["speedup_units"] == 18
+    for label, row in comparison.overall.items():
+        overall_row, small, large = row, comparison.parts[1].rows[label], comparison.parts[2].rows[label]
+        assert (overall_row["finished"], small["finished"], large["finished"]) == (18, 6, 12)
+        assert overall_row["makespan_s"] == pytest.approx(small["makespan_s"] + large["makespan_s"])
+    assert comparison.overall["wisp"]["speedup_units"] == 18
 
 
 def test_repeats_are_drawn_with_their_prompt(tmp_path):
@@ -202,22 +207,22 @@ def test_repeats_are_drawn_with_their_prompt(tmp_path):
 def test_a_machine_that_drifts_between_repeats_is_warned_of(tmp_path):
     records = records_of(4, 0.7, 8, 24)
     slower = records_of(4, 0.7, 8, 24, slower=1.2)
-    both = in_turn([*records, *(replace(r, repeat=1) for r in slower)])
-    write_run(tmp_path, "wisp", both, in_turn(plain(both)))
-    found = compared([tmp_path])
-    assert found.overall["wisp"]["repeat_spread"] == pytest.approx(0.2 / 1.1)
+    all_records = in_turn([*records, *(replace(r, repeat=1) for r in slower)])
+    write_run(tmp_path, "wisp", all_records, in_turn(plain(all_records)))
+    comparison = compared([tmp_path])
+    assert comparison.overall["wisp"]["repeat_spread"] == pytest.approx(0.2 / 1.1)
     assert (
         "UNSTEADY MACHINE: repeats of the same requests differ by up to 18.2% of their mean time."
-        in wording.cautions(found)
+        in wording.cautions(comparison)
     )
 
 
 def test_repeating_everything_narrows_no_interval(tmp_path):
     records = in_turn(records_of(4, 0.7, 12, 24))
     again = [replace(r, repeat=1) for r in records]
-    once = write_run(tmp_path / "once", "wisp", records, in_turn(plain(records)))
+    single = write_run(tmp_path / "once", "wisp", records, in_turn(plain(records)))
     twice = write_run(tmp_path / "twice", "wisp", [*records, *again], in_turn(plain([*records, *again])))
-    bounds = [compared([path]).overall["wisp"]["intervals"]["speedup"] for path in (once, twice)]
+    bounds = [compared([path]).overall["wisp"]["intervals"]["speedup"] for path in (single, twice)]
     assert bounds[0] == pytest.approx(bounds[1])
 
 
@@ -249,7 +254,7 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
 
 
 def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
-    records = [one for repeat in (0, 1) for one in records_of(4, 0.7, 8, 24, repeat=repeat)]
+    records = [record for repeat in (0, 1) for record in records_of(4, 0.7, 8, 24, repeat=repeat)]
     baseline = plain(records)
     for at in (0, 8):
         records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
@@ -264,12 +269,12 @@ def test_sampled_outputs_are_not_compared(tmp_path):
     assert compared([tmp_path]).overall["wisp"]["lossless"] is None
 
 
-@pytest.mark.parametrize(("found", "cell"), [(True, "consistent"), (False, "WRONG"), (None, "undecided")])
-def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, found: bool | None, cell: str):
+@pytest.mark.parametrize(("consistent", "cell"), [(True, "consistent"), (False, "WRONG"), (None, "undecided")])
+def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, consistent: bool | None, cell: str):
     records = in_turn(records_of(4, 0.7, 8, 24))
     config = make_run()["config"] | {"temperature": 0.8}
     run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
-    run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": found})
+    run.summary.update(lossless=None, sampling={"rule": "residual", "consistent": consistent})
     rows = compare([run]).overall
     assert LOSSLESS.cell(rows["wisp"]) == cell
     assert LOSSLESS.cell(rows["autoregressive"]) == "–"
@@ -286,7 +291,7 @@ def test_failed_requests_count_nowhere_else(tmp_path):
 def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
     records = records_of(4, 0.7, 8, 24)
     unknown = {"drafted": None, "submitted": None, "draft_s": None, "verify_s": None, "end_s": None}
-    records = [replace(r, rounds=[replace(one, **unknown) for one in r.rounds]) for r in records]
+    records = [replace(r, rounds=[replace(step, **unknown) for step in r.rounds]) for r in records]
     write_run(tmp_path, "eagle of another tool", in_turn(records))
     row = compared([tmp_path]).overall["eagle of another tool"]
     assert row["acceptance_length"] > 1

@@ -68,7 +68,7 @@ def test_anything_else_is_an_error_that_says_what_is_expected(text, message):
 def test_every_method_that_fulfils_it_is_named_with_value_and_run(comparison):
     slowest = min((row["speedup"], label) for label, row in comparison.overall.items() if row.get("speedup"))
     (line,) = violations(comparison, Condition.parse(f"speedup<{slowest[0] + 1e-6}"))
-    (series,) = (one for one in comparison.series if one.label == slowest[1])
+    (series,) = (candidate for candidate in comparison.series if candidate.label == slowest[1])
     assert line.startswith(f"{slowest[1]}: speedup is {slowest[0]:.4g} (speedup<")
     assert line.endswith(f"run {series.runs['gsm8k'].path.name}")
     assert violations(comparison, Condition.parse("speedup<0.1")) == []

@@ -42,11 +42,11 @@ def sampled(places: int, accept: Accept, extra: Extra) -> SamplingTally:
     for _ in range(places):
         target, draft, after = (peaked(generator) for _ in range(3))
         token = draw(generator, draft)
-        taken = bool(generator.random() < accept(float(target[token] / draft[token])))
-        tokens += [token, draw(generator, after)] if taken else [draw(generator, extra(target, draft))]
-        targets += [target, after][: 1 + taken]
-        drafts += [draft, peaked(generator)][: 1 + taken]
-        rounds.append(judged(int(taken)))
+        accepted = bool(generator.random() < accept(float(target[token] / draft[token])))
+        tokens += [token, draw(generator, after)] if accepted else [draw(generator, extra(target, draft))]
+        targets += [target, after][: 1 + accepted]
+        drafts += [draft, peaked(generator)][: 1 + accepted]
+        rounds.append(judged(int(accepted)))
     tally.add(RequestRecord("a", "", [1], tokens, rounds=rounds), torch.stack(targets), torch.stack(drafts))
     return tally
 
@@ -57,23 +57,23 @@ def right() -> SamplingTally:
 
 
 def test_the_right_rule_is_consistent(right: SamplingTally) -> None:
-    found = summarise_tally(right)
-    assert (found["rule"], found["consistent"]) == ("residual", True)
-    assert found["acceptance"]["places"] == 1500
-    assert found["acceptance"]["rate"] == pytest.approx(found["acceptance"]["expected_rate"], abs=0.03)
-    assert min(found[test]["power"] for test in ("softness", "tokens")) >= 0.8
+    summary = summarise_tally(right)
+    assert (summary["rule"], summary["consistent"]) == ("residual", True)
+    assert summary["acceptance"]["places"] == 1500
+    assert summary["acceptance"]["rate"] == pytest.approx(summary["acceptance"]["expected_rate"], abs=0.03)
+    assert min(summary[test]["power"] for test in ("softness", "tokens")) >= 0.8
 
 
 def test_an_extra_token_from_the_wrong_distribution_is_noticed() -> None:
-    found = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio), lambda target, _: target))
-    assert found["consistent"] is False
-    assert found["tokens"]["p_value"] < 1e-4
+    summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio), lambda target, _: target))
+    assert summary["consistent"] is False
+    assert summary["tokens"]["p_value"] < 1e-4
 
 
 def test_a_softened_acceptance_is_noticed() -> None:
-    found = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio) ** 0.8, right_extra))
-    assert found["consistent"] is False
-    assert found["softness"]["p_value"] < 1e-4
+    summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio) ** 0.8, right_extra))
+    assert summary["consistent"] is False
+    assert summary["softness"]["p_value"] < 1e-4
 
 
 def test_too_few_tokens_decide_nothing() -> None:

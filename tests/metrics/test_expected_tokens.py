@@ -29,11 +29,11 @@ def test_a_policy_expects_what_its_chances_come_to(spec: str, expected: float | 
 
     Sequoia was told of a fifth.
     """
-    place = load("adaspec-l40", ())
-    assert place is not None
+    deployment = load("adaspec-l40", ())
+    assert deployment is not None
     prompts, spec = SyntheticPrompts(requests=1, output_tokens=30), spec.format(**filled_in(tmp_path))
-    (record,) = prompts.decode(spec, place, "ranks=0.5+0.25,spread=0")
-    assert {one.expected for one in record.rounds[:-3]} == {expected}
+    (record,) = prompts.decode(spec, deployment, "ranks=0.5+0.25,spread=0")
+    assert {step.expected for step in record.rounds[:-3]} == {expected}
 
 
 def test_expected_and_accepted_are_over_the_same_rounds() -> None:

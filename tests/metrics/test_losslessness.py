@@ -108,11 +108,11 @@ class Bench:
 
     def decode(self, method: object) -> dict[str, RequestRecord]:
         first, second = self.runners
-        found = decode(method, (first, second), self.requests, batch_size=self.size)  # type: ignore[arg-type]
-        return dict(sorted(found.items()))
+        decoded = decode(method, (first, second), self.requests, batch_size=self.size)  # type: ignore[arg-type]
+        return dict(sorted(decoded.items()))
 
     def right(self, method: object) -> dict[str, RequestRecord]:
-        """What it decodes without a fault, which is decoded once."""
+        """Return the outputs without a fault, which are decoded once."""
         if method not in self._right:
             self._right[method] = self.decode(method)
         return self._right[method]
@@ -133,7 +133,7 @@ def test_rounding_is_no_error(dtype: torch.dtype, size: int) -> None:
     bench = make_bench(dtype, size)
     for method in METHODS:
         checks = check_all(list(bench.right(method).values()), bench.plain, bench.judge)
-        assert {one.verdict for one in checks} <= {"identical", "tie"}
+        assert {result.verdict for result in checks} <= {"identical", "tie"}
 
 
 @HALVES
@@ -147,7 +147,9 @@ def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, siz
             faulty = bench.decode(method)
         checks = check_all(list(faulty.values()), bench.plain, bench.judge)
         verdicts += [
-            one.verdict for one in checks if faulty[one.request_id].output_ids != right[one.request_id].output_ids
+            result.verdict
+            for result in checks
+            if faulty[result.request_id].output_ids != right[result.request_id].output_ids
         ]
     assert len(verdicts) >= 3
     assert verdicts.count("error") >= 0.95 * len(verdicts)
@@ -166,9 +168,9 @@ def test_a_forward_that_computes_something_else_is_no_rounding(monkeypatch: pyte
     for record in records:
         logits = shifted(bench.shapes, record)
         record.output_ids[20] = int(logits[20].argmax())
-    verdicts = [one.verdict for one in check_all(records, bench.plain, bench.judge)]
+    verdicts = [record.verdict for record in check_all(records, bench.plain, bench.judge)]
     pairs = zip(records, bench.plain, strict=True)
-    changed = [one.output_ids[:21] != plain.output_ids[:21] for one, plain in pairs]
+    changed = [record.output_ids[:21] != plain.output_ids[:21] for record, plain in pairs]
     assert verdicts.count("error") == sum(changed) > 0
 
 

@@ -23,7 +23,7 @@ def test_ratio_of_sums_has_no_value_over_zero():
 
 
 def test_the_interval_of_a_ratio_of_equal_units_by_hand():
-    """Of ten bases of 1, tops of .9 and 1.1: every residual is .1 / 10, over the nine tenths left without its unit."""
+    """Ten denominators of 1, numerators of .9 and 1.1: each residual is .1 / 10, over the .9 left without its unit."""
     tops = [0.9, 1.1] * 5
     ratio = Ratio.of([tops], [np.ones(10)])
     assert (ratio.value, ratio.units, ratio.freedom) == (pytest.approx(1), 10, pytest.approx(9, abs=0.1))
@@ -42,10 +42,10 @@ def test_one_prompt_that_is_most_of_the_time_leaves_few_degrees_of_freedom():
 
 
 def test_a_product_of_ratios_cancels_what_stands_on_both_sides():
-    own, other, plain = RNG.lognormal(3, 1, (3, 12))
-    through_baseline, direct = Ratio.of([plain, other], [own, plain]), Ratio.of([other], [own])
+    own, rival, plain = RNG.lognormal(3, 1, (3, 12))
+    through_baseline, direct = Ratio.of([plain, rival], [own, plain]), Ratio.of([rival], [own])
     assert through_baseline.value == pytest.approx(direct.value)
-    slower = Ratio.of([1.1 * plain, other], [1.1 * own, plain])
+    slower = Ratio.of([1.1 * plain, rival], [1.1 * own, plain])
     assert slower.value == pytest.approx(direct.value)
     assert slower.residuals == pytest.approx(through_baseline.residuals)
 
@@ -79,6 +79,6 @@ def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data():
 @pytest.mark.parametrize(("methods", "prompts"), [(2, 10), (8, 10)])
 def test_equal_methods_are_seldom_called_different(methods, prompts):
     """150 experiments: at 5%, more than 15 false ones, or fewer than 134 intervals that hold, have p < .002."""
-    false, held = Scene("log-normal", methods, prompts).rates(150)
+    false, coverage = Scene("log-normal", methods, prompts).rates(150)
     assert false <= 15 / 150
-    assert held >= 134 / 150
+    assert coverage >= 134 / 150

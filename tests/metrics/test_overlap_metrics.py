@@ -19,7 +19,7 @@ def deployment(placement: str) -> dict[str, Any]:
 
 @pytest.fixture
 def records() -> list[RequestRecord]:
-    """Of five rounds four drafted ahead, two of them for the right answer; three tokens were reused."""
+    """Four of five rounds drafted ahead, two of them for the right answer; three tokens were reused."""
     times = {"draft_s": 0.1, "verify_s": 0.2}
     first = make_record(
         "a",

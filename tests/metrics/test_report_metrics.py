@@ -86,10 +86,10 @@ def test_a_pipelines_positions_go_as_deep_as_its_flight():
 
 
 def test_a_record_that_does_not_say_its_depth_is_taken_for_a_chain():
-    known, old = ([make_record("a", make_round(4, accepted=2, **deepest))] for deepest in ({"deepest": 4}, {}))
+    recent, old = ([make_record("a", make_round(4, accepted=2, **deepest))] for deepest in ({"deepest": 4}, {}))
     assert old[0].rounds[0].deepest is None
     for name in ("acceptance_at", "acceptance_at_conditional"):
-        assert overall(old)[name] == overall(known)[name]
+        assert overall(old)[name] == overall(recent)[name]
 
 
 def test_wasted_drafting_time(two_requests):
@@ -269,5 +269,5 @@ def test_attainment_is_held_against_plain_decodings_90th_percentile():
     )
     for seconds, (slow, fast) in enumerate(zip(plain, ours, strict=True), 1):
         slow.tpot_s, fast.tpot_s = float(seconds), 0.9 * seconds
-    found = overall(ours, baseline=plain)["slo_attainment"]
-    assert found == pytest.approx([8 / 11, 10 / 11, 1, 1, 1])
+    attained = overall(ours, baseline=plain)["slo_attainment"]
+    assert attained == pytest.approx([8 / 11, 10 / 11, 1, 1, 1])

@@ -22,21 +22,21 @@ def change(path, **fields):
 
 
 def problems(path):
-    (found,) = load_runs([path])[0]
-    return found, list(found.problems)
+    (loaded,) = load_runs([path])[0]
+    return loaded, list(loaded.problems)
 
 
 def test_a_whole_run_has_no_problems(run):
-    found, lines = problems(run)
-    assert (len(found.records), len(found.baseline), lines) == (8, 8, [])
-    assert found.method == "wisp"
+    loaded, lines = problems(run)
+    assert (len(loaded.records), len(loaded.baseline), lines) == (8, 8, [])
+    assert loaded.method == "wisp"
 
 
 def test_a_last_line_that_was_cut_short_is_named_and_left_out(run):
     file = run / "requests.jsonl"
     file.write_bytes(file.read_bytes()[:-40])
-    found, lines = problems(run)
-    assert len(found.records) == 7
+    loaded, lines = problems(run)
+    assert len(loaded.records) == 7
     assert lines == [f"{run.name}/requests.jsonl:8: the last line was cut short: left out"]
 
 
@@ -44,8 +44,8 @@ def test_a_damaged_line_and_a_repeated_one_are_named_and_left_out(run):
     file = run / "requests.jsonl"
     rows = file.read_text().splitlines()
     file.write_text("\n".join([rows[0], "{broken", *rows[1:], rows[3], '{"request_id": "x"}']) + "\n")
-    found, lines = problems(run)
-    assert len(found.records) == 8
+    loaded, lines = problems(run)
+    assert len(loaded.records) == 8
     assert lines[0].startswith(f"{run.name}/requests.jsonl:2: not a request record (")
     assert lines[1] == f"{run.name}/requests.jsonl:10: request 'q3' is recorded twice: the second is left out"
     assert lines[2].startswith(f"{run.name}/requests.jsonl:11: not a request record (category is missing)")
@@ -54,10 +54,10 @@ def test_a_damaged_line_and_a_repeated_one_are_named_and_left_out(run):
 def test_an_unfinished_run_is_reported_from_its_requests(run):
     (run / "summary.json").unlink()
     change(run / "run.json", requests=20)
-    found, lines = problems(run)
-    assert found.summary["partial"] is True
-    assert found.summary["requests"] == {"planned": 20, "finished": 8, "failed": 0}
-    assert found.summary["overall"]["speedup"] > 1
+    loaded, lines = problems(run)
+    assert loaded.summary["partial"] is True
+    assert loaded.summary["requests"] == {"planned": 20, "finished": 8, "failed": 0}
+    assert loaded.summary["overall"]["speedup"] > 1
     assert lines == [
         f"{run.name} has no summary.json: an unfinished run; its metrics are computed from the requests at hand"
     ]
@@ -88,17 +88,17 @@ def test_a_field_of_a_wrong_kind_is_named_with_its_line(run, name, place, value,
         holder = holder[step]
     holder[last] = value
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found, lines = problems(run)
+    loaded, lines = problems(run)
     assert lines == [f"{run.name}/{name}.jsonl:3: not a request record ({reason}): left out"]
-    assert len(compare([found]).overall["wisp"]) > 0
+    assert len(compare([loaded]).overall["wisp"]) > 0
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"overall": {}}'])
 def test_a_broken_summary_is_computed_anew(run, content):
     (run / "summary.json").write_text(content)
-    found, (line,) = problems(run)
+    loaded, (line,) = problems(run)
     assert line.startswith(f"{run.name}/summary.json is not ")
-    assert found.summary["overall"]["finished"] == 8
+    assert loaded.summary["overall"]["finished"] == 8
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_broken_summary_is_computed_anew(run, content):
 )
 def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes, reason):
     change(run / "summary.json", **changes)
-    found, (line,) = problems(run)
+    loaded, (line,) = problems(run)
     assert line.startswith(f"{run.name}/summary.json is not a summary of this kit ({reason}")
     assert line.endswith("); its metrics are computed from the requests at hand")
-    assert found.summary["overall"]["speedup"] > 1
+    assert loaded.summary["overall"]["speedup"] > 1
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_run_that_cannot_be_read_is_one_line_and_the_others_are_reported(tmp_p
         load_runs([run])
     assert message in str(alone.value)
     assert str(run) in str(alone.value)
-    others = write_methods(tmp_path / "others")
+    other_paths = write_methods(tmp_path / "others")
     runs, lines = load_runs([run, tmp_path / "others"])
-    assert len(runs) == len(others)
+    assert len(runs) == len(other_paths)
     assert len(lines) == 1
     assert message in lines[0]
     assert str(tmp_path) not in lines[0]

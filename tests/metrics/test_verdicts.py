@@ -19,7 +19,7 @@ from specbench_kit.reports.writing.formatting import interval
 
 
 def slowed(records, factor):
-    """The same run where every moment of every request took `factor` times as long."""
+    """Return the run in which every moment of every request takes `factor` times as long."""
     times = {"e2e_s", "ttft_s", "tpot_s", "finished_s"}
     return [replace(r, **{name: getattr(r, name) * factor for name in times}) for r in records]
 
@@ -45,52 +45,52 @@ def two_runs(tmp_path, first, second, baselines=(None, None)):
 
 def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):
     records, baseline = sides
-    found = two_runs(tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1)))
-    row = found.overall["wisp #2"]
+    comparison = two_runs(tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1)))
+    row = comparison.overall["wisp #2"]
     assert row["verdict"] == NO_DIFFERENCE
     assert row["relative_speed"] == pytest.approx(1)
     assert row["baseline_ratio"] == pytest.approx(1 / 1.1)
-    assert violations(found, Condition.parse("relative_speed<0.95")) == []
-    (line,) = violations(found, Condition.parse("baseline_ratio<0.95"))
+    assert violations(comparison, Condition.parse("relative_speed<0.95")) == []
+    (line,) = violations(comparison, Condition.parse("baseline_ratio<0.95"))
     assert line.startswith("wisp #2: baseline_ratio is 0.9091")
     assert any(
-        line.startswith("MACHINE OR ENGINE CHANGED: the baseline of `wisp #2`") for line in wording.cautions(found)
+        line.startswith("MACHINE OR ENGINE CHANGED: the baseline of `wisp #2`") for line in wording.cautions(comparison)
     )
-    assert "baseline / baseline: machine or engine changed" in render(found)
+    assert "baseline / baseline: machine or engine changed" in render(comparison)
 
 
 def test_a_slower_method_on_a_slower_machine_is_still_slower(tmp_path, sides):
     records, baseline = sides
     worse = slowed(noisy(records, 2, 0.02), 1.1 * 1.3)
-    found = two_runs(tmp_path, records, worse, (baseline, slowed(baseline, 1.1)))
-    assert found.overall["wisp #2"]["verdict"] == SLOWER
-    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.3, rel=0.05)
+    comparison = two_runs(tmp_path, records, worse, (baseline, slowed(baseline, 1.1)))
+    assert comparison.overall["wisp #2"]["verdict"] == SLOWER
+    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.3, rel=0.05)
 
 
 def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_path, sides):
     records, _ = sides
-    found = two_runs(tmp_path, records, slowed(records, 1.1))
-    assert found.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.1)
-    assert "baseline_ratio" not in found.overall["wisp #2"]
-    assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(found)
-    assert "compared only with each other" in headlines.of_comparison(found)
-    assert "Ratios of raw times" in render(found)
+    comparison = two_runs(tmp_path, records, slowed(records, 1.1))
+    assert comparison.overall["wisp #2"]["relative_speed"] == pytest.approx(1 / 1.1)
+    assert "baseline_ratio" not in comparison.overall["wisp #2"]
+    assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(comparison)
+    assert "compared only with each other" in headlines.of_comparison(comparison)
+    assert "Ratios of raw times" in render(comparison)
 
 
 def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
     write_methods(tmp_path, requests=5, drafts={"wisp": (4, 0.8), "threshold": (3, 0.5)})
-    found = compare(load_runs([tmp_path])[0])
-    for part in found.parts:
+    comparison = compare(load_runs([tmp_path])[0])
+    for part in comparison.parts:
         for row in part.rows.values():
             assert not any(row["intervals"].values())
             assert {row.get("verdict"), row.get("speedup_verdict")} <= {TOO_FEW, None}
-    assert "faster" not in headlines.of_comparison(found)
-    assert "x (" not in to_latex(found)
-    assert "x (" not in render(found)
-    header, *lines = (line.split(",") for line in to_csv(found).splitlines())
-    bounds = [place for place, name in enumerate(header) if name.endswith(("_low", "_high"))]
+    assert "faster" not in headlines.of_comparison(comparison)
+    assert "x (" not in to_latex(comparison)
+    assert "x (" not in render(comparison)
+    header, *lines = (line.split(",") for line in to_csv(comparison).splitlines())
+    bounds = [column for column, name in enumerate(header) if name.endswith(("_low", "_high"))]
     assert bounds
-    assert not any(line[place] for line in lines for place in bounds)
+    assert not any(line[column] for line in lines for column in bounds)
 
 
 def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path):
@@ -99,11 +99,11 @@ def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path)
     (fast,) = (run for run in runs if run.method == "wisp")
     assert compare(runs).reference == "wisp"
     fast.summary["lossless"] |= {"lossless": False, "errors": 2}
-    found = compare(runs)
-    assert found.reference == "threshold"
-    row = found.overall["wisp"]
+    comparison = compare(runs)
+    assert comparison.reference == "threshold"
+    row = comparison.overall["wisp"]
     assert (row["verdict"], row["speedup_verdict"]) == (NOT_LOSSLESS, NOT_LOSSLESS)
-    assert "`wisp` is faster, but not lossless" in headlines.of_comparison(found)
+    assert "`wisp` is faster, but not lossless" in headlines.of_comparison(comparison)
     with pytest.raises(SkitError, match="--against wisp: its outputs are not lossless"):
         compare(runs, against="wisp")
 
@@ -123,26 +123,26 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
     runs, _ = load_runs([tmp_path])
     by_method = {run.method: run.summary for run in runs}
     by_method["wisp"]["lossless"] = None
-    found = compare(runs)
-    assert found.reference == "threshold"
-    assert found.overall["wisp"]["verdict"] == UNCHECKED
+    comparison = compare(runs)
+    assert comparison.reference == "threshold"
+    assert comparison.overall["wisp"]["verdict"] == UNCHECKED
     by_method["wisp"]["sampling"] = {"consistent": True}
     assert compare(runs).reference == "wisp"
     for summary in by_method.values():
         summary |= {"lossless": None, "sampling": None}
-    found = compare(runs, against="fixed-k")
-    assert found.overall["wisp"]["verdict"] == FASTER
+    comparison = compare(runs, against="fixed-k")
+    assert comparison.overall["wisp"]["verdict"] == FASTER
     assert "outputs were not checked, so these methods are compared only with each other" in headlines.of_comparison(
-        found
+        comparison
     )
 
 
 @pytest.mark.parametrize(
-    ("lossless", "sampling", "found"),
+    ("lossless", "sampling", "allowed"),
     [(True, None, True), (None, True, True), (False, None, False), (True, False, False), (None, None, None)],
 )
-def test_a_run_may_win_on_either_check_and_on_no_failed_one(lossless, sampling, found):
-    assert may_win({"lossless": {"lossless": lossless}, "sampling": {"consistent": sampling}}) is found
+def test_a_run_may_win_on_either_check_and_on_no_failed_one(lossless, sampling, allowed):
+    assert may_win({"lossless": {"lossless": lossless}, "sampling": {"consistent": sampling}}) is allowed
 
 
 def test_a_batch_is_one_unit_in_the_order_of_admission():

@@ -43,21 +43,21 @@ def model_folder(folder: Path, weights: bytes = b"weights") -> Path:
 def test_collect_states_this_machine_and_these_versions() -> None:
     import torch
 
-    found = collect(["skit", "bench"])
-    assert found["argv"] == ["skit", "bench"]
-    assert found["versions"]["python"] == platform.python_version()
-    assert found["versions"]["torch"] == torch.__version__
+    provenance_fields = collect(["skit", "bench"])
+    assert provenance_fields["argv"] == ["skit", "bench"]
+    assert provenance_fields["versions"]["python"] == platform.python_version()
+    assert provenance_fields["versions"]["torch"] == torch.__version__
     decisive = {"python", "torch", "transformers", "tokenizers", "numpy", "safetensors", "specbench_kit"}
-    assert decisive <= set(found["versions"])
-    assert "pytest" not in found["versions"]
+    assert decisive <= set(provenance_fields["versions"])
+    assert "pytest" not in provenance_fields["versions"]
     hardware = {"cpu", "physical_cores", "usable_cpus", "torch_threads", "memory_gb", "gpu", "gpus", "cuda"}
-    assert set(found["hardware"]) == hardware
-    assert found["hardware"]["torch_threads"] == torch.get_num_threads()
-    assert found["hardware"]["cpu"]
-    assert 0.1 < found["hardware"]["memory_gb"] < 100_000
-    age = datetime.now(UTC) - datetime.fromisoformat(found["started_at"])
+    assert set(provenance_fields["hardware"]) == hardware
+    assert provenance_fields["hardware"]["torch_threads"] == torch.get_num_threads()
+    assert provenance_fields["hardware"]["cpu"]
+    assert 0.1 < provenance_fields["hardware"]["memory_gb"] < 100_000
+    age = datetime.now(UTC) - datetime.fromisoformat(provenance_fields["started_at"])
     assert 0 <= age.total_seconds() < 600
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert json.loads(json.dumps(provenance_fields, allow_nan=False)) == provenance_fields
 
 
 def test_collect_names_no_user_no_host_and_no_folder() -> None:
@@ -161,7 +161,7 @@ def test_model_hash_covers_every_file_of_a_tokenizer(name: str, tmp_path: Path) 
 
 def test_the_bundled_models_keep_the_hashes_that_predictors_know() -> None:
     hashes = [hash_model(Path(locate(BUNDLED, role).location)) for role in ("target", "draft")]
-    assert [one[:12] for one in hashes] == ["3e6191e48859", "2835c185bc5b"]
+    assert [digest[:12] for digest in hashes] == ["3e6191e48859", "2835c185bc5b"]
 
 
 def test_file_hash_is_sha256_and_follows_changes(tmp_path: Path) -> None:

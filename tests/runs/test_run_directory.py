@@ -54,20 +54,20 @@ def unprivileged() -> Iterator[None]:
 
 
 def test_create_names_the_folder_and_writes_run_json(tmp_path: Path) -> None:
-    made = RunDirectory.create(tmp_path / "deep" / "results", RUN)
-    assert re.fullmatch(rf"\d{{8}}T\d{{6}}Z-fixed-k-k-4-gsm8k-{config_key(RUN)[:8]}", made.path.name)
-    assert json.loads((made.path / "run.json").read_text()) == {"schema_version": SCHEMA_VERSION, **RUN}
-    assert sorted(p.name for p in made.path.iterdir()) == ["requests.jsonl", "run.json"]
-    assert made.records() == made.baseline_records() == []
+    run = RunDirectory.create(tmp_path / "deep" / "results", RUN)
+    assert re.fullmatch(rf"\d{{8}}T\d{{6}}Z-fixed-k-k-4-gsm8k-{config_key(RUN)[:8]}", run.path.name)
+    assert json.loads((run.path / "run.json").read_text()) == {"schema_version": SCHEMA_VERSION, **RUN}
+    assert sorted(p.name for p in run.path.iterdir()) == ["requests.jsonl", "run.json"]
+    assert run.records() == run.baseline_records() == []
 
 
 def test_folder_name_leaves_out_folders_of_paths_and_stays_short(tmp_path: Path) -> None:
     dataset = RUN["dataset"] | {"name": "local:/home/jo/Sätze 1.jsonl"}
-    made = RunDirectory.create(
+    run = RunDirectory.create(
         tmp_path, RUN | {"method": "wisp:predictor=/home/jo/p.json,x=" + "9" * 300} | {"dataset": dataset}
     )
-    assert re.match(r"\d{8}T\d{6}Z-wisp-predictor-p.json-x-9+-local-s-tze-1.jsonl-[0-9a-f]{8}$", made.path.name)
-    assert len(made.path.name) < 160
+    assert re.match(r"\d{8}T\d{6}Z-wisp-predictor-p.json-x-9+-local-s-tze-1.jsonl-[0-9a-f]{8}$", run.path.name)
+    assert len(run.path.name) < 160
 
 
 def test_runs_of_one_second_do_not_collide(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_runs_of_one_second_do_not_collide(tmp_path: Path) -> None:
 def test_records_come_back_as_they_went_in(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, RUN)
     written = [record(0, "a\u2028b\nc\x85d"), record(1, "\ud800 half a pair"), record(2, "")]
-    for one in written:
-        run.append(one)
+    for entry in written:
+        run.append(entry)
     run.append_baseline(record(0))
     reopened = RunDirectory.open(run.path)
     assert reopened.records() == written
@@ -94,8 +94,8 @@ def test_reading_drops_a_cut_last_line_and_appending_removes_it(tmp_path: Path) 
     run.append(record(0))
     run.append(record(1, "é" * 20_000))
     file = run.path / "requests.jsonl"
-    whole = file.read_bytes()
-    cut = whole[: whole.index("é".encode()) + 1]
+    content = file.read_bytes()
+    cut = content[: content.index("é".encode()) + 1]
     file.write_bytes(cut)
     assert ids(RunDirectory.open(run.path)) == ["q0"]
     assert file.read_bytes() == cut
@@ -157,8 +157,8 @@ def test_a_malformed_line_is_an_error_with_its_place(tmp_path: Path, line: str, 
 
 def test_a_request_recorded_twice_and_not_alike_is_an_error_with_its_place(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, RUN)
-    for one in (record(0), record(1), record(0, "other")):
-        run.append(one)
+    for entry in (record(0), record(1), record(0, "other")):
+        run.append(entry)
     with pytest.raises(
         SkitError, match=r"requests\.jsonl:3: request 'q0' is recorded twice with different content: remove"
     ):
@@ -180,9 +180,9 @@ def test_lines_that_repeat_an_earlier_one_are_read_once_and_dropped(tmp_path: Pa
 
 def test_fields_of_a_newer_kit_are_passed_over(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, RUN | {"new": 1})
-    found = json.loads(record(0).to_json())
-    found["new"] = found["rounds"][0]["new"] = 1
-    (run.path / "requests.jsonl").write_text(json.dumps(found) + "\n")
+    document = json.loads(record(0).to_json())
+    document["new"] = document["rounds"][0]["new"] = 1
+    (run.path / "requests.jsonl").write_text(json.dumps(document) + "\n")
     assert RunDirectory.open(run.path).records() == [record(0)]
 
 
@@ -255,10 +255,10 @@ def test_find_resumable_takes_the_newest_partial_run_of_the_same_settings(tmp_pa
 
 
 def test_find_resumable_takes_a_finished_run_along_with_a_partial_one(tmp_path: Path) -> None:
-    other = RUN | {"method": "threshold"}
-    finished, partial = RunDirectory.create(tmp_path, RUN), RunDirectory.create(tmp_path, other)
+    threshold_run = RUN | {"method": "threshold"}
+    finished, partial = RunDirectory.create(tmp_path, RUN), RunDirectory.create(tmp_path, threshold_run)
     finished.write_summary({"partial": False})
-    keys = [config_key(RUN), config_key(other)]
+    keys = [config_key(RUN), config_key(threshold_run)]
     assert find_resumable(tmp_path, keys) == [finished, partial]
     partial.write_summary({"partial": False})
     with pytest.raises(SkitError, match="no unfinished run with these settings"):

@@ -15,7 +15,7 @@ def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: fl
 
 
 @pytest.mark.parametrize(
-    ("readings", "found"),
+    ("readings", "lines"),
     [
         ({}, []),
         ({"cpu_share": 0.9, "steal": 0.02, "spread": 2.0}, []),
@@ -25,13 +25,13 @@ def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: fl
         ({"spread": 2.1}, ["the same step of wisp took up to 2.1 times as long (at most 2)"]),
     ],
 )
-def test_each_limit_stands_for_itself(readings: dict[str, Any], found: list[str]) -> None:
-    assert disturbances([block(**readings)]) == found
+def test_each_limit_stands_for_itself(readings: dict[str, Any], lines: list[str]) -> None:
+    assert disturbances([block(**readings)]) == lines
 
 
 def test_the_worst_of_all_processes_counts() -> None:
-    found = disturbances([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)])
-    assert [line.split()[:6] for line in found] == [
+    lines = disturbances([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)])
+    assert [line.split()[:6] for line in lines] == [
         ["wisp", "had", "a", "processor", "for", "4%"],
         ["the", "host", "withheld", "50.0%", "of", "the"],
         ["the", "same", "step", "of", "wisp", "took"],

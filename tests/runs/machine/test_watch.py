@@ -40,24 +40,24 @@ def test_a_thread_that_is_kept_from_its_processor_is_seen_by_the_clock() -> None
 
 def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() -> None:
     watch = Watch(Counters(SystemCounters(1.5, 10.0, 100.0), SystemCounters(4.0, 13.0, 160.0)), CPU)
-    found = watch.end(
+    readings = watch.end(
         {
             "wisp": LaneTimes(ProcessorTime(20.0, 5.0, 9.0)),
             "pipe": LaneTimes(ProcessorTime(20.0, 5.0, 9.0), children_s=14.0),
         }
     )
-    assert (found["load"], found["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
-    assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
-    assert (found["lanes"]["wisp"]["wall_s"], found["lanes"]["wisp"]["process_s"]) == (20.0, 9.0)
+    assert (readings["load"], readings["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
+    assert (readings["lanes"]["wisp"]["cpu_share"], readings["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
+    assert (readings["lanes"]["wisp"]["wall_s"], readings["lanes"]["wisp"]["process_s"]) == (20.0, 9.0)
 
 
 def test_what_cannot_be_known_is_null() -> None:
     looks = SystemCounters(1.0, 10.0, 100.0), SystemCounters(1.0, 10.1, 100.9)
-    found = Watch(Counters(*looks), CPU).end(
+    readings = Watch(Counters(*looks), CPU).end(
         {"a": LaneTimes(ProcessorTime(0.0, 0.0, 0.0)), "b": LaneTimes(ProcessorTime(9, 1, 1), (), None)}
     )
-    assert found["steal"] is None
-    assert [lane["cpu_share"] for lane in found["lanes"].values()] == [None, None]
+    assert readings["steal"] is None
+    assert [lane["cpu_share"] for lane in readings["lanes"].values()] == [None, None]
     on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": LaneTimes(ProcessorTime(9.0, 1.0, 1.0))})
     assert on_gpu["lanes"]["a"]["cpu_share"] is None
 
@@ -78,8 +78,8 @@ def test_steps_are_the_same_by_batch_width_and_context_and_none_brings_a_prompt(
     rounds = [round_of(9.0, 9.0), round_of(0.5, 10.0), round_of(0.75, 11.0), round_of(0.6, 12.0, submitted=2)]
     alone = RequestRecord("a", "", [0] * 4, e2e_s=12.0, finished_s=12.0, rounds=rounds)
     assert same_steps([alone]) == [[0.5, 0.75], [0.6]]
-    beside = replace(alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]])
-    assert same_steps([alone, beside]) == [[1.5], [0.6]]
+    batched = replace(alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]])
+    assert same_steps([alone, batched]) == [[1.5], [0.6]]
 
 
 def test_the_counters_of_this_machine_only_grow() -> None:
@@ -93,9 +93,9 @@ def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: p
     path = tmp_path / "busy.json"
     path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
     monkeypatch.setenv(VARIABLE, str(path))
-    found = Watch(probe_here(), CPU).end({"wisp": LaneTimes(ProcessorTime(1.0, 1.0, 1.0))})
-    assert (found["injected"], found["steal"], found["load"]) == ("busy.json", 0.25, [3, 3])
-    assert (found["lanes"]["wisp"]["cpu_share"], found["lanes"]["wisp"]["spread"]) == (0.5, None)
+    readings = Watch(probe_here(), CPU).end({"wisp": LaneTimes(ProcessorTime(1.0, 1.0, 1.0))})
+    assert (readings["injected"], readings["steal"], readings["load"]) == ("busy.json", 0.25, [3, 3])
+    assert (readings["lanes"]["wisp"]["cpu_share"], readings["lanes"]["wisp"]["spread"]) == (0.5, None)
     monkeypatch.delenv(VARIABLE)
     assert type(probe_here()) is LiveProbe
 

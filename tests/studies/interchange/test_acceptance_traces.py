@@ -27,15 +27,15 @@ WAN = load("wan")
 
 def offsets(name: str, acc_len: list[int], **fields: Any) -> dict[str, Any]:
     """A request in the layout of SpecDecode-Bench's simulator."""
-    said = [100 + place % 7 for place in range(len(acc_len))]
-    plain = {"id": name, "prompt_token_ids": [1, 2, 3], "generated_token_ids": said}
+    answer_ids = [100 + offset % 7 for offset in range(len(acc_len))]
+    plain = {"id": name, "prompt_token_ids": [1, 2, 3], "generated_token_ids": answer_ids}
     return plain | {"acc_eagle": {"acc_len": acc_len}} | fields
 
 
 def response(name: str, accepted: list[int], drafted: list[int], **fields: Any) -> dict[str, Any]:
     """A response of vLLM with detailed acceptance."""
     longest = max(drafted)
-    told = {
+    counts = {
         "mean_acceptance_length": 1 + sum(accepted) / len(accepted),
         "acceptance_histogram": [accepted.count(count) for count in range(longest + 1)],
         "num_spec_steps": len(accepted),
@@ -45,16 +45,16 @@ def response(name: str, accepted: list[int], drafted: list[int], **fields: Any) 
         "per_step_drafted": drafted,
     }
     usage = {"prompt_tokens": 30, "completion_tokens": 1 + sum(accepted) + len(accepted)}
-    return {"id": name, "usage": usage, "metrics": {"speculative_decoding": told}} | fields
+    return {"id": name, "usage": usage, "metrics": {"speculative_decoding": counts}} | fields
 
 
 def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
     """A record of AIPerf, which tells how often and not when."""
     steps = sum(histogram.values())
     tokens = 1 + sum((int(count) + 1) * times for count, times in histogram.items())
-    told = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
+    counts = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
     metrics = {"input_sequence_length": {"value": 20, "unit": "tokens"}, "output_sequence_length": {"value": tokens}}
-    acceptance = {**told, "num_spec_tokens": 5, "engine": "vllm"}
+    acceptance = {**counts, "num_spec_tokens": 5, "engine": "vllm"}
     return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": acceptance}
 
 
@@ -72,7 +72,7 @@ def means(records: list[RequestRecord]) -> tuple[float, float]:
     """Tokens per verification: pooled, and the mean of requests."""
     counts = [(len(record.output_ids), len(record.rounds)) for record in records]
     tokens, rounds = map(sum, zip(*counts, strict=True))
-    return tokens / rounds, sum(one / of for one, of in counts) / len(counts)
+    return tokens / rounds, sum(request_tokens / of for request_tokens, of in counts) / len(counts)
 
 
 def test_pooled_and_per_request_means_differ(tmp_path: Path) -> None:
@@ -85,25 +85,25 @@ def test_pooled_and_per_request_means_differ(tmp_path: Path) -> None:
 def test_a_fixed_length_commits_what_is_accepted_of_it(k: int, tmp_path: Path) -> None:
     random = Random(k)
     lengths = {name: [random.choice([1, 1, 2, 3, 5, 8]) for _ in range(40)] for name in ("a", "b")}
-    trace = imported(tmp_path, "specdecode-bench", *(offsets(name, known) for name, known in lengths.items()))
+    trace = imported(tmp_path, "specdecode-bench", *(offsets(name, acc_len) for name, acc_len in lengths.items()))
     for record in replayed(trace, f"fixed-k:k={k}"):
-        place, expected = 0, []
-        while place < 40:
-            expected.append(min(lengths[record.request_id][place], k + 1, 40 - place))
-            place += expected[-1]
-        assert [one.committed for one in record.rounds] == expected
+        offset, expected = 0, []
+        while offset < 40:
+            expected.append(min(lengths[record.request_id][offset], k + 1, 40 - offset))
+            offset += expected[-1]
+        assert [step.committed for step in record.rounds] == expected
     oracle = replayed(trace, "oracle:max_draft=7")
-    assert all(one.accepted == one.submitted for record in oracle for one in record.rounds)
+    assert all(step.accepted == step.submitted for record in oracle for step in record.rounds)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="SKIT_DATA_DIR holds no data of SpecDecode-Bench")
 def test_the_published_set_has_the_means_that_were_counted_on_it(tmp_path: Path) -> None:
     rows = json.loads(PUBLISHED.read_text().split("\n")[0])
-    found = []
+    both_means = []
     for draft in (key.removeprefix("acc_") for key in rows if key.startswith("acc_")):
         done = import_trace(PUBLISHED, "specdecode-bench", ImportNames(draft=draft), tmp_path / draft, ())
-        found.append([round(mean, 2) for mean in means(replayed(TraceFile(done.path), "fixed-k:k=5"))])
-    assert [2.62, 3.22] in found
+        both_means.append([round(mean, 2) for mean in means(replayed(TraceFile(done.path), "fixed-k:k=5"))])
+    assert [2.62, 3.22] in both_means
 
 
 def test_the_steps_of_vllm_come_out_as_they_went_in(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_steps_of_vllm_come_out_as_they_went_in(tmp_path: Path) -> None:
     rows = [response(name, steps, [5] * len(steps)) for name, steps in accepted.items()]
     trace = imported(tmp_path, "vllm-responses", *rows)
     for record in replayed(trace, "fixed-k:k=5"):
-        assert [one.accepted for one in record.rounds] == accepted[record.request_id]
+        assert [step.accepted for step in record.rounds] == accepted[record.request_id]
         assert len(record.prompt_ids) == 31, "the first token came with the prompt"
 
 
@@ -119,13 +119,13 @@ def test_a_round_tells_what_shorter_drafts_would_have_got(tmp_path: Path) -> Non
     """4, 2 and 3 of 5 accepted: right are tokens 1-4, 6-7 and 9-11, so that drafts of 2 get 2, 1, 2, 2, 0 of them."""
     trace = imported(tmp_path, "vllm-responses", response("a", [4, 2, 3], [5, 5, 5]))
     (record,) = replayed(trace, "fixed-k:k=2")
-    assert [one.accepted for one in record.rounds] == [2, 1, 2, 2, 0]
+    assert [step.accepted for step in record.rounds] == [2, 1, 2, 2, 0]
     assert "imported" in trace.header.run
     assert trace.header.run["imported"]["notes"] == []
 
 
 def test_a_token_after_a_whole_draft_is_right_as_often_as_the_others(tmp_path: Path) -> None:
-    """Of 1 drafted token each, .75 of 4000 are right: drafts of 1 from everywhere must find .75 right, too."""
+    """In 4000 rounds of one drafted token, .75 are right: drafts of 1 from everywhere must find .75 right, too."""
     random = Random(0)
     steps = [int(random.random() < 0.75) for _ in range(4000)]
     trace = imported(tmp_path, "vllm-responses", response("a", steps, [1] * 4000))
@@ -139,7 +139,7 @@ def test_a_histogram_gives_its_mean_in_any_order(tmp_path: Path) -> None:
     trace = imported(tmp_path, "aiperf", *(record(name, {"0": 6, "2": 3, "5": 4}) for name in ("a", "b")))
     records = replayed(trace, "fixed-k:k=5")
     assert means(records)[0] == pytest.approx(1 + (2 * 3 + 5 * 4) / 13)
-    steps = [[one.accepted for one in record.rounds] for record in records]
+    steps = [[step.accepted for step in record.rounds] for record in records]
     assert sorted(steps[0]) == sorted(steps[1])
     assert steps[0] != steps[1]
     assert any("in a random order" in note for note in trace.header.run["imported"]["notes"])
@@ -176,7 +176,7 @@ def test_what_is_not_on_record_is_not_made_up(tmp_path: Path) -> None:
 def test_what_was_said_is_there_to_look_up(tmp_path: Path) -> None:
     trace = imported(tmp_path, "specdecode-bench", offsets("a", [1] * 60))
     (record,) = replayed(trace, "fixed-k:k=3,drafter=suffix")
-    assert sum(one.accepted for one in record.rounds) > 30
+    assert sum(step.accepted for step in record.rounds) > 30
 
 
 def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     done = skit_here("import", file, "--format", "specdecode-bench", "--target", "8B", "--out", out)
     assert f"trace: {out} (6 requests, 180 offsets)" in done.stdout
     methods = [f"--method={name}" for name in ("fixed-k", "banditspec", "sglang-ema", "ucb-specstop:k_max=4")]
-    place = ("--replay", out, "--deployment", "wan", "--out", tmp_path / "results")
-    done = skit_here("sweep", *methods, *place, "--set", "link.rtt_s=0.001,0.1")
+    shared_options = ("--replay", out, "--deployment", "wan", "--out", tmp_path / "results")
+    done = skit_here("sweep", *methods, *shared_options, "--set", "link.rtt_s=0.001,0.1")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "results").iterdir()
     run = read_object(folder / "run.json")
@@ -196,19 +196,23 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     assert (
         "IMPORTED TRACE: which tokens were accepted comes from SpecDecode-Bench." in (folder / "report.md").read_text()
     )
-    found = trace_source(TraceFile(out), parse_method("fixed-k"), WAN).typical
+    source = trace_source(TraceFile(out), parse_method("fixed-k"), WAN).typical
     records = replayed(TraceFile(out), "fixed-k")
-    rounds = [one for record in records for one in record.rounds]
-    assert found.acceptance == pytest.approx(sum(one.accepted for one in rounds) / sum(one.submitted for one in rounds))
+    rounds = [step for record in records for step in record.rounds]
+    assert source.acceptance == pytest.approx(
+        sum(step.accepted for step in rounds) / sum(step.submitted for step in rounds)
+    )
 
 
 def test_all_leaves_out_who_drafts_longer_than_was_recorded(tmp_path: Path) -> None:
-    """What draws long drafts at last is left out then, and what was finished before it is kept."""
+    """A method that draws a long draft late is left out then, and those that finished before it are kept."""
     rows = [offsets(f"q{n}", [4] * 40) for n in range(2)]
     trace = imported(tmp_path, "specdecode-bench", *rows)
-    asked = BenchSettings(("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False)
-    conclusions, left_out = bench_replay(asked, trace.path, lambda _: None)
-    assert "fixed-k:k=3" in {one.summary["method"] for one in conclusions}
+    settings = BenchSettings(
+        ("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False
+    )
+    conclusions, left_out = bench_replay(settings, trace.path, lambda _: None)
+    assert "fixed-k:k=3" in {conclusion.summary["method"] for conclusion in conclusions}
     assert "the trace holds drafts of 3 tokens" in left_out["goodput"]
     assert "reads probabilities" in left_out["tetris"]
     assert not any("goodput" in run.name for run in (tmp_path / "runs").iterdir())
@@ -241,10 +245,10 @@ def test_a_file_of_another_shape_is_one_line(form: str, rows: Rows, reason: str,
 
 
 def test_drafts_of_several_lengths_need_the_detailed_level(tmp_path: Path) -> None:
-    one = record("a", {"0": 3, "1": 2})
-    one["spec_decode_acceptance"]["num_draft_tokens"] = 17
+    line = record("a", {"0": 3, "1": 2})
+    line["spec_decode_acceptance"]["num_draft_tokens"] = 17
     with pytest.raises(SkitError, match="per-request-spec-decode-metrics detailed"):
-        imported(tmp_path, "aiperf", one)
-    one["spec_decode_acceptance"]["acceptance_histogram_by_draft_length"] = {"3": [2, 0, 0, 0], "4": [1, 2, 0, 0, 0]}
-    (found,) = replayed(imported(tmp_path, "aiperf", one), "fixed-k:k=5")
-    assert all(before.end_s < after.end_s for before, after in pairwise(found.rounds))
+        imported(tmp_path, "aiperf", line)
+    line["spec_decode_acceptance"]["acceptance_histogram_by_draft_length"] = {"3": [2, 0, 0, 0], "4": [1, 2, 0, 0, 0]}
+    (request,) = replayed(imported(tmp_path, "aiperf", line), "fixed-k:k=5")
+    assert all(before.end_s < after.end_s for before, after in pairwise(request.rounds))

@@ -23,8 +23,8 @@ def run(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--method", "fixed-k:k=3", "--max-new-tokens", 16, "--repeats", 2, "--out", folder / "results")
     done = skit_here("bench", "--dataset", prompts, *tiny.options, *options)
     assert done.returncode == 0, done.stderr
-    (found,) = (folder / "results").iterdir()
-    return found
+    (run,) = (folder / "results").iterdir()
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def test_vllm_counters_add_up(run: Path, records: Rows, tmp_path: Path) -> None:
     sample = re.compile(
         r'^vllm:spec_decode_num_(\w+)_total\{engine="0",model_name="target"(?:,position="(\d)")?\} (\S+)$'
     )
-    found = {match.groups()[:2]: float(match[3]) for line in text.splitlines() if (match := sample.match(line))}
-    assert found == {
+    counters = {match.groups()[:2]: float(match[3]) for line in text.splitlines() if (match := sample.match(line))}
+    assert counters == {
         ("drafts", None): len(drafts),
         ("draft_tokens", None): sum(step["submitted"] for step in drafts),
         ("accepted_tokens", None): sum(step["accepted"] for step in drafts),

@@ -43,14 +43,14 @@ ANSWERS: Rows = [
 
 
 def plain(row: Fields) -> Fields:
-    """The same answer by autoregressive decoding, as `inference_baseline.py` writes it."""
-    made = []
-    for one in row["choices"]:
-        new = one["new_tokens"]
-        made.append(
-            one | {"decoding_steps": new, "accept_lengths": [1] * sum(new), "wall_time": [0.03 * n for n in new]}
+    """Return the answer of autoregressive decoding, as `inference_baseline.py` writes it."""
+    choices = []
+    for content in row["choices"]:
+        new = content["new_tokens"]
+        choices.append(
+            content | {"decoding_steps": new, "accept_lengths": [1] * sum(new), "wall_time": [0.03 * n for n in new]}
         )
-    return row | {"choices": made, "model_id": "vicuna-7b-v1.3-vanilla"}
+    return row | {"choices": choices, "model_id": "vicuna-7b-v1.3-vanilla"}
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_its_numbers_are_those_of_spec_bench(answers: Path, tmp_path: Path) -> N
     run = imported(tmp_path / "results", answers, "--baseline", baseline)
     overall = read_object(run / "summary.json")["overall"]
     seconds, tokens = (
-        sum(sum(one[name]) for row in ANSWERS for one in row["choices"]) for name in ("wall_time", "new_tokens")
+        sum(sum(content[name]) for row in ANSWERS for content in row["choices"]) for name in ("wall_time", "new_tokens")
     )
     assert overall["tokens"] == tokens
     assert overall["acceptance_length"] == pytest.approx(tokens / 18)
@@ -141,9 +141,9 @@ def test_the_round_trip_gives_back_every_number(answers: Path, tmp_path: Path) -
     ids=["counted from 0", "older name", "other counts", "no counts"],
 )
 def test_turns_are_told_apart_however_steps_are_counted(steps: list[int], name: str, tmp_path: Path) -> None:
-    one = choice(0, ["a", "b"], [], [4, 2, 5, 1, 3, 3, 2], [11, 9])
-    del one["decoding_steps"]
-    file = write_rows(tmp_path / "a.jsonl", answer(81, "writing", one | {name: steps}))
+    content = choice(0, ["a", "b"], [], [4, 2, 5, 1, 3, 3, 2], [11, 9])
+    del content["decoding_steps"]
+    file = write_rows(tmp_path / "a.jsonl", answer(81, "writing", content | {name: steps}))
     rows = read_rows(imported(tmp_path / "results", file) / "requests.jsonl")
     assert [[step["accepted"] + 1 for step in row["rounds"]] for row in rows] == [[4, 2, 5], [1, 3, 3, 2]]
 
