@@ -13,7 +13,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource, StopRuleRates, iid
-from specbench_kit.traces.replay import ready, replay, require_chains
+from specbench_kit.traces.replay import prepare_for_replay, replay, require_chain_method
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -96,14 +96,14 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
-    prepared = ready(method, trace, deployment)
+    prepared = prepare_for_replay(method, trace, deployment)
     return RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
 
 
 def require_replayable(method: Method) -> None:
     """Raise SkitError for methods that draft trees or fill pipelines: only the folder of a run has their rounds."""
     try:
-        require_chains(method)
+        require_chain_method(method)
     except SkitError as error:
         raise SkitError(
             f"{method.display_name}: {error}, with skit bench, and name the folder of that run as --acceptance"

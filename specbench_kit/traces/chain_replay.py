@@ -1,8 +1,11 @@
-"""Replay where a chain's own tokens say where it ends: lengths at every offset as arrays, then a walk per request."""
+"""Fast replay of chains whose own tokens say where they end.
+
+Draft lengths at every offset are computed as arrays, then each request is walked from round to round.
+"""
 
 from collections.abc import Iterable, Iterator
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +16,12 @@ from specbench_kit.decoding.records import EXPECTED_DIGITS, RequestRecord, Round
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
-Integers = NDArray[np.integer[Any]]
 UNKNOWN = -1
-"""Stands where the target's answer is not on record; no token equals it."""
+"""Stands where the target's answer is not recorded; no token equals it."""
 
 
-def too_short(max_draft: int) -> SkitError:
-    """What a method hears that drafts beyond what is on record."""
+def draft_too_long(max_draft: int) -> SkitError:
+    """Return the error of a method that drafts more tokens than are recorded."""
     return SkitError(
         f"the trace holds drafts of {max_draft} tokens and the method wants more: "
         "record it with a larger --max-draft, or lower the method's"
@@ -27,7 +29,7 @@ def too_short(max_draft: int) -> SkitError:
 
 
 def beyond_answer(tokens: int) -> SkitError:
-    """What a method hears whose draft is right up to the end of what is known."""
+    """Return the error of a method whose draft is right up to the end of the recorded answer."""
     return SkitError(
         f"the method's draft goes {tokens} tokens beyond the recorded answer: record the trace with a larger "
         "--max-draft, or lower the method's"
@@ -35,13 +37,13 @@ def beyond_answer(tokens: int) -> SkitError:
 
 
 class ChainLengths(NamedTuple):
-    """What a round from each offset drafts, sends and gets accepted: shapes [offsets]."""
+    """Tokens that a round from each offset drafts, submits, and has accepted; and expects to: lists [offsets]."""
 
     drafted: list[int]
     submitted: list[int]
     accepted: list[int]
     expected: list[float | None]
-    """Accepted tokens that the rule reckons with, where it decides by a chance."""
+    """Accepted tokens that the stop rule expects; None if it does not go by probabilities."""
 
 
 def replay_chains(
@@ -49,72 +51,71 @@ def replay_chains(
     header: TraceHeader,
     traces: Iterable[RequestTrace],
     clock: SingleRequestClock,
-    beside: SingleRequestClock | None = None,
+    colocated: SingleRequestClock | None = None,
 ) -> Iterator[RequestRecord]:
-    """The records of decoding the traces' requests one after the other; `beside` takes its time over them, too."""
+    """Yield the records of decoding requests one after the other.
+
+    `colocated` times the same rounds with the draft model beside the target.
+    """
     for trace in traces:
         began_s = clock.now_s
         clock.begin(trace.request_id, len(trace.prompt_ids))
-        lengths = _lengths(rule, header, trace)
+        lengths = _chain_lengths(rule, header, trace)
         record = RequestRecord(trace.request_id, trace.category, trace.prompt_ids, time_kind="modelled")
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
-        if beside is not None:
-            _go_through(record, beside)
+        if colocated is not None:
+            began_s, context = colocated.now_s, len(record.prompt_ids)
+            colocated.begin(record.request_id, context)
+            for entry in record.rounds:
+                colocated.round(context, entry.drafted, entry.submitted, entry.accepted, entry.committed)
+                context += entry.committed
+            record.colocated_s, record.colocated_draft_s = colocated.now_s - began_s, colocated.drafting_s
         yield record
-
-
-def _go_through(record: RequestRecord, beside: SingleRequestClock) -> None:
-    """Time the same rounds with the draft model beside the target."""
-    began_s, context = beside.now_s, len(record.prompt_ids)
-    beside.begin(record.request_id, context)
-    for one in record.rounds:
-        beside.round(context, one.drafted, one.submitted, one.accepted, one.committed)
-        context += one.committed
-    record.colocated_s, record.colocated_draft_s = beside.now_s - began_s, beside.drafting_s
 
 
 def _walk(
     trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: SingleRequestClock, began_s: float
 ) -> Iterator[RoundRecord]:
-    """From round to round, each of which begins where the one before has ended."""
+    """Yield the rounds of a request, each of which begins at the offset where the one before ended."""
     offset, end, known = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
     while offset < end:
         drafted, submitted, accepted = (column[offset] for column in lengths[:3])
         if drafted > max_draft:
-            raise too_short(max_draft)
+            raise draft_too_long(max_draft)
         if offset + accepted >= known:
             raise beyond_answer(accepted)
         committed = min(accepted + 1, end - offset)
-        spent = clock.round(len(trace.prompt_ids) + offset, drafted, submitted, accepted, committed)
+        times = clock.round(len(trace.prompt_ids) + offset, drafted, submitted, accepted, committed)
         yield RoundRecord(
             drafted=drafted,
             submitted=submitted,
             accepted=accepted,
             committed=committed,
-            prefill_s=spent.prefill_s,
-            draft_s=spent.draft_s,
-            policy_s=spent.policy_s,
-            link_s=spent.link_s,
+            prefill_s=times.prefill_s,
+            draft_s=times.draft_s,
+            policy_s=times.policy_s,
+            link_s=times.link_s,
             queue_s=0.0,
-            verify_s=spent.verify_s,
+            verify_s=times.verify_s,
             commit_s=0.0,
-            end_s=spent.end_s - began_s,
+            end_s=times.end_s - began_s,
             deepest=submitted,
             expected=lengths.expected[offset],
         )
         offset += committed
 
 
-def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> ChainLengths:
-    """Of a draft that ends where the rule says so, or the context."""
+def _chain_lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> ChainLengths:
+    """Return the lengths of drafts that end where the rule says so, or at the end of the context."""
     offsets = np.arange(len(trace.output_ids))
-    room = header.holds(trace) - len(trace.prompt_ids) - offsets - 1
+    room = header.token_limit(trace) - len(trace.prompt_ids) - offsets - 1
     longest = np.minimum(rule.most, np.maximum(room, 0))
-    right = right_tokens(trace)
+    right = correct_tokens(trace)
     drafted, submitted = longest, longest
     expected: list[float | None] = [None] * len(offsets)
     if rule.stops is not None:
+        # An oracle that reads the answer knows it only up to its end, as in a live run.
         inside = (offsets[:, None] + np.arange(header.max_draft)) < len(trace.output_ids)
         chains = Chains(trace.statistics.astype(np.float64), right & inside)
         stops = rule.stops(chains)
@@ -122,22 +123,19 @@ def _lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> ChainL
         drafted = np.minimum(stop, longest)
         submitted = drafted if rule.sends_last else drafted - (stop <= longest)
         if rule.chances is not None:
-            expected = _expected(rule.chances(chains), submitted)
+            # The i-th token is accepted if all before it are: sum of cumulative products over the submitted tokens.
+            probabilities = rule.chances(chains)
+            sums = np.pad(probabilities.cumprod(axis=1).cumsum(axis=1), ((0, 0), (1, 0)))
+            reached = np.minimum(submitted, probabilities.shape[1])
+            rounded = sums[offsets, reached].round(EXPECTED_DIGITS).tolist()
+            expected = [number if isfinite(number) else None for number in rounded]
     accepted = np.minimum(right.cumprod(axis=1).sum(axis=1), submitted)
     return ChainLengths(drafted.tolist(), submitted.tolist(), accepted.tolist(), expected)
 
 
-def _expected(chances: NDArray[np.float64], submitted: Integers) -> list[float | None]:
-    """Of as many tokens as are submitted [offsets], by the chance of each of a chain [offsets, tokens]."""
-    sums = np.pad(chances.cumprod(axis=1).cumsum(axis=1), ((0, 0), (1, 0)))
-    reached = np.minimum(submitted, chances.shape[1])
-    found = sums[np.arange(len(sums)), reached].round(EXPECTED_DIGITS)
-    return [one if isfinite(one) else None for one in found.tolist()]
-
-
-def right_tokens(trace: RequestTrace) -> NDArray[np.bool_]:
-    """Whether the answer has each drafted token at its place [offsets, max_draft]."""
+def correct_tokens(trace: RequestTrace) -> NDArray[np.bool_]:
+    """Return True where the answer has the drafted token at its position: [offsets, max_draft]."""
     count, max_draft = trace.drafted.shape
     answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])
-    right: NDArray[np.bool_] = trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
-    return right
+    correct: NDArray[np.bool_] = trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
+    return correct

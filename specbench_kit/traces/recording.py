@@ -1,4 +1,4 @@
-"""Record a trace: the target's greedy answer and, at every offset, the draft model's greedy continuation."""
+"""Records a trace: the target's greedy answer and, at every offset, the draft model's greedy continuation."""
 
 from collections.abc import Sequence
 
@@ -19,22 +19,24 @@ class TraceRecorder:
         self._target, self._draft, self._max_draft = target, draft, max_draft
 
     def trace(self, record: RequestRecord) -> RequestTrace:
-        """The trace of one request that the target has answered."""
-        drafted, statistics = self._draft_all(record.prompt_ids, record.output_ids)
-        continuation = self._continue(record.prompt_ids + record.output_ids)
+        """Return the trace of one request that the target has answered."""
+        drafted, statistics = self._draft_from_all_offsets(record.prompt_ids, record.output_ids)
         return RequestTrace(
             record.request_id,
             record.category,
             record.prompt_ids,
             record.output_ids,
             record.finish_reason,
-            continuation,
+            self._continue_answer(record.prompt_ids + record.output_ids),
             drafted,
             statistics,
         )
 
-    def _draft_all(self, prompt_ids: list[int], output_ids: list[int]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """All offsets at once: each is a branch of one tree that hangs on the request's own tokens."""
+    def _draft_from_all_offsets(
+        self, prompt_ids: list[int], output_ids: list[int]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft, 5]."""
+        # All offsets at once: each draft is a branch of one tree whose trunk are the request's own tokens.
         slot = self._draft.acquire()
         if len(prompt_ids) > 1:
             self._draft.forward([Append(slot, prompt_ids[:-1])])
@@ -52,20 +54,20 @@ class TraceRecorder:
         self._draft.release(slot)
         return drafted, statistics
 
-    def _continue(self, prefix: Sequence[int]) -> list[int]:
-        """What the target says next, as far as a draft can run over the end."""
+    def _continue_answer(self, prefix: Sequence[int]) -> list[int]:
+        """Return what the target says next, as far as a draft can reach beyond the answer."""
         slot = self._target.acquire()
-        said: list[int] = []
+        continuation: list[int] = []
         tokens: Sequence[int] = prefix
-        while len(said) <= self._max_draft and self._target.length(slot) + len(tokens) < self._target.capacity:
+        while len(continuation) <= self._max_draft and self._target.length(slot) + len(tokens) < self._target.capacity:
             best = self._target.forward([Append(slot, tokens)]).argmax()[0][0]
             self._target.commit(slot, range(len(tokens)))
-            said.append(best)
+            continuation.append(best)
             tokens = [best]
         self._target.release(slot)
-        return said
+        return continuation
 
 
 def slot_length(prompt: int, output: int, max_draft: int) -> int:
-    """Tokens that the recorder's draft slot holds for a request of that size."""
+    """Return the tokens that the recorder's draft slot holds for a request of that size."""
     return prompt + output * (max_draft + 1)

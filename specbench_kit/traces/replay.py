@@ -1,7 +1,6 @@
-"""Run a greedy chain method on a trace: no model, the same rounds as live."""
+"""Replays greedy chain methods on a trace: without models, with the same rounds as a live run."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 
 from torch import Tensor
@@ -30,14 +29,14 @@ from specbench_kit.deployments.placing import (
 )
 from specbench_kit.methods.base import Method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.traces.chain_replay import beyond_answer, replay_chains, too_short
+from specbench_kit.traces.chain_replay import beyond_answer, draft_too_long, replay_chains
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
 UNLIMITED = 1 << 40
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 
 
-class _Recorded:
+class _RecordedDraft:
     """The recorded draft of one request at one offset; row i belongs to the i-th drafted token."""
 
     sampled = False
@@ -54,19 +53,19 @@ class _Recorded:
         return float(self._table[row, -1])
 
     def score(self, row: int, token: int, place: int, judge: TokenScorer) -> float:
-        """All tokens are scored at once, which costs little more than one; a run has one judge."""
+        # Scoring all tokens at once costs little more than one, and a run has a single scorer.
         if not self._scores:
             self._scores = judge.score_chain(self._table)
         return self._scores[row]
 
 
 class ReplayDrafter:
-    """Drafts what the draft model drafted when the trace was recorded."""
+    """A drafter that returns what the draft model drafted when the trace was recorded."""
 
     def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
         self.drafts: list[Draft] = []
         self._header, self._traces = header, traces
-        self._recorded: dict[str, _Recorded] = {}
+        self._recorded: dict[str, _RecordedDraft] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -75,38 +74,36 @@ class ReplayDrafter:
         return self.drafts
 
     def room(self, draft: Draft) -> int:
-        """Tokens that the chain can still take before the context is full, as it was when the trace was recorded."""
-        return self._header.holds(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
+        """Return how many tokens the chain can take until the context is full, as it was at the recording."""
+        return self._header.token_limit(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain; returns the drafts that had room for it."""
+        """Append the recorded next token to each chain; return the drafts that had room for it."""
         grown = [draft for draft in drafts if self.room(draft) > 0]
         for draft in grown:
-            place = draft.tree.last
-            if place >= self._header.max_draft:
-                raise too_short(self._header.max_draft)
-            source = self._recorded.get(draft.request_id) or self._look_up(draft)
-            draft.tree.add(source.tokens[place], place, source, place)
+            position = draft.tree.last
+            if position >= self._header.max_draft:
+                raise draft_too_long(self._header.max_draft)
+            source = self._recorded.get(draft.request_id)
+            if source is None:
+                source = _RecordedDraft(self._traces[draft.request_id], draft.session.produced)
+                self._recorded[draft.request_id] = source
+            draft.tree.add(source.tokens[position], position, source, position)
         return grown
 
-    def _look_up(self, draft: Draft) -> _Recorded:
-        found = _Recorded(self._traces[draft.request_id], draft.session.produced)
-        self._recorded[draft.request_id] = found
-        return found
-
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """A trace holds one chain per offset."""
+        """Refuse to draft trees: a trace holds one chain per offset."""
         raise SkitError(CHAINS.format("drafts trees"))
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Nothing is cached."""
+        """Do nothing: no KV is kept."""
 
     def release(self, session: Session) -> None:
-        """Nothing is cached."""
+        """Do nothing: no KV is kept."""
 
 
 class ReplayVerifier:
-    """Answers what the target answered when the trace was recorded."""
+    """A verifier that answers what the target answered when the trace was recorded."""
 
     asynchronous = False
 
@@ -114,16 +111,16 @@ class ReplayVerifier:
         self._traces = traces
 
     def admit(self, session: Session) -> None:
-        """Nothing is cached."""
+        """Do nothing: no KV is kept."""
 
     def release(self, session: Session) -> None:
-        """Nothing is cached."""
+        """Do nothing: no KV is kept."""
 
     def commit(self, verdict: Verdict) -> None:
-        """Nothing is cached."""
+        """Do nothing: no KV is kept."""
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Walk every chain along the recorded answer."""
+        """Return the verdicts of walking every chain along the recorded answer."""
         verdicts = [self._judge(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
         return lambda: verdicts
 
@@ -131,18 +128,18 @@ class ReplayVerifier:
         trace, start = self._traces[draft.request_id], draft.session.produced
         answer = trace.output_ids[start : start + len(nodes) + 1]
         answer += trace.continuation[: len(nodes) + 1 - len(answer)]
-        path, extra = walk(draft.tree, nodes, partial(_nth, answer))
-        return Verdict(draft, nodes, path, extra, 1 + len(nodes))
+
+        def target_token(column: int) -> int:
+            if column >= len(answer):
+                raise beyond_answer(column)
+            return answer[column]
+
+        path, bonus = walk(draft.tree, nodes, target_token)
+        return Verdict(draft, nodes, path, bonus, 1 + len(nodes))
 
 
-def _nth(answer: Sequence[int], column: int) -> int:
-    if column >= len(answer):
-        raise beyond_answer(column)
-    return answer[column]
-
-
-def recorded(header: TraceHeader) -> Deployment:
-    """The machine that a trace was recorded on; a trace says nothing about the time that prompts take."""
+def recording_deployment(header: TraceHeader) -> Deployment:
+    """Return the machine that a trace was recorded on; prompts take no time, since a trace does not tell it."""
     header.require(STEP_TIMES, "a replay takes the time of the recording machine")
     device, origin = "the recording machine", "as measured for the trace, whatever the context"
     return Deployment(
@@ -157,17 +154,17 @@ def recorded(header: TraceHeader) -> Deployment:
     )
 
 
-def ready(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
-    """The method made ready for a replay; one that reads what is not on record is refused before."""
+def prepare_for_replay(method: Method, trace: TraceFile, deployment: Deployment) -> Method:
+    """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks."""
     drafting, header = method.drafting, trace.header
-    require_chains(method)
+    require_chain_method(method)
     if drafting.models and method.required_capability > Capability.TOKENS:
         header.require(
             DRAFT_STATISTICS, f"{method.display_name} reads {method.required_capability.words} of drafted tokens"
         )
     if method.uses_drafter and not drafting.models:
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
-    pair = PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
+    pair = PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
     return method.prepare(environment(pair, deployment))
 
 
@@ -181,23 +178,24 @@ def replay(
     seed: int = 0,
     timeline: Timeline | None = None,
 ) -> Iterator[RequestRecord]:
-    """The records of decoding the traces' requests with a method, as they finish; holds a batch of traces at most.
+    """Yield the records of decoding the traces' requests with a method, as they finish.
 
-    Time is modelled: that of the deployment, or of the recording machine.
+    Time is that of the deployment, or of the recording machine. At most one batch of traces is held in memory.
     """
-    require_chains(method)
-    place, policy = deployment or recorded(header), round_policy(method)
+    require_chain_method(method)
+    modelled, policy = deployment or recording_deployment(header), round_policy(method)
+    # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the engine.
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     if rule is not None and (rule.most == 0 or method.drafting.on_record):
         return replay_chains(
-            rule, header, traces, single_request_clock(method, place), colocated_request_clock(method, place)
+            rule, header, traces, single_request_clock(method, modelled), colocated_request_clock(method, modelled)
         )
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
     drafter, verifier = _source(method, header, active, clock), ReplayVerifier(active)
     engine = Engine(
         policy,
-        *add_modelled_time(method, drafter, verifier, place, clock),
+        *add_modelled_time(method, drafter, verifier, modelled, clock),
         seed=seed,
         eos_ids=frozenset(),
         batch_size=batch_size,
@@ -208,8 +206,8 @@ def replay(
     return _replay_rounds(engine, active, traces, batch_size)
 
 
-def require_chains(method: Method) -> None:
-    """A method that a trace holds no rounds for is an error."""
+def require_chain_method(method: Method) -> None:
+    """Raise SkitError for a method that does not draft chains: a trace holds nothing else."""
     if method.pipeline is not None:
         raise SkitError(CHAINS.format("fills a pipeline"))
     if method.required_capability >= Capability.TREES:
@@ -219,12 +217,15 @@ def require_chains(method: Method) -> None:
 def _replay_rounds(
     engine: Engine, active: dict[str, RequestTrace], traces: Iterable[RequestTrace], batch_size: int
 ) -> Iterator[RequestRecord]:
-    """The general way: the loop of a live run, over recorded drafts and answers."""
+    """Yield records from the loop of a live run, over recorded drafts and answers."""
     waiting = iter(traces)
     while True:
         for trace in islice(waiting, batch_size - len(active)):
             active[trace.request_id] = trace
-            engine.submit(_request(trace))
+            # The output's length is the recorded one, so that neither end token nor limit has to be known.
+            answer = tuple(trace.output_ids)
+            prompt = tuple(trace.prompt_ids)
+            engine.submit(Request(trace.request_id, trace.category, prompt, len(answer), answer))
         if engine.idle:
             return
         for record in engine.step():
@@ -233,7 +234,7 @@ def _replay_rounds(
 
 
 def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace], clock: Clock) -> DraftSource:
-    """What the trace holds of the draft model, or a drafter that needs no model: text is there to look things up in."""
+    """Return a drafter of recorded drafts, or the method's own if it needs no model, only text to look up."""
     drafting = method.drafting
     if not drafting.models:
         longest = header.capacity or UNLIMITED
@@ -242,9 +243,3 @@ def _source(method: Method, header: TraceHeader, traces: dict[str, RequestTrace]
         reason = f"a trace holds drafts of the draft model, so drafter '{drafting.display_name}' cannot be replayed"
         raise SkitError(f"{method.display_name}: {reason}: run it live")
     return ReplayDrafter(header, traces)
-
-
-def _request(trace: RequestTrace) -> Request:
-    """The output's length is the recorded one, so that neither the end token nor the limit has to be known."""
-    answer = tuple(trace.output_ids)
-    return Request(trace.request_id, trace.category, tuple(trace.prompt_ids), len(answer), answer)

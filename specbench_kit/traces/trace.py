@@ -1,16 +1,17 @@
 """Traces on disk: one Parquet row per request, read as a stream."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line_texts
-from specbench_kit.core.typed_json import Count, Number, convert, parse
+from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
 
@@ -19,27 +20,28 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 4
 READABLE = (2, 3, 4)
-"""Version 2 has no capacity in its header, version 3 has no word on what the trace lacks and who may use it."""
+"""Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may use it."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
-"""Recorded per drafted token, in the order of `NodeStats`."""
+"""Statistics of each drafted token, in the order of `NodeStats`."""
 ROWS_PER_GROUP = 64
 METADATA = b"specbench_kit"
 DRAFT_STATISTICS, TOKEN_IDS, STEP_TIMES = "draft statistics", "token ids", "step times"
-CURES = {
+ALTERNATIVES = {
     DRAFT_STATISTICS: "take a method that reads none, such as fixed-k, oracle or sglang-ema, or a trace of skit record",
     TOKEN_IDS: "take a trace that was recorded with them",
     STEP_TIMES: "choose a --deployment",
 }
-"""What a trace may have to do without, and what a reader can do about it."""
+"""Parts that a trace may lack, and what to do if one is needed."""
+Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """What target and draft say over one request.
+    """What target and draft model say over one request.
 
-    At output offset t the draft model, given prompt and `output_ids[:t]`, goes on greedily with `drafted[t]`
-    ([offsets, max_draft]); `statistics` is [offsets, max_draft, 5]. `continuation` is what the target would have
-    said after the end of the output: drafts that run over the end are judged against it.
+    `drafted[t]` is the draft model's greedy continuation of prompt and `output_ids[:t]`: [offsets, max_draft];
+    `statistics` is [offsets, max_draft, 5]. `continuation` is how the target would have gone on behind the output:
+    drafts that reach beyond the output are verified against it.
     """
 
     request_id: str
@@ -52,42 +54,41 @@ class RequestTrace:
     statistics: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceHeader:
-    """What a trace file says about itself: `run` is provenance in the form of `run.json`.
+class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The header of a trace file.
 
-    On the recording machine a draft step took `draft_s`, verifying n drafted tokens `verify_s[n]`, and judging a token,
-    less the score, `statistics_s` (`run["statistics"]` says how that was timed), each at the lower quartile. Prompt,
-    output and draft of a request came to `capacity` tokens at most; a trace that does not say so recorded each answer
-    up to there.
+    Times are those of the recording machine, at the lower quartile: `draft_s` of one draft step, `verify_s[n]` of a
+    verification of n drafted tokens, and `statistics_s` of scoring one token without the score itself
+    (`run["statistics"]` says how that was timed). `run` is provenance in the form of `run.json`. Prompt, output and
+    draft of a request had room for `capacity` tokens; a trace without it knows each answer only as far as it goes.
 
-    `lacks` names what is not on record. Without draft statistics, `statistics` is [offsets, max_draft, 0]; without
-    token ids, only the numbers of tokens are true, and which drafted ones are the answer's; without step times, all
-    are 0. `licence` says under which others may use the trace.
+    `lacks` names parts that are not recorded. Without draft statistics, `statistics` is [offsets, max_draft, 0];
+    without token ids, only the numbers of tokens are true, and which drafted ones are right; without step times, all
+    times are 0. `licence` is the licence under which others may use the trace.
     """
 
     max_draft: Count
-    draft_s: Number
-    verify_s: tuple[Number, ...]
+    draft_s: Seconds
+    verify_s: tuple[Seconds, ...]
     run: dict[str, Any]
-    statistics_s: Number = 0.0
+    statistics_s: Seconds = 0.0
     capacity: Count | None = None
     lacks: tuple[str, ...] = ()
     licence: str | None = None
 
-    def holds(self, trace: RequestTrace) -> int:
-        """The most tokens that a request could come to when it was recorded, or that its answer is known up to."""
+    def token_limit(self, trace: RequestTrace) -> int:
+        """Return how many tokens a request had room for when it was recorded, or as many as are known of it."""
         known = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
         return known if self.capacity is None else self.capacity
 
     def require(self, part: str, reader: str) -> None:
-        """Refuse who reads what is not on record; `reader` says so, as in `svip reads statistics`."""
+        """Raise SkitError if the trace lacks a part; `reader` says who needs it, as in `svip reads statistics`."""
         if part in self.lacks:
-            raise SkitError(f"{reader}, and this trace has no {part} on record: {CURES[part]}")
+            raise SkitError(f"{reader}, and this trace has no {part} on record: {ALTERNATIVES[part]}")
 
 
 class TraceFile:
-    """A trace to read; requests are streamed, a row group at a time."""
+    """A trace to read; requests are streamed, one row group at a time."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow
@@ -108,58 +109,53 @@ class TraceFile:
 
         try:
             for batch in self._file.iter_batches(batch_size=ROWS_PER_GROUP):
-                _refuse_nulls(batch)
-                yield from (self._row(batch, index) for index in range(batch.num_rows))
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    # A null inside a list would silently become a number.
+                    if column.null_count or (name not in TEXT and column.flatten().null_count):
+                        raise ValueError(f"column {name} holds null")
+                yield from (self._request(batch, index) for index in range(batch.num_rows))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
 
-    def _row(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
+    def _request(self, batch: "pyarrow.RecordBatch", index: int) -> RequestTrace:
         plain = {name: batch.column(name)[index].as_py() for name in PLAIN}
         shape = (len(plain["output_ids"]), self.header.max_draft)
-        drafted = _values(batch, "drafted", index).reshape(shape)
-        trace = RequestTrace(**plain, drafted=drafted, statistics=self._statistics(batch, index, shape))
+
+        def matrix(name: str) -> NDArray[Any]:
+            values: NDArray[Any] = batch.column(name)[index].values.to_numpy(zero_copy_only=False)
+            return values.reshape(shape)
+
+        statistics = np.empty((*shape, 0), np.float32)
+        if DRAFT_STATISTICS not in self.header.lacks:
+            statistics = np.stack([matrix(name) for name in STATISTICS], axis=-1)
+        trace = RequestTrace(**plain, drafted=matrix("drafted"), statistics=statistics)
         if fault := _fault(trace, self.header):
             raise ValueError(f"request '{trace.request_id}' {fault}")
         return trace
 
-    def _statistics(self, batch: "pyarrow.RecordBatch", index: int, shape: tuple[int, int]) -> NDArray[np.float32]:
-        if DRAFT_STATISTICS in self.header.lacks:
-            return np.empty((*shape, 0), np.float32)
-        return np.stack([_values(batch, name, index).reshape(shape) for name in STATISTICS], axis=-1)
+    def describe(self) -> dict[str, object]:
+        """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and its licence."""
+        description: dict[str, object] = {"file": self.path.name, "sha256": provenance.hash_file(self.path)}
+        if isinstance(imported := self.header.run.get("imported"), Mapping):
+            notes = imported.get("notes")
+            notes = list(map(str, notes)) if isinstance(notes, list) else []
+            description["imported"] = {"tool": str(imported.get("tool")), "notes": notes}
+        if self.header.licence:
+            description["licence"] = self.header.licence
+        return description
 
-    def describe(self) -> dict[str, Any]:
-        """What a run records of it."""
-        more = {"imported": _importer(self.header.run.get("imported")), "licence": self.header.licence}
-        known = {name: value for name, value in more.items() if value}
-        return {"file": self.path.name, "sha256": provenance.hash_file(self.path), **known}
-
-    def said(self, *keys: str) -> Any:
-        """What the provenance in the header says under these keys, each inside the one before."""
-        found: Any = self.header.run
+    def provenance(self, *keys: str) -> Any:
+        """Return the entry of the header's provenance under these keys, each inside the one before."""
+        entry: object = self.header.run
         for key in keys:
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(entry, dict) or key not in entry:
                 raise SkitError(f"the trace {self.path} does not say its {' '.join(keys)}: record it again")
-            found = found[key]
-        return found
-
-
-def _importer(found: Any) -> dict[str, Any]:
-    """Whose file a trace was made of, and what a reader of its numbers must know."""
-    if not isinstance(found, dict):
-        return {}
-    notes = found.get("notes")
-    return {"tool": str(found.get("tool")), "notes": list(map(str, notes)) if isinstance(notes, list) else []}
-
-
-def _refuse_nulls(batch: "pyarrow.RecordBatch") -> None:
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        items = 0 if name in TEXT else column.flatten().null_count
-        if column.null_count or items:
-            raise ValueError(f"column {name} holds null")
+            entry = entry[key]
+        return entry
 
 
 def _fault(trace: RequestTrace, header: TraceHeader) -> str:
-    """What cannot be true of a recorded request; nothing where all is well."""
+    """Return what cannot be true of a recorded request, or an empty text."""
     length = len(trace.prompt_ids) + len(trace.output_ids)
     if not (trace.prompt_ids and trace.output_ids):
         return "has no prompt or no output"
@@ -178,12 +174,8 @@ TEXT = ("request_id", "category", "finish_reason")
 PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation")
 
 
-def _values(batch: "pyarrow.RecordBatch", name: str, index: int) -> NDArray[Any]:
-    values: NDArray[Any] = batch.column(name)[index].values.to_numpy(zero_copy_only=False)
-    return values
-
-
 def columns() -> "pyarrow.Schema":
+    """Return the Parquet schema of a trace."""
     import pyarrow
 
     tokens, numbers = pyarrow.list_(pyarrow.int32()), pyarrow.list_(pyarrow.float32())
@@ -200,8 +192,10 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     try:
         content = one_line_texts(parse(metadata[METADATA]))
         if (version := content.pop("schema_version")) not in READABLE:
-            raise SkitError(_other_version(path, version))
-        header = _checked_header(content)
+            if isinstance(version, int) and version > SCHEMA_VERSION:
+                raise SkitError(f"{path} was written by a newer specbench-kit: upgrade specbench-kit")
+            raise SkitError(f"{path} was written by an older specbench-kit: record it again")
+        header = _convert_header(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
         raise SkitError(f"the trace {path} is damaged: its header cannot be read{reason}; record it again") from error
@@ -210,21 +204,10 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     return header
 
 
-def _checked_header(content: dict[str, Any]) -> TraceHeader:
+def _convert_header(content: JsonObject) -> TraceHeader:
     header = convert(TraceHeader, content)
-    if unknown := content.keys() - {field.name for field in fields(TraceHeader)}:
-        raise ValueError(f"{min(unknown)} is unknown")
-    if unknown := set(header.lacks) - set(CURES):
+    if unknown := set(header.lacks) - set(ALTERNATIVES):
         raise ValueError(f"it lacks {min(unknown)}, which is unknown")
-    times_s = (header.draft_s, header.statistics_s, *header.verify_s)
-    if not all(seconds >= 0 for seconds in times_s):
-        raise ValueError("times must be numbers from 0 up")
     if len(header.verify_s) <= header.max_draft or not header.max_draft:
         raise ValueError(f"{len(header.verify_s)} verification times do not go with drafts of {header.max_draft}")
     return header
-
-
-def _other_version(path: Path, version: Any) -> str:
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        return f"{path} was written by a newer specbench-kit: upgrade specbench-kit"
-    return f"{path} was written by an older specbench-kit: record it again"

@@ -1,12 +1,11 @@
-"""Traces on their way to disk: one Parquet row per request, written as a stream."""
+"""Writes traces to disk as a stream: one Parquet row per request."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.traces.trace import (
@@ -20,20 +19,18 @@ from specbench_kit.traces.trace import (
     columns,
 )
 
-if TYPE_CHECKING:
-    import pyarrow
-
 
 class TraceWriter:
-    """Writes requests in groups; the file is complete once the context is left without an error."""
+    """Writes requests in groups; the file appears once the context is left without an error."""
 
     def __init__(self, path: Path, header: TraceHeader) -> None:
         import pyarrow.parquet
 
         self._path, self._temporary = path, path.with_name(f".{path.name}.partial")
-        self._schema = _schema(header)
+        content = {"schema_version": SCHEMA_VERSION, **msgspec.structs.asdict(header)}
+        self._schema = columns().with_metadata({METADATA: msgspec.json.encode(content)})
         self._rows: list[RequestTrace] = []
-        with self._reported():
+        with self._plain_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pyarrow.parquet.ParquetWriter(
                 self._temporary, self._schema, compression="zstd", write_page_checksum=True
@@ -43,12 +40,12 @@ class TraceWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
             if kind is None:
                 self._flush()
-                with self._reported():
+                with self._plain_errors():
                     self._writer.close()
                     self._temporary.replace(self._path)
         finally:
@@ -67,22 +64,18 @@ class TraceWriter:
 
         if not self._rows:
             return
-        found = {name: [getattr(row, name) for row in self._rows] for name in PLAIN}
-        found["drafted"] = [row.drafted.ravel() for row in self._rows]
+        table = {name: [getattr(row, name) for row in self._rows] for name in PLAIN}
+        table["drafted"] = [row.drafted.ravel() for row in self._rows]
         for index, name in enumerate(STATISTICS):
-            found[name] = [row.statistics[..., index : index + 1].ravel() for row in self._rows]
-        with self._reported():
-            self._writer.write_table(pyarrow.table(found, schema=self._schema))
+            # A slice, not an index: a trace without statistics has empty ones.
+            table[name] = [row.statistics[..., index : index + 1].ravel() for row in self._rows]
+        with self._plain_errors():
+            self._writer.write_table(pyarrow.table(table, schema=self._schema))
         self._rows.clear()
 
     @contextmanager
-    def _reported(self) -> Iterator[None]:
+    def _plain_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise SkitError(f"cannot write {self._path}: {error.strerror or error}") from error
-
-
-def _schema(header: TraceHeader) -> "pyarrow.Schema":
-    content = {"schema_version": SCHEMA_VERSION, **asdict(header)}
-    return columns().with_metadata({METADATA: json.dumps(content).encode()})

@@ -17,7 +17,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.traces.replay import recorded, replay
+from specbench_kit.traces.replay import recording_deployment, replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 HEADER = TraceHeader(MAX_DRAFT, DRAFT_S, VERIFY_S, {}, statistics_s=1e-5)
@@ -50,7 +50,7 @@ def traces() -> list[RequestTrace]:
 
 
 def places() -> Iterator[Deployment]:
-    yield recorded(HEADER)
+    yield recording_deployment(HEADER)
     for name in ("raspberry-pi", "adaspec-l40", "wisp"):
         place = load(name)
         assert place is not None
@@ -98,7 +98,7 @@ def test_drafts_beyond_the_record_are_refused(spec: str, traces, monkeypatch) ->
     with pytest.raises(SkitError, match="drafts of 6 tokens and the method wants more") as quick:
         list(replay(method, HEADER, traces))
     with pytest.raises(SkitError) as looped:
-        through_the_loop(method, traces, recorded(HEADER), monkeypatch)
+        through_the_loop(method, traces, recording_deployment(HEADER), monkeypatch)
     assert str(quick.value) == str(looped.value)
 
 

@@ -15,7 +15,7 @@ from specbench_kit.reports.run.report import setting
 from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.redaction import Redactor
-from specbench_kit.traces.replay import ready, replay
+from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile
 
 WAN = load("wan")
@@ -57,7 +57,10 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
     plain, shared = pair_of_traces
     for spec in ("fixed-k:k=3", "threshold:threshold=0.1,max_draft=4", "svip:max_draft=4", "oracle:max_draft=4"):
         rounds = [
-            [record.rounds for record in replay(ready(method, file, WAN), file.header, file, deployment=WAN)]
+            [
+                record.rounds
+                for record in replay(prepare_for_replay(method, file, WAN), file.header, file, deployment=WAN)
+            ]
             for file in (plain, shared)
             for method in [parse_method(spec)]
         ]
@@ -75,7 +78,7 @@ def test_turns_stay_together_and_other_prompts_apart() -> None:
     """Turn 2 goes on from turn 1; `x/1` and `x/2` are problems of their own."""
     prompts = {"d/1": (5, 6), "d/2": (5, 6, 7, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
     redactor = Redactor()
-    kept = {name: redactor.without_text(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
+    kept = {name: redactor.redact(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
     assert kept["d/2"][:2] == kept["d/1"]
     assert len({ids[0] for ids in kept.values()}) == 3
 
@@ -96,7 +99,7 @@ def test_a_report_names_the_licence(pair_of_traces: tuple[TraceFile, TraceFile])
 
 def test_a_predictor_is_trained_for_a_pair_that_is_not_here(tmp_path: Path) -> None:
     def unnamed(trace: RequestTrace) -> RequestTrace:
-        return redactor.without_text(trace)
+        return redactor.redact(trace)
 
     redactor = Redactor()
     trace = write_trace(tmp_path / "bundle.parquet", list(map(unnamed, made_requests(8))))

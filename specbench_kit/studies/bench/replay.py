@@ -21,7 +21,7 @@ from specbench_kit.studies.bench.outputs.conclusion import Conclusion, RunRecord
 from specbench_kit.studies.bench.outputs.exports import RunExports
 from specbench_kit.studies.bench.outputs.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.traces.replay import ready, recorded, replay
+from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
 CONFIG_OPTIONS = ("batch_size", "temperature", "top_p", "top_k", "seed")
@@ -37,8 +37,8 @@ def bench_replay(
     Returned with the reasons why methods of `all` were left out.
     """
     trace = TraceFile(path)
-    trace.said("dataset", "name")
-    deployment = settings.deployment or recorded(trace.header)
+    trace.provenance("dataset", "name")
+    deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
     methods, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment))
     shared = _describe(settings, trace, deployment)
@@ -76,7 +76,7 @@ def bench_replay(
 
 def _prepare(spec: str, trace: TraceFile, deployment: Deployment) -> Method:
     """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
-    method = ready(parse_method(spec), trace, deployment)
+    method = prepare_for_replay(parse_method(spec), trace, deployment)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method
@@ -117,14 +117,14 @@ def _replay(
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
     """Return the content of `run.json` that all methods share."""
     return {
-        "dataset": trace.said("dataset"),
-        "models": trace.said("models"),
+        "dataset": trace.provenance("dataset"),
+        "models": trace.provenance("models"),
         "config": {
             **{name: getattr(settings, name) for name in CONFIG_OPTIONS},
-            "max_new_tokens": trace.said("config", "max_new_tokens"),
+            "max_new_tokens": trace.provenance("config", "max_new_tokens"),
             "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,
-            "dtype": trace.said("config", "dtype"),
+            "dtype": trace.provenance("config", "dtype"),
         },
         **describe_time(deployment),
         "trace": trace.describe(),

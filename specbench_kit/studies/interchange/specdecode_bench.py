@@ -23,7 +23,7 @@ class SpecDecodeBench(Format):
     gives_traces = True
 
     def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
-        from specbench_kit.traces.outcome_traces import of_lengths
+        from specbench_kit.traces.outcome_traces import trace_of_lengths
 
         rows = list(read_rows(path))
         if not rows:
@@ -35,7 +35,7 @@ class SpecDecodeBench(Format):
         for (line, row), lengths in zip(rows, accepted, strict=True):
             request_id, output_ids = str(row.get("id", line)), row["generated_token_ids"][: len(lengths)]
             sides = row["prompt_token_ids"], output_ids
-            requests.append(of_lengths(request_id, path.stem, *sides, lengths, max_draft))
+            requests.append(trace_of_lengths(request_id, path.stem, *sides, lengths, max_draft))
         return ForeignTrace(requests, max_draft, draft=name)
 
 

@@ -11,7 +11,7 @@ from specbench_kit.core.typed_json import Count, JsonObject, convert, shown
 from specbench_kit.studies.interchange.base import ForeignTrace
 
 if TYPE_CHECKING:
-    from specbench_kit.traces.outcome_traces import VerifiedRound
+    from specbench_kit.traces.outcome_traces import DraftOutcome
     from specbench_kit.traces.trace import RequestTrace
 
 DETAILED = "run the server with --per-request-spec-decode-metrics detailed"
@@ -46,7 +46,7 @@ class VerifiedRequest(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     longest: int
-    rounds: "Sequence[VerifiedRound]"
+    rounds: "Sequence[DraftOutcome]"
     ordered: bool
 
 
@@ -59,7 +59,7 @@ def read_acceptance(
     request_id: str, prompt_tokens: int | None, output_tokens: int | None, acceptance: Acceptance
 ) -> VerifiedRequest:
     """Return the request that an acceptance object describes; bad content raises ValueError."""
-    from specbench_kit.traces.outcome_traces import VerifiedRound
+    from specbench_kit.traces.outcome_traces import DraftOutcome
 
     prompt = _positive("prompt", prompt_tokens)
     output = _positive("output", output_tokens)
@@ -68,7 +68,7 @@ def read_acceptance(
         rounds = _shuffled_rounds(acceptance, longest, request_id)
     else:
         steps = zip(acceptance.per_step_drafted, acceptance.per_step_accepted, strict=True)
-        rounds = [VerifiedRound(*counts) for counts in steps]
+        rounds = [DraftOutcome(*counts) for counts in steps]
     if wrong := [step for step in rounds if not 0 <= step.accepted <= step.drafted]:
         raise ValueError(f"{wrong[0].accepted} of {wrong[0].drafted} drafted tokens cannot be accepted")
     return VerifiedRequest(request_id, prompt, output, longest, rounds, acceptance.per_step_accepted is not None)
@@ -85,7 +85,7 @@ def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
 
     The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt.
     """
-    from specbench_kit.traces.outcome_traces import of_rounds, right_rate
+    from specbench_kit.traces.outcome_traces import rate_of_right_tokens, trace_of_rounds
     from specbench_kit.traces.trace import TOKEN_IDS
 
     verified = [request for request in requests if request.rounds and request.output_tokens > 1]
@@ -93,18 +93,18 @@ def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
         raise SkitError(f"no request tells of a verification: {DETAILED} and with speculative decoding")
     if len({request.request_id for request in verified}) < len(verified):
         raise SkitError("two requests have one id: import the responses of one run")
-    rate = right_rate(step for request in verified for step in request.rounds)
+    rate = rate_of_right_tokens(step for request in verified for step in request.rounds)
     max_draft = max(max(request.longest, *(step.drafted for step in request.rounds)) for request in verified)
     traces = []
     for request in verified:
         sizes = request.prompt_tokens + 1, request.output_tokens - 1
-        traces.append(of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate))
+        traces.append(trace_of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate))
     return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces))
 
 
-def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[VerifiedRound]":
+def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[DraftOutcome]":
     """Return as many rounds of each kind as the histogram counts, in a random order."""
-    from specbench_kit.traces.outcome_traces import VerifiedRound
+    from specbench_kit.traces.outcome_traces import DraftOutcome
 
     by_length = acceptance.acceptance_histogram_by_draft_length
     if by_length is None:
@@ -116,7 +116,7 @@ def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[V
     rounds = []
     for drafted, histogram in by_length.items():
         buckets = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
-        rounds += [VerifiedRound(int(drafted), int(accepted)) for accepted, count in buckets for _ in range(count)]
+        rounds += [DraftOutcome(int(drafted), int(accepted)) for accepted, count in buckets for _ in range(count)]
     Random(seed).shuffle(rounds)
     return rounds
 

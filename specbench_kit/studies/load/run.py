@@ -33,7 +33,7 @@ from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import LATE_S, LoadDriver
 from specbench_kit.studies.load.settings import LoadSettings
-from specbench_kit.traces.replay import ready, recorded
+from specbench_kit.traces.replay import prepare_for_replay, recording_deployment
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 Fields = dict[str, Any]
@@ -93,7 +93,7 @@ def load(settings: LoadSettings, told: ProgressCallback) -> LoadOutcome:
 
 def _connect(settings: LoadSettings, trace: TraceFile) -> Connection:
     """The trace says which target it is of."""
-    wanted = str(trace.said("models", "target", "hash"))
+    wanted = str(trace.provenance("models", "target", "hash"))
     token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
     roots = settings.server_ca.read_bytes() if settings.server_ca else None
     try:
@@ -107,7 +107,7 @@ def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[
 
     Besides, what the profile found rounds and messages to take beside verifications.
     """
-    here, link = recorded(trace.header), settings.link or Link()
+    here, link = recording_deployment(trace.header), settings.link or Link()
     found = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
     if found is None:
         raise SkitError(
@@ -130,7 +130,7 @@ def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[
 
 def make_scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
     """What so many devices do at the server."""
-    method = ready(parse_method(config["method"]), trace, deployment)
+    method = prepare_for_replay(parse_method(config["method"]), trace, deployment)
     return Scenario(
         deployment,
         ServingSystem("a server of skit serve", method=config["method"], scheduler=config["scheduler"]),

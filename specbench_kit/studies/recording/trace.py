@@ -79,7 +79,7 @@ def record(
                 failed += 1
             else:
                 trace = recorder.trace(answered)
-                writer.append(trace if text else redactor.without_text(trace))
+                writer.append(trace if text else redactor.redact(trace))
                 done, offsets = done + 1, offsets + len(answered.output_ids)
             report(done + failed, planned)
 

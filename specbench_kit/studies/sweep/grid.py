@@ -14,7 +14,7 @@ from specbench_kit.studies.bench.lanes import BASELINE
 from specbench_kit.studies.sweep.axes import Values
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.synthetic import SyntheticPrompts
-from specbench_kit.traces.replay import ready, recorded, replay
+from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
 
 Metrics = dict[str, Any]
@@ -66,7 +66,7 @@ class _Grid:
         deployment = point.deployment
         if deployment is None:
             assert self.trace is not None
-            deployment = recorded(self.trace.header)
+            deployment = recording_deployment(self.trace.header)
         for series, spec in {BASELINE: BASELINE, **point.specs}.items():
             key = spec, deployment, "" if spec == BASELINE else point.draft
             if key not in self.metrics:
@@ -86,7 +86,7 @@ class _Grid:
     def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
         if self.trace is None:
             return synthetic_prompts(self.settings).decode(spec, deployment, draft)
-        method = ready(parse_method(spec), self.trace, deployment)
+        method = prepare_for_replay(parse_method(spec), self.trace, deployment)
         size, seed = self.settings.batch_size, self.settings.seed
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
         return list(records)

@@ -17,7 +17,7 @@ from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.sweep.grid import SweepRow, replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import lines, summarise
-from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -80,7 +80,7 @@ def _finish(
 
 def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]) -> dict[str, Any]:
     """Return the content of `run.json`; `deployment` is that of the first point."""
-    deployment = points[0].deployment or (recorded(trace.header) if trace else None)
+    deployment = points[0].deployment or (recording_deployment(trace.header) if trace else None)
     assert deployment is not None
     if trace is not None:
         dtype = trace.header.run["config"]["dtype"]

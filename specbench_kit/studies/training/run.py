@@ -26,7 +26,7 @@ from specbench_kit.studies.training.saving import DecisionCost, make_predictors,
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.summary import summarise
 from specbench_kit.studies.training.timing import Timing
-from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile
 
 
@@ -76,7 +76,7 @@ def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
     trace = TraceFile(settings.trace)
     trace.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
     if settings.target == settings.draft == BUNDLED:
-        return trace, PairHashes(*(trace.said("models", role, "hash") for role in ("target", "draft")))
+        return trace, PairHashes(*(trace.provenance("models", role, "hash") for role in ("target", "draft")))
     pair = identify(settings.target, settings.draft)
     require_same_pair(trace, pair)
     return trace, pair
@@ -143,7 +143,7 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
         "trace": trace.describe(),
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
-        **describe_time(settings.deployment or recorded(trace.header)),
+        **describe_time(settings.deployment or recording_deployment(trace.header)),
         **provenance.collect(settings.argv),
         **({"machine": machine} if machine else {}),
     }

@@ -10,7 +10,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.studies.training.contenders import TrainedFamily
 from specbench_kit.studies.training.experiment import TrainingExperiment
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
 
 DECODING_METRICS = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
@@ -28,7 +28,10 @@ class DecisionCost(NamedTuple):
         """Return the cost on the machine that recorded the trace."""
         if not header.statistics_s:
             return cls(0.0, "")
-        timed, cpu = recorded(header).predictor_origin, (header.run.get("hardware") or {}).get("cpu", "some machine")
+        timed, cpu = (
+            recording_deployment(header).predictor_origin,
+            (header.run.get("hardware") or {}).get("cpu", "some machine"),
+        )
         return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone")
 
     def decision_s(self, trained: TrainedFamily) -> float:

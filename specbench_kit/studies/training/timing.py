@@ -7,7 +7,7 @@ import numpy as np
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
 from specbench_kit.studies.training.rounds import Plan, PlayedRounds, Seconds, play, total_seconds
-from specbench_kit.traces.replay import recorded
+from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
 
 
@@ -34,7 +34,7 @@ class Timing:
         take no time. A deployment's own cost of a decision includes the score; if it states none, the cost is that of
         the machine that recorded the trace.
         """
-        recording, lengths = recorded(header), range(header.max_draft + 1)
+        recording, lengths = recording_deployment(header), range(header.max_draft + 1)
         served = deployment or recording
         link = served.link
         priced = recording if served.predictor_s is None else served

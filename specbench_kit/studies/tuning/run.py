@@ -14,7 +14,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.options import TuningOptions
-from specbench_kit.traces.replay import ready, recorded, replay
+from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 
@@ -55,8 +55,8 @@ def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptio
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
     run = {
-        "dataset": trace.said("dataset"),
-        "models": trace.said("models"),
+        "dataset": trace.provenance("dataset"),
+        "models": trace.provenance("models"),
         "requests": len(requests),
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
@@ -88,7 +88,7 @@ class _Tuner:
     test: Sequence[RequestTrace]
 
     def __post_init__(self) -> None:
-        self.deployment = self.settings.deployment or recorded(self.trace.header)
+        self.deployment = self.settings.deployment or recording_deployment(self.trace.header)
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
@@ -109,7 +109,7 @@ class _Tuner:
 
     def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace]) -> float:
         """Return the committed tokens over the seconds until the last request is answered."""
-        method = ready(parse_method(spec), self.trace, self.deployment)
+        method = prepare_for_replay(parse_method(spec), self.trace, self.deployment)
         records = list(
             replay(
                 method,

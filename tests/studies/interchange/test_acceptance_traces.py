@@ -18,7 +18,7 @@ from specbench_kit.serving.acceptance_spec import trace_source
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.interchange.importing import ImportNames, import_trace
-from specbench_kit.traces.replay import ready, replay
+from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceFile
 
 PUBLISHED = Path(os.environ.get("SKIT_DATA_DIR", ""), "specdecode_bench", "combined_instructcoder.jsonl")
@@ -64,7 +64,7 @@ def imported(folder: Path, form: str, *rows: dict[str, Any], draft: str | None =
 
 
 def replayed(trace: TraceFile, spec: str) -> list[RequestRecord]:
-    method = ready(parse_method(spec), trace, WAN)
+    method = prepare_for_replay(parse_method(spec), trace, WAN)
     return list(replay(method, trace.header, trace, deployment=WAN))
 
 
@@ -158,13 +158,13 @@ def test_a_histogram_gives_its_mean_in_any_order(tmp_path: Path) -> None:
 def test_a_method_that_reads_more_is_refused_by_what_is_missing(spec: str, missing: str, tmp_path: Path) -> None:
     trace = imported(tmp_path, "specdecode-bench", offsets("a", [2] * 9))
     with pytest.raises(SkitError, match=missing):
-        ready(parse_method(spec), trace, WAN)
+        prepare_for_replay(parse_method(spec), trace, WAN)
 
 
 def test_what_is_not_on_record_is_not_made_up(tmp_path: Path) -> None:
     trace = imported(tmp_path, "vllm-responses", response("a", [1, 2], [3, 3]))
     with pytest.raises(SkitError, match="has no token ids on record"):
-        ready(parse_method("fixed-k:drafter=suffix"), trace, WAN)
+        prepare_for_replay(parse_method("fixed-k:drafter=suffix"), trace, WAN)
     done = skit_here("train-predictor", "--trace", trace.path, "--out", tmp_path / "out")
     assert error_line(done).startswith(
         "predictors learn from statistics of drafted tokens, and this trace has no draft"

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from environments import DEPLOYMENT
+from msgspec import structs
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.deployments.base import Deployment
@@ -37,7 +38,7 @@ def timing(trace: TraceFile, offsets: Offsets, deployment: Deployment | None) ->
 
 
 def test_without_a_deployment_it_is_the_recorded_time(trace: TraceFile) -> None:
-    header = replace(trace.header, statistics_s=1e-5)
+    header = structs.replace(trace.header, statistics_s=1e-5)
     assert Timing.of(header, None, 100) == Timing(DRAFT_S, VERIFY_S, 1e-5, origin="timed alone")
 
 

@@ -128,7 +128,7 @@ def _read_trace(settings: HeadTrainingSettings, pair: Pair) -> Iterator[Training
     trace = TraceFile(settings.trace)
     trace.header.require(TOKEN_IDS, "a head learns from the text of answers")
     target = pair.describe(provenance.hash_model)["target"]
-    if trace.said("models", "target", "hash") != target["hash"]:
+    if trace.provenance("models", "target", "hash") != target["hash"]:
         raise SkitError(f"the trace {settings.trace} holds answers of another target: name it with --target")
     for request in trace:
         yield TrainingText(request.prompt_ids, request.output_ids)
