@@ -72,7 +72,7 @@ def requests(count: int, length: int = 1) -> list[RequestTrace]:
 def test_so_it_does_in_a_replay() -> None:
     method = Asking()
     list(replay(method, TraceHeader(3, 0.1, (0.1,) * 4, {}), requests(1)))
-    assert method.provenance == [1.0, 2.0, 3.0]
+    assert method.said == [1.0, 2.0, 3.0]
 
 
 def test_jitter_goes_both_ways_as_far_as_it_says() -> None:

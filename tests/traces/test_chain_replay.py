@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from environments import ENVIRONMENT
+from msgspec import structs
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_request, made_requests
 
@@ -107,4 +108,4 @@ def test_a_draft_that_is_right_beyond_the_answer_is_refused() -> None:
     trace = made_request("short", 12, spare=0, seed=3)
     trace.drafted[-1, 0] = trace.output_ids[-1]
     with pytest.raises(SkitError, match="tokens beyond the recorded answer"):
-        list(replay(parse_method("fixed-k:k=1"), replace(HEADER, capacity=64), [trace]))
+        list(replay(parse_method("fixed-k:k=1"), structs.replace(HEADER, capacity=64), [trace]))
