@@ -108,7 +108,15 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
     if entry.cost is not None:
         row["cost_efficiency"] = ratio_of_sums(row["tokens"] or 0, entry.cost)
     if entry.baseline:
-        row |= repeats(entry) | _speedup_means(entry)
+        side = Side.of(entry.records, entry.baseline)
+        shared = side.own.keys() & side.baseline.keys()
+        rate, baseline_rate = (
+            _mean_rate([r for r in records if r.key in shared]) for records in (entry.records, entry.baseline)
+        )
+        row |= repeats(entry) | {
+            "speedup_request_mean": paired.request_mean(side),
+            "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
+        }
     if entry.deployment:
         row |= {"intervals": {}} | colocation(entry.records, entry.baseline, units, entry.deployment)
     row["intervals"] |= ratio_intervals(group.rounds, units)
@@ -118,19 +126,6 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
 def _mean_rate(finished: Records) -> float | None:
     rates = [len(record.output_ids) / record.e2e_s for record in finished if record.e2e_s]
     return float(np.mean(rates)) if rates else None
-
-
-def _speedup_means(entry: TableEntry) -> Metrics:
-    side = Side.of(entry.records, entry.baseline)
-    shared = side.own.keys() & side.baseline.keys()
-    rate, baseline_rate = (
-        _mean_rate([record for record in records if record.key in shared])
-        for records in (entry.records, entry.baseline)
-    )
-    return {
-        "speedup_request_mean": paired.request_mean(side),
-        "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
-    }
 
 
 def lossless_counts(entry: TableEntry) -> Metrics | None:

@@ -137,10 +137,11 @@ class ComparisonFamily:
         if comparisons <= 1:
             return level
         methods = self.speeds.shape[1]
-        table = _shrunk(
-            self.speeds if self.machines is None else np.column_stack([self.speeds, self.machines]),
-            1 / (self.freedom + 1),
-        )
+        residuals = self.speeds if self.machines is None else np.column_stack([self.speeds, self.machines])
+        # Rows of independent noise shrink the correlations, which few units show even if there are none.
+        share = 1 / (self.freedom + 1)
+        independent = np.diag(np.sqrt(share * (residuals**2).sum(axis=0)))
+        table = np.concatenate([sqrt(1 - share) * residuals, independent])
         rng = np.random.default_rng(seed)
         # Sums of the residuals times independent normal numbers, drawn through a root of their covariance.
         draws = rng.standard_normal((DRAWS, min(table.shape))) @ np.linalg.qr(table, mode="r")
@@ -155,12 +156,6 @@ class ComparisonFamily:
         if self.machines is not None:
             largest = np.maximum(largest, _largest(draws[:, methods:], _spreads(table[:, methods:]), reference))
         return max(level, 1 - erfc(float(np.quantile(largest, level)) / sqrt(2)))
-
-
-def _shrunk(table: Array, share: float) -> Array:
-    """Return the table with rows that shrink the correlations: few units show correlations even if there are none."""
-    independent = np.sqrt(share * (table**2).sum(axis=0))
-    return np.concatenate([sqrt(1 - share) * table, np.diag(independent)])
 
 
 def _spreads(residuals: Array) -> Array:
