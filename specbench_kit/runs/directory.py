@@ -196,8 +196,8 @@ def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
     for key in keys:
         # Names begin with the time of day, so that the last name is the newest run.
         folders = sorted((file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True)
-        same = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
-        runs += ([run for run in same if run.is_partial] or same)[:1]
+        matching = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
+        runs += ([run for run in matching if run.is_partial] or matching)[:1]
     if len(runs) < len(keys) or not any(run.is_partial for run in runs):
         raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
     return runs

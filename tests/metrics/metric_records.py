@@ -12,7 +12,7 @@ def round_of(drafted: int, accepted: int = 0, **seconds: float) -> RoundRecord:
 
 
 def record(request_id: str, *rounds: RoundRecord) -> RequestRecord:
-    """A request whose times follow from its rounds."""
+    """Return a request whose times follow from its rounds."""
     tokens = sum(step.committed for step in rounds)
     first_s, last_s = rounds[0].end_s, rounds[-1].end_s
     return RequestRecord(

@@ -12,7 +12,7 @@ from specbench_kit.metrics.rounds import RequestGroup, RoundColumns, by_category
 
 
 def piped(*commits_s: float, **fields: float) -> RoundRecord:
-    """A pipeline's round that committed a token at each of these moments."""
+    """Return a pipeline's round that committed a token at each of these moments."""
     round_record = round_of(9, accepted=len(commits_s) - 1, end_s=commits_s[-1], **fields)
     round_record.commits_s, round_record.steps = list(commits_s), len(commits_s)
     return round_record

@@ -19,7 +19,7 @@ def peaked(generator: np.random.Generator) -> Tensor:
 
 
 def judged(accepted: int) -> RoundRecord:
-    """A round of one drafted token."""
+    """Return a round of one drafted token."""
     return RoundRecord(1, 1, accepted, accepted + 1, *[0.0] * 8)
 
 
@@ -36,7 +36,7 @@ def right_extra(target: Tensor, draft: Tensor) -> Tensor:
 
 
 def sampled(places: int, accept: Accept, extra: Extra) -> SamplingTally:
-    """Rounds of one drafted token over random distributions, under a rule."""
+    """Return rounds of one drafted token over random distributions, under a rule."""
     generator, tally, rounds = np.random.default_rng(0), SamplingTally(), []
     tokens, targets, drafts = list[int](), list[Tensor](), list[Tensor]()
     for _ in range(places):

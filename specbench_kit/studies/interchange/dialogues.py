@@ -21,6 +21,7 @@ def dialogues(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecord]
         first, second = by_id.get(f"{name}/1"), by_id.get(f"{name}/2")
         is_turn = False
         if name and turn.isdigit() and first and second:
+            # An id may contain a slash of its own, so that the prompts decide.
             start = first.prompt_ids[: max(0, len(first.prompt_ids) - SLACK)]
             is_turn = second.prompt_ids[: len(start)] == start
         if is_turn:

@@ -128,6 +128,7 @@ def _rounds(lengths: Sequence[int], tokens: int) -> list[dict[str, object]]:
     rounds: list[dict[str, object]] = [{**UNKNOWN, "accepted": 0, "committed": first}] if first else []
     remaining = tokens - first
     for length in lengths:
+        # The last round may have accepted tokens beyond the end of the output.
         rounds.append({**UNKNOWN, "accepted": max(0, length - 1), "committed": min(length, remaining)})
         remaining -= min(length, remaining)
     return rounds

@@ -97,6 +97,7 @@ def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
     max_draft = max(max(request.longest, *(step.drafted for step in request.rounds)) for request in verified)
     traces = []
     for request in verified:
+        # The first token of the answer counts to the prompt.
         sizes = request.prompt_tokens + 1, request.output_tokens - 1
         traces.append(trace_of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate))
     return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces))
@@ -117,6 +118,7 @@ def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[D
     for drafted, histogram in by_length.items():
         buckets = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
         rounds += [DraftOutcome(int(drafted), int(accepted)) for accepted, count in buckets for _ in range(count)]
+    # Seeded by the request, so that an import gives the same trace every time.
     Random(seed).shuffle(rounds)
     return rounds
 

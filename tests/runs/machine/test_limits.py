@@ -8,7 +8,7 @@ from specbench_kit.runs.machine.limits import disturbances
 
 
 def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3) -> dict[str, Any]:
-    """Readings of one process that decoded two lanes."""
+    """Return the readings of one process that decoded two lanes."""
     quiet = {"cpu_share": 0.99, "spread": 1.0}
     lanes = {"autoregressive": quiet, "wisp": {"cpu_share": cpu_share, "spread": spread}}
     return {"lanes": lanes, "steal": steal, "load": [0.5, 1.0]}

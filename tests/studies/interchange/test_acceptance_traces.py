@@ -26,14 +26,14 @@ WAN = load("wan")
 
 
 def offsets(name: str, acc_len: list[int], **fields: Any) -> dict[str, Any]:
-    """A request in the layout of SpecDecode-Bench's simulator."""
+    """Return a request in the layout of SpecDecode-Bench's simulator."""
     answer_ids = [100 + offset % 7 for offset in range(len(acc_len))]
     plain = {"id": name, "prompt_token_ids": [1, 2, 3], "generated_token_ids": answer_ids}
     return plain | {"acc_eagle": {"acc_len": acc_len}} | fields
 
 
 def response(name: str, accepted: list[int], drafted: list[int], **fields: Any) -> dict[str, Any]:
-    """A response of vLLM with detailed acceptance."""
+    """Return a response of vLLM with detailed acceptance."""
     longest = max(drafted)
     counts = {
         "mean_acceptance_length": 1 + sum(accepted) / len(accepted),
@@ -49,7 +49,7 @@ def response(name: str, accepted: list[int], drafted: list[int], **fields: Any) 
 
 
 def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
-    """A record of AIPerf, which tells how often and not when."""
+    """Return a record of AIPerf, which tells how often and not when."""
     steps = sum(histogram.values())
     tokens = 1 + sum((int(count) + 1) * times for count, times in histogram.items())
     counts = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
