@@ -77,6 +77,6 @@ class Result:
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:
-        titles = ("speedup (95%)", "acceptance length", "acceptance", "throughput", "TPOT", "lossless")
+        titles = ("speedup (95%)", "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
         table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
         return render_html.blocks([*caution(self.warnings), Paragraph(self.headline), table])

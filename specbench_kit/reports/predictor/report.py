@@ -95,7 +95,7 @@ def print_training(console: "Console", run: RunFile, summary: Summary) -> None:
         Column("tokens/s", "number"),
         Column("of best\nfixed", "times"),
         Column("gap\nclosed", "share"),
-        Column("acceptance", "share"),
+        Column("acceptance rate", "share"),
         Column("acceptance\nlength", "number"),
     )
     rows = [
@@ -160,7 +160,7 @@ def _worth(summary: Summary) -> Blocks:
 def _details(summary: Summary) -> Blocks:
     columns = {
         "acceptance_length": Column("acceptance length", "number"),
-        "acceptance_rate": Column("acceptance", "share"),
+        "acceptance_rate": Column("acceptance rate", "share"),
         "draft_efficiency": Column("draft efficiency", "share"),
         "wasted_tokens": Column("wasted tokens", "count"),
         "wdt": Column("WDT", "seconds"),

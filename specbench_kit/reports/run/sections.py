@@ -27,8 +27,17 @@ from specbench_kit.reports.writing.formatting import seconds, share, shorten_hea
 
 Decode = Callable[[list[int]], str]
 
-RESULTS = ("speedup (95%)", "throughput", "acceptance length", "acceptance", "draft efficiency", "TTFT", "TPOT", "WDT")
-BY_CATEGORY = ("speedup (95%)", "acceptance length", "acceptance", "draft efficiency", "TPOT")
+RESULTS = (
+    "speedup (95%)",
+    "throughput",
+    "acceptance length",
+    "acceptance rate",
+    "draft efficiency",
+    "TTFT",
+    "TPOT",
+    "WDT",
+)
+BY_CATEGORY = ("speedup (95%)", "acceptance length", "acceptance rate", "draft efficiency", "TPOT")
 EXPORTS: Mapping[str, Block] = {
     "plots/timeline.png": Figure("Timeline of the first rounds of one request", "plots/timeline.png"),
     "timeline.json": Paragraph(

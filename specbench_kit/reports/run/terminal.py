@@ -16,7 +16,7 @@ from specbench_kit.reports.writing.formatting import times
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = [COLUMNS[title].narrow() for title in ("speedup (95%)", "throughput", "acceptance length", "acceptance")]
+SHOWN = [COLUMNS[title].narrow() for title in ("speedup (95%)", "throughput", "acceptance length", "acceptance rate")]
 
 
 def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]) -> None:

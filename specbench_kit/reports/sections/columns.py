@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, MetricColumn] = {
         MetricColumn("headroom", "share", "headroom", "Headroom"),
         MetricColumn("throughput", "rate", "throughput", "Throughput"),
         MetricColumn("acceptance length", "number", "acceptance_length", "τ", "committed tokens per verification"),
-        MetricColumn("acceptance", "share", "acceptance_rate", "Accept.", "accepted of submitted tokens"),
+        MetricColumn("acceptance rate", "share", "acceptance_rate", "Accept.", "accepted of submitted tokens"),
         MetricColumn("draft efficiency", "share", "draft_efficiency", "Draft eff.", "accepted of drafted tokens"),
         MetricColumn("WDT", "share", "wdt_share", "WDT", "drafting time spent on wasted tokens", True, _wdt_cell),
         MetricColumn("TTFT", "seconds", "ttft.mean", "TTFT", "time to the first token", True),

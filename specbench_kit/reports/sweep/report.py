@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 METRICS = {
     "throughput": Column("throughput", "rate"),
     "acceptance_length": Column("acceptance length", "number"),
-    "acceptance_rate": Column("acceptance", "share"),
+    "acceptance_rate": Column("acceptance rate", "share"),
     "ttft_mean_s": Column("TTFT mean", "seconds"),
     "tpot_mean_s": Column("TPOT mean", "seconds"),
     "cost_efficiency": Column("tokens per $", "count"),

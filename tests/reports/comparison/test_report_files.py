@@ -72,7 +72,7 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
     assert text.startswith("# 4 methods on gsm8k\n")
     results = re.search(r"## Results \(12 requests\)\n\n(.*?)\n\n", text, re.DOTALL)[1].splitlines()
     assert results[0] == (
-        "| method | speedup (95%) | throughput | acceptance length | acceptance | draft efficiency | WDT | TTFT | "
+        "| method | speedup (95%) | throughput | acceptance length | acceptance rate | draft efficiency | WDT | TTFT | "
         "TPOT | ITL p50 | ITL p95 | ITL p99 | lossless |"
     )
     assert [line.split("`")[1] for line in results[2:]] == list(comparison.overall)
