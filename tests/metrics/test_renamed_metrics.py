@@ -89,3 +89,7 @@ def test_an_experiment_with_an_earlier_name_is_read(capsys):
 def test_a_column_of_an_earlier_name_is_shown(capsys):
     assert parse_columns("speedup,tokens-per-verify") == ("speedup (95%)", "acceptance length")
     assert capsys.readouterr().err == "warning: --columns: tokens-per-verify is now called acceptance-length\n"
+
+
+def test_the_earlier_column_name_of_the_acceptance_rate_is_read() -> None:
+    assert parse_columns("acceptance,speedup") == ("acceptance rate", "speedup (95%)")

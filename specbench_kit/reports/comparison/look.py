@@ -26,13 +26,15 @@ class Look:
 
 
 USUAL = Look()
+EARLIER = {"acceptance": "acceptance-rate"}
+"""Column names of earlier releases that the table of renamed metrics does not have."""
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
     """Return the titles of columns by their `short_names`, separated by commas; an unknown name is an error."""
     titles = short_names()
     names = [name.strip().lower().replace("_", "-") for name in text.split(",") if name.strip()]
-    names = [current_name(name, "--columns") for name in names]
+    names = [current_name(EARLIER.get(name, name), "--columns") for name in names]
     for name in names:
         if name not in titles:
             hint = did_you_mean(name, titles)
