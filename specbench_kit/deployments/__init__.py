@@ -1,1 +1,1 @@
-"""Who drafts, who verifies, over what link, at what price."""
+"""Deployments: the devices that draft and verify, the link between them, and their prices."""

@@ -1,4 +1,4 @@
-"""The one place that wires methods, models, processes and deployments to the loops that decode."""
+"""Wires methods, models, processes and deployments to the loops that decode; nothing else does."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,11 +42,11 @@ def live_engine(
     others: Mapping[str, Runner] = MappingProxyType({}),
     draft_top_n: int = 0,
 ) -> Loop:
-    """The method's loop over its models, on this machine's clock or on a deployment's.
+    """Return the method's decoding loop, on this machine's clock or on a deployment's.
 
-    `stages` are processes that hold the target in slices and then do its work; `others` are the models that its drafter
-    forwards besides the draft model, by name. Tokens drafted at random are drawn from the `draft_top_n` likeliest; 0 is
-    all of them.
+    `stages` are processes that hold the target in slices and do its work. `others` are the models by name that the
+    drafter forwards in addition to the draft model. Sampled draft tokens are drawn from the `draft_top_n` likeliest; 0
+    draws from all.
     """
     models = {**others, **({} if draft is None else {DRAFT: draft})}
     capacity = min(runner.capacity for runner in (target, *models.values()))
@@ -84,7 +84,7 @@ def live_engine(
 def round_drafter(
     method: Method, models: Mapping[str, Runner], clock: Clock, *, sampler: Sampler, draft_top_n: int, capacity: int
 ) -> Drafter:
-    """Where a method with rounds drafts; at random from the `draft_top_n` likeliest tokens, 0 is all of them."""
+    """Return the drafter of a method with rounds; it samples from the `draft_top_n` likeliest tokens, 0 from all."""
     sampled = method.proposal == "sample" and not sampler.greedy
     if sampled and draft_top_n:
         sampler = replace(sampler, top_k=min(draft_top_n, sampler.top_k or draft_top_n))
@@ -106,7 +106,7 @@ def pipeline_engine(
     deployment: Deployment | None = None,
     states: HiddenStates | None = None,
 ) -> PipelineEngine:
-    """The loop over stages and what drafts with `models`, if it drafts, on this machine's clock or a deployment's."""
+    """Return the loop over pipeline stages, with a drafter over `models` if the method has one."""
     assert method.pipeline is not None
     depth, clock = method.pipeline.stages, MeasuringClock(device, started_s)
     parts = DrafterParts(models, sampler, clock, sampled=False, capacity=capacity)
@@ -133,7 +133,7 @@ def pipeline_engine(
 
 
 def require_stages(method: Method, deployment: Deployment) -> None:
-    """Refuse a pipeline that the deployment's verifier does not have."""
+    """Raise SkitError if the method's pipeline has other stages than the deployment's verifier."""
     if method.pipeline is not None and deployment.verifier.stages != method.pipeline.stages:
         raise SkitError(
             f"the method has {method.pipeline.stages} stages, the verifier of deployment {deployment.name} has "
@@ -144,25 +144,28 @@ def require_stages(method: Method, deployment: Deployment) -> None:
 def hidden_states(
     method: Method, deployment: Deployment, target: Runner, models: Mapping[str, Runner]
 ) -> HiddenStates | None:
-    """Those of the target that the method's drafter reads; `models` are the drafter's, by name."""
+    """Return the hidden states of the target that the method's drafter reads, or None.
+
+    `models` are the drafter's, by name.
+    """
     layers = tuple(sorted(set(method.drafting.layers(models))))
     if not layers:
         return None
-    each = deployment.link.state_bytes or target.executor.state_bytes
-    return HiddenStates(layers, each * len(layers) if drafts_on_edge(method, deployment) else 0.0)
+    layer_bytes = deployment.link.state_bytes or target.executor.state_bytes
+    return HiddenStates(layers, layer_bytes * len(layers) if drafts_on_edge(method, deployment) else 0.0)
 
 
 def round_policy(method: Method) -> Policy:
-    """The policy of a method that goes round by round."""
+    """Return the policy of a method that decodes in rounds."""
     policy = method.policy()
     if not isinstance(policy, Policy):
-        raise SkitError(f"{method.display_name}: policy() must give a Policy where the method has no pipeline")
+        raise SkitError(f"{method.display_name}: policy() must return a Policy, since the method has no pipeline")
     return policy
 
 
 def level_policy(method: Method) -> LevelPolicy:
-    """The policy of a method that fills a pipeline."""
+    """Return the policy of a method that fills a pipeline."""
     policy = method.policy()
     if not isinstance(policy, LevelPolicy):
-        raise SkitError(f"{method.display_name}: policy() must give a LevelPolicy where the method has a pipeline")
+        raise SkitError(f"{method.display_name}: policy() must return a LevelPolicy, since the method has a pipeline")
     return policy

@@ -1,4 +1,4 @@
-"""How long the steps of a pipeline take under a deployment."""
+"""The time of a pipeline's steps under a deployment."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -11,9 +11,10 @@ from specbench_kit.deployments.base import Deployment, HiddenStates
 
 
 class PipelineTime:
-    """Stages and drafter work side by side; a step takes as long as the slowest, then pruning and the hand-over.
+    """The clock of a pipeline whose stages and drafter work in parallel.
 
-    What requests feed together is one batch in every stage; without `drafts` nobody drafts.
+    A step takes as long as the slowest of them, and then pruning and the hand-over. Requests that enter together are
+    one batch in every stage. Without `drafts` there is no drafter.
     """
 
     def __init__(
@@ -24,26 +25,28 @@ class PipelineTime:
         self._clock, self._drafts = clock, drafts
         self._state_bytes = states.bytes_per_token if states else 0.0
         self._randoms: dict[str, Random] = {}
-        self._asked: set[str] = set()
-        """Requests whose prompts have crossed the link."""
+        self._prompts_sent: set[str] = set()
+        """The requests whose prompts have crossed the link."""
 
     def admit(self, session: Session) -> None:
-        """Begin with a new request."""
+        """Add a new request."""
         name = session.request.id
         self._randoms[name] = Random(f"{self._link.seed}/{name}")
 
     def release(self, session: Session) -> None:
-        """Forget a request."""
+        """Remove a request."""
         del self._randoms[session.request.id]
-        self._asked.discard(session.request.id)
+        self._prompts_sent.discard(session.request.id)
 
     def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
-        """Let the time of one step pass, in which the drafter forwards this, or else the levels that were fed."""
+        """Let the time of one step pass; without `forwards`, the drafter forwards the levels that enter."""
         start_s, hand_over, rows = self._clock.now_s(), self._verifier.hand_over, self._rows(streams)
         stage_s = {
             stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
         }
-        drafting, draft_s = self._drafting(streams, [rows[1]] if forwards is None and 1 in rows else forwards or ())
+        drafting: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
+        drafted = [rows[1]] if forwards is None and 1 in rows else forwards or ()
+        draft_s = sum(map(self._drafter.latency.seconds, drafted)) if self._drafts else 0.0
         tokens = max((sum(new for new, _ in batch) for batch in rows.values()), default=0)
         link_s = hand_over.seconds(tokens) + self._messages_s(streams)
         between_s = hand_over.prune_s + hand_over.batching_s * (len(streams) - 1)
@@ -57,11 +60,6 @@ class PipelineTime:
         self._clock.mark("drafter", drafting, start_s, start_s + draft_s, *names)
         self._clock.mark("link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names)
         self._clock.wait_until(worked_s + between_s + link_s)
-
-    def _drafting(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]]) -> tuple[Phase, float]:
-        """What the drafter does in this step, and its seconds."""
-        phase: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
-        return phase, sum(map(self._drafter.latency.seconds, forwards)) if self._drafts else 0.0
 
     def _mark(
         self,
@@ -79,7 +77,7 @@ class PipelineTime:
             self._clock.mark(f"stage/{stage}", "prune", worked_s, pruned_s, *names)
 
     def _rows(self, streams: Sequence[RequestStream]) -> dict[int, list[Row]]:
-        """What every stage that works computes, and the tokens that it has in KV before that."""
+        """Return the rows of each stage that has work: new tokens, and tokens in KV before them."""
         rows: dict[int, list[Row]] = {}
         for stream in streams:
             for stage, row in self._rows_of(stream):
@@ -87,7 +85,10 @@ class PipelineTime:
         return rows
 
     def _rows_of(self, stream: RequestStream) -> Iterator[tuple[int, Row]]:
-        """Of one request, from the last stage on: what a stage holds was computed by all those after it."""
+        """Yield each stage with the row of one request, from the last stage to the first.
+
+        The tokens that are in a stage have been computed by no stage after it, and by all before it.
+        """
         flight, context = stream.flight, len(stream.session.tokens) - 1
         entered = context - max(0, len(stream.to_enter) - 1)
         cached = context if self._cached_prompts else entered - flight.prefix
@@ -98,13 +99,14 @@ class PipelineTime:
                 cached += new
 
     def _messages_s(self, streams: Sequence[RequestStream]) -> float:
-        """What the step waits for on the link: with the drafter on the edge every level and answer crosses it.
+        """Return the seconds that the step waits for the link.
 
-        Else only a prompt and its first answer do, which hold nobody up but a request that is alone.
+        With the drafter on the edge, every level and every answer crosses it. Else only a prompt and its first answer
+        do; if the request joins others, its arrival is moved back instead, so that it delays nobody else.
         """
         if self._on_edge:
             return max(self._message_s(stream) for stream in streams)
-        joining = [stream for stream in streams if stream.session.request.id not in self._asked]
+        joining = [stream for stream in streams if stream.session.request.id not in self._prompts_sent]
         if joining and len(joining) == len(streams):
             return max(self._message_s(stream) for stream in joining)
         for stream in joining:
@@ -112,11 +114,11 @@ class PipelineTime:
         return 0.0
 
     def _message_s(self, stream: RequestStream) -> float:
-        """Up with a prompt or a level, and down with an answer and the hidden states that are read there."""
+        """Return the seconds of a prompt or level up, and of an answer with its hidden states down."""
         name = stream.session.request.id
-        asked = name in self._asked
-        self._asked.add(name)
-        tokens, random = len(stream.level.tokens) if asked else len(stream.session.tokens), self._randoms[name]
+        sent = name in self._prompts_sent
+        self._prompts_sent.add(name)
+        tokens, random = len(stream.level.tokens) if sent else len(stream.session.tokens), self._randoms[name]
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
         states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.root_in_last_stage)
         return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random, states)

@@ -1,4 +1,4 @@
-"""What time a method's loop takes under a deployment, and what the method is told of where it runs."""
+"""Places a method on a deployment: the time that its loop takes there, and the environment that it plans with."""
 
 from dataclasses import replace
 
@@ -30,51 +30,64 @@ def add_modelled_time(
     clock: ModelledClock,
     states: HiddenStates | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
-    """Drafter and verifier that take a deployment's time, and the clock that tells it."""
-    learned, place = method.learned, _drafting(method, deployment)
-    timelines = Timelines(place, clock, on_edge=drafts_on_edge(method, deployment), learned=learned, states=states)
-    beside = None
+    """Return drafter and verifier charged with a deployment's time, and the clock that they charge."""
+    learned, placed = method.learned, _with_method_times(method, deployment)
+    timelines = Timelines(placed, clock, on_edge=drafts_on_edge(method, deployment), learned=learned, states=states)
+    colocated = None
     if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
-        beside = Colocated(place, learned=learned, states=states)
+        colocated = Colocated(placed, learned=learned, states=states)
     latencies = method.drafting.latencies(deployment.drafter.latency)
-    return TimedDrafter(drafter, timelines, latencies, beside), TimedVerifier(verifier, timelines, beside), clock
+    return (
+        TimedDrafter(drafter, timelines, latencies, colocated),
+        TimedVerifier(verifier, timelines, colocated),
+        clock,
+    )
 
 
 def single_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock:
-    """The clock of a deployment that serves one request after the other."""
+    """Return the clock of a deployment that serves one request after the other."""
     return SingleRequestClock(
-        _drafting(method, deployment), on_edge=drafts_on_edge(method, deployment), learned=method.learned
+        _with_method_times(method, deployment), on_edge=drafts_on_edge(method, deployment), learned=method.learned
     )
 
 
 def colocated_request_clock(method: Method, deployment: Deployment) -> SingleRequestClock | None:
-    """The same with the draft model beside the target; None where it is there already, or has to be at the edge."""
+    """Return the clock of one request after the other with the draft model on the server.
+
+    Return None if the draft model is there already, or has to be at the edge.
+    """
     return single_request_clock(method, colocate(deployment)) if can_be_colocated(method, deployment) else None
 
 
 def can_be_colocated(method: Method, deployment: Deployment) -> bool:
-    """Whether the method drafts beyond the link, and could draft beside the target."""
+    """Return whether the method drafts at the edge, and could draft on the server as well."""
     return method.placement is None and drafts_on_edge(method, deployment)
 
 
 def drafts_on_edge(method: Method, deployment: Deployment) -> bool:
-    """Whether the method's draft tokens come from beyond the link."""
+    """Return whether the method's draft tokens come from the edge, across the link."""
     return (method.placement or deployment.placement) == "edge" and method.uses_drafter
 
 
-def _drafting(method: Method, deployment: Deployment) -> Deployment:
-    """The deployment whose drafter takes the time of the method's, and its decisions too where nobody says theirs."""
+def _with_method_times(method: Method, deployment: Deployment) -> Deployment:
+    """Return the deployment with the latency of the method's drafter.
 
-    def takes(endpoint: Endpoint) -> Endpoint:
+    The time of a decision is the deployment's, or the method's if the deployment does not state it.
+    """
+
+    def with_latency(endpoint: Endpoint) -> Endpoint:
         return replace(endpoint, latency=method.drafting.latency(endpoint.latency))
 
-    beside = takes(deployment.colocated) if deployment.colocated else None
-    decision_s = method.decision_s if deployment.predictor_s is None else deployment.predictor_s
-    return replace(deployment, drafter=takes(deployment.drafter), colocated=beside, predictor_s=decision_s)
+    return replace(
+        deployment,
+        drafter=with_latency(deployment.drafter),
+        colocated=with_latency(deployment.colocated) if deployment.colocated else None,
+        predictor_s=method.decision_s if deployment.predictor_s is None else deployment.predictor_s,
+    )
 
 
 def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:
-    """Of a deployment, or of this machine's device, for which the pair has to be profiled first."""
+    """Return the environment of a deployment, or of this machine, where the pair has to be profiled first."""
 
     def latencies() -> Latencies:
         if deployment is not None:
@@ -85,7 +98,7 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
 
 
 def deployment_key(deployment: Deployment | None) -> DeploymentKey:
-    """What operating points are kept by; the machine that recorded a trace is as good as this one."""
+    """Return the key of tuned thresholds; the machine that recorded a trace counts as this one."""
     if deployment is None or deployment.name == RECORDED:
         return LOCAL_DEPLOYMENT
     return DeploymentKey(deployment.name, digest(deployment))

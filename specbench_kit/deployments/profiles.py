@@ -1,4 +1,4 @@
-"""The latency profiles that deployments name."""
+"""Finds the latency profiles that deployments name, and describes their origin."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import describe
 
 
-def find_profile(name: str, folder: Path, place: str) -> Profile:
-    """The profile of that name, or in a .toml file whose path starts at the deployment's own folder."""
+def find_profile(name: str, folder: Path, label: str) -> Profile:
+    """Return the profile of that name, or the one in a .toml file, relative to the deployment's folder."""
     try:
         return loading.load(str(folder / name) if cards.names_a_file(name) else name)
     except SkitError as error:
-        raise SkitError(f"{place}: {error}") from error
+        raise SkitError(f"{label}: {error}") from error
 
 
 def power_of(profile: Profile) -> float:
-    """Watts of a profile's device, of all its cards together; 0 where its card states none."""
+    """Return the watts of a profile's device, of all its cards together; 0 if its card states none."""
     card = profile.device_card or bundled_device(profile.device)
     return card.power_w * profile.tensor_parallel if card else 0.0
 
 
 def origin(profile: Profile) -> str:
-    """Where a profile's numbers come from, and whether they can be."""
+    """Return the source of a profile's numbers, with a warning if its device cannot be so fast or should be faster."""
     parts = [f"profile {profile.name}, {profile.source}"]
     if profile.software:
         parts.append(f"stands for {describe(profile.software, profile.device)}")

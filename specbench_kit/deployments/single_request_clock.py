@@ -1,4 +1,4 @@
-"""Decoding one request after the other under a deployment: `Timelines` for a batch of one, and chains."""
+"""The time of decoding one request after the other under a deployment: `Timelines` for one request and chains."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,11 +9,11 @@ from specbench_kit.decoding.latency import Row
 from specbench_kit.deployments.base import Deployment
 
 REMEMBERED = 1 << 16
-"""Rows whose seconds are kept: requests come by the same lengths again and again."""
+"""Rows whose seconds are cached: requests pass through the same lengths again and again."""
 
 
 class RoundTimes(NamedTuple):
-    """Seconds of one round by phase, and when it ended on the run's clock."""
+    """The seconds of one round by phase, and the time on the run's clock at which it ended."""
 
     prefill_s: float
     draft_s: float
@@ -24,9 +24,9 @@ class RoundTimes(NamedTuple):
 
 
 class SingleRequestClock:
-    """The clock of a run whose requests have edge, link and server to themselves, one after the other.
+    """The clock of a run that decodes one request after the other, with edge, link and server to itself.
 
-    Every sum is taken in the order in which `Timelines` takes it, so that both give the same seconds to the last bit.
+    Every sum is taken in the same order as in `Timelines`, so that both give the same seconds to the last bit.
     """
 
     def __init__(self, deployment: Deployment, *, on_edge: bool, learned: bool) -> None:
@@ -37,20 +37,23 @@ class SingleRequestClock:
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.now_s = 0.0
         self.drafting_s = 0.0
-        """Of the request."""
+        """The drafting device's seconds for the current request."""
 
     def begin(self, request_id: str, prompt_tokens: int) -> None:
-        """The next request arrives."""
+        """Start the next request, which arrives now."""
         self._random = Random(f"{self._link.seed}/{request_id}")
         self._draft_cached = self._target_cached = prompt_tokens - 1 if self._cached_prompts else 0
-        self._asked = False
+        self._prompt_sent = False
         self.drafting_s = 0.0
 
     def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> RoundTimes:
-        """One round after `context` committed tokens."""
+        """Charge one round after `context` committed tokens, and return its seconds."""
         ready_s, prefill_s, draft_s, policy_s = self.now_s, 0.0, 0.0, 0.0
         if drafted:
-            prefill_s = self._prefill_s(context)
+            if not self._draft_cached and context > 1:
+                # The draft model does not have the prompt in KV yet.
+                self._draft_cached = context - 1
+                prefill_s = self._drafter.latency.seconds([(context - 1, 0)])
             steps_s = self._steps_s((context - self._draft_cached, self._draft_cached), drafted)
             ready_s += prefill_s
             self.drafting_s += prefill_s
@@ -59,30 +62,22 @@ class SingleRequestClock:
                 draft_s += step_s
                 policy_s += self._decision_s
                 self.drafting_s = self.drafting_s + step_s + self._decision_s
-            # The last drafted token was never forwarded, and of the others those that were accepted stay.
+            # The last drafted token was never forwarded; of the others, only the accepted ones stay in KV.
             self._draft_cached = context + min(drafted - 1, accepted)
-        crosses = self._on_edge or not self._asked
-        up_s = self._up_s(context, submitted) if crosses else 0.0
+        crosses = self._on_edge or not self._prompt_sent
+        up_s = 0.0
+        if crosses:
+            tokens = (0 if self._prompt_sent else context) + (submitted if self._on_edge else 0)
+            up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)
+            self._prompt_sent = True
         verify_s = self._pass_s((context - self._target_cached + submitted, self._target_cached))
         down_s = self._link.message_s(accepted + 1, self._link.down_bytes_per_s, self._random) if crosses else 0.0
         self._target_cached = context + committed - 1
         self.now_s = ready_s + up_s + verify_s + down_s
         return RoundTimes(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)
 
-    def _prefill_s(self, context: int) -> float:
-        """Of the prompt, where the draft model does not have it yet."""
-        if self._draft_cached or context == 1:
-            return 0.0
-        self._draft_cached = context - 1
-        return self._drafter.latency.seconds([(context - 1, 0)])
-
     def _drafting_s(self, first: Row, count: int) -> Sequence[float]:
-        """Of every step of a chain: the first one computes what the draft model lacks, too."""
+        """Return the seconds of each step of a chain; the first step also computes what the draft model lacks in KV."""
         new, cached = first
-        rows = [first, *((1, cached + new + place) for place in range(count - 1))]
+        rows = [first, *((1, cached + new + step) for step in range(count - 1))]
         return [self._drafter.latency.seconds([row]) for row in rows]
-
-    def _up_s(self, context: int, submitted: int) -> float:
-        tokens = (0 if self._asked else context) + (submitted if self._on_edge else 0)
-        self._asked = True
-        return self._link.message_s(tokens, self._link.up_bytes_per_s, self._random)

@@ -1,4 +1,4 @@
-"""Drafters and verifiers that take the time of a deployment, whatever they really are."""
+"""Drafters and verifiers that charge the time of a deployment, whatever time they really take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +16,10 @@ from specbench_kit.deployments.timelines import Timelines
 
 
 class TimedDrafter:
-    """Any drafter, with the time that a deployment's would take; `latencies` are those of an itemised one's models.
+    """Any drafter, charged with the time that it would take under a deployment.
 
-    `beside` goes through the same rounds with the draft model beside the target.
+    `latencies` are those of the models that a drafter which reports its forwards names. `colocated` charges the same
+    rounds with the draft model on the server.
     """
 
     def __init__(
@@ -26,11 +27,11 @@ class TimedDrafter:
         drafter: DraftSource,
         timelines: Timelines,
         latencies: Mapping[str, LatencyModel],
-        beside: Colocated | None = None,
+        colocated: Colocated | None = None,
     ) -> None:
         self._drafter, self._timelines, self._latencies = drafter, timelines, latencies
-        self._all = [timelines, *([beside] if beside else [])]
-        self._itemised = drafter if isinstance(drafter, ReportsForwards) else None
+        self._all = [timelines, *([colocated] if colocated else [])]
+        self._reporting = drafter if isinstance(drafter, ReportsForwards) else None
 
     @property
     def drafts(self) -> list[Draft]:
@@ -41,25 +42,25 @@ class TimedDrafter:
         return self._timelines.clock
 
     def awaits_answer(self, draft: Draft) -> bool:
-        """Whether the drafting device is free before the answer arrives."""
+        """Return whether the drafting device is free before the answer arrives."""
         return self._timelines.awaits_answer(draft)
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
         drafts = self._drafter.begin(sessions)
-        for one in self._all:
-            one.begin(drafts)
+        for timelines in self._all:
+            timelines.begin(drafts)
         return drafts
 
     def room(self, draft: Draft) -> int:
-        """Nodes that the tree can still take."""
+        """Return the number of nodes that the tree can still take."""
         return self._drafter.room(draft)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain; returns the drafts that had room for it."""
+        """Append one token to each chain, and return the drafts that had room for it."""
         grown = self._drafter.extend(drafts)
-        if self._itemised is not None:
-            for model, phase, rows in self._itemised.forwards():
+        if self._reporting is not None:
+            for model, phase, rows in self._reporting.forwards():
                 self._timelines.forward(phase, rows, self._latencies[model])
             self._timelines.decide(grown)
         elif grown:
@@ -67,58 +68,58 @@ class TimedDrafter:
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes."""
+        """Forward tree nodes, and return their distributions."""
         self._draft(frontier)
         return self._drafter.expand(frontier)
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Take note of the accepted nodes."""
-        for one in self._all:
-            one.drafted(draft, path, root)
+        """Keep the accepted nodes."""
+        for timelines in self._all:
+            timelines.drafted(draft, path, root)
         self._drafter.commit(draft, path, root, states)
 
     def release(self, session: Session) -> None:
-        """Forget a finished request."""
+        """Remove a finished request."""
         self._drafter.release(session)
 
     def _draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
-        for one in self._all:
-            one.draft(frontier)
+        for timelines in self._all:
+            timelines.draft(frontier)
 
 
 class TimedVerifier:
-    """Any verifier, with the time that a deployment's link and verifier would take."""
+    """Any verifier, charged with the time that a deployment's link and verifier would take."""
 
-    def __init__(self, verifier: Verifier, timelines: Timelines, beside: Colocated | None = None) -> None:
-        self._verifier, self._timelines, self._beside = verifier, timelines, beside
+    def __init__(self, verifier: Verifier, timelines: Timelines, colocated: Colocated | None = None) -> None:
+        self._verifier, self._timelines, self._colocated = verifier, timelines, colocated
         self.asynchronous = verifier.asynchronous
 
     def admit(self, session: Session) -> None:
-        """Make room for a new request."""
+        """Add a new request."""
         self._timelines.admit(session)
-        if self._beside is not None:
-            self._beside.admit(session)
+        if self._colocated is not None:
+            self._colocated.admit(session)
         self._verifier.admit(session)
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Have the chosen nodes of every draft judged, at once; the timelines know when the answer is there."""
+        """Verify the chosen nodes of every draft at once; the timelines model when the answer arrives."""
         verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)
-        if self._beside is not None:
-            self._beside.verify(verdicts)
+        if self._colocated is not None:
+            self._colocated.verify(verdicts)
         timed = [replace(verdict, computed=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
         return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:
-        """Take note of the accepted nodes."""
+        """Keep the accepted nodes."""
         self._timelines.verified(verdict)
-        if self._beside is not None:
-            self._beside.verified(verdict)
+        if self._colocated is not None:
+            self._colocated.verified(verdict)
         self._verifier.commit(verdict)
 
     def release(self, session: Session) -> None:
-        """Forget a finished request."""
+        """Remove a finished request."""
         self._timelines.release(session)
-        if self._beside is not None:
-            self._beside.release(session)
+        if self._colocated is not None:
+            self._colocated.release(session)
         self._verifier.release(session)

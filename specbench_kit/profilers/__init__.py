@@ -1,1 +1,1 @@
-"""Latency profiles: workloads, measurement, the fit of a linear model, and the physical limit that it must respect."""
+"""Latency profiles: workloads, measurement, the fit of a linear model, and the physical limit of its device."""

@@ -110,7 +110,7 @@ class TimingRig:
 
 @dataclass
 class MeasurementGaps:
-    """What a measurement left out: configurations that did not fit the memory, and timings that the budget cut off."""
+    """The gaps of a measurement: configurations that did not fit the memory, and timings that the budget cut off."""
 
     skipped: list[str] = field(default_factory=list)
     cut_off: int = 0

@@ -185,7 +185,9 @@ class Mistaken(Method):
 
 
 def test_the_wrong_kind_of_policy_is_one_line(runners: Runners) -> None:
-    with pytest.raises(SkitError, match=r"^Mistaken: policy\(\) must give a Policy where the method has no pipeline$"):
+    with pytest.raises(
+        SkitError, match=r"^Mistaken: policy\(\) must return a Policy, since the method has no pipeline$"
+    ):
         decode(Mistaken(), runners, [])
 
 
