@@ -71,8 +71,8 @@ def _csv_rows(lines: TextIO, path: Path) -> Iterator[RequestArrival]:
     columns = set(reader.fieldnames or ())
     layout = next((layout for layout in _CSV if columns.issuperset(layout.columns)), None)
     if layout is None:
-        known = "; ".join(", ".join(layout.columns) for layout in _CSV)
-        raise SkitError(f"{path} has the columns {', '.join(sorted(columns)) or '(none)'}; known layouts: {known}")
+        layouts = "; ".join(", ".join(layout.columns) for layout in _CSV)
+        raise SkitError(f"{path} has the columns {', '.join(sorted(columns)) or '(none)'}; known layouts: {layouts}")
     for row in reader:
         yield _request(row, layout, f"{path}:{reader.line_num}")
 

@@ -36,8 +36,8 @@ class LinkTrace:
         # size, which is found by inverting that function.
         passes, offset_s = np.divmod(at_s, self.duration_s)
         carried = passes * self._carried_bytes[-1] + np.interp(offset_s, self._edges_s, self._carried_bytes)
-        passes, rest = np.divmod(carried + size, self._carried_bytes[-1])
-        end_s = passes * self.duration_s + np.interp(rest, self._carried_bytes, self._edges_s)
+        passes, offset = np.divmod(carried + size, self._carried_bytes[-1])
+        end_s = passes * self.duration_s + np.interp(offset, self._carried_bytes, self._edges_s)
         seconds: Floats = self.rtt_s[row] / 2 + np.maximum(0.0, end_s - at_s)
         return seconds
 

@@ -99,9 +99,9 @@ class KvMemory:
 
     def _make_room(self, pinned: Integers, waiting: Collection[int]) -> list[int]:
         (resident,) = self._tokens.nonzero()
-        others = np.setdiff1d(resident, pinned)
-        order = np.argsort(self._since[others], kind="stable")
-        candidates = others[order if self._lru else order[::-1]].tolist()
+        unpinned = np.setdiff1d(resident, pinned)
+        order = np.argsort(self._since[unpinned], kind="stable")
+        candidates = unpinned[order if self._lru else order[::-1]].tolist()
         evicted = []
         for client in sorted(candidates, key=waiting.__contains__):
             if self.used <= self._capacity:

@@ -220,7 +220,7 @@ class RecordingOptions(DatasetOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is stored of a simulation besides its metrics."""
+    """Options of what is stored of a simulation besides its metrics."""
 
     events: Annotated[bool, Option("Store every round, response and batch as Parquet.", OUTPUT)] = False
     timeline: Annotated[
@@ -239,7 +239,7 @@ class PresetOption:
 
 @dataclass(frozen=True)
 class CapacityRule:
-    """What counts as served, and how far the search for capacity goes."""
+    """The rule by which a load counts as served, and the extent of the search for capacity."""
 
     epsilon: Annotated[float, Option("Share of responses that may violate their SLO.", LOAD)] = 0.05
     most: Annotated[int, Option("Most devices to try.", LOAD)] = 4096

@@ -78,12 +78,12 @@ def _walk(
     trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: SingleRequestClock, began_s: float
 ) -> Iterator[RoundRecord]:
     """Yield the rounds of a request, each of which begins at the offset where the one before ended."""
-    offset, end, known = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
+    offset, end, answer_length = 0, len(trace.output_ids), len(trace.output_ids) + len(trace.continuation)
     while offset < end:
         drafted, submitted, accepted = (column[offset] for column in lengths[:3])
         if drafted > max_draft:
             raise draft_too_long(max_draft)
-        if offset + accepted >= known:
+        if offset + accepted >= answer_length:
             raise beyond_answer(accepted)
         committed = min(accepted + 1, end - offset)
         times = clock.round(len(trace.prompt_ids) + offset, drafted, submitted, accepted, committed)

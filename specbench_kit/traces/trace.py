@@ -37,7 +37,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 
 @dataclass(frozen=True, slots=True)
 class RequestTrace:
-    """What target and draft model say over one request.
+    """One request as target and draft model answer it.
 
     `drafted[t]` is the draft model's greedy continuation of prompt and `output_ids[:t]`: [offsets, max_draft];
     `statistics` is [offsets, max_draft, 5]. `continuation` is how the target would have gone on behind the output:
@@ -78,8 +78,8 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def token_limit(self, trace: RequestTrace) -> int:
         """Return how many tokens a request had room for when it was recorded, or as many as are known of it."""
-        known = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
-        return known if self.capacity is None else self.capacity
+        recorded = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
+        return recorded if self.capacity is None else self.capacity
 
     def require(self, part: str, reader: str) -> None:
         """Raise SkitError if the trace lacks a part; `reader` says who needs it, as in `svip reads statistics`."""

@@ -1,4 +1,4 @@
-"""Small scenes for the simulator: simple latencies, and figures that can be worked out by hand."""
+"""Small scenarios with simple latencies, whose figures can be worked out by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ MIX = "1:0.25,2:0.25,3:0.25,4:0.25"
 
 
 def scenario(system: str = "wisp", devices: int = 20, **changes: Any) -> Scenario:
-    """Devices in closed loops over half a minute; `slo` is given as on the command line."""
+    """Return devices in closed loops over half a minute; `slo` is given as on the command line."""
     plain: dict[str, Any] = {
         "source": iid(0.7, 4),
         "slo": MIX,
@@ -36,7 +36,7 @@ def scenario(system: str = "wisp", devices: int = 20, **changes: Any) -> Scenari
 
 
 def calm(deployment: Deployment = DEPLOYMENT) -> Deployment:
-    """The same without jitter."""
+    """Return the deployment without jitter."""
     return replace(deployment, link=replace(deployment.link, jitter_s=0.0))
 
 

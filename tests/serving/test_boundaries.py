@@ -1,4 +1,4 @@
-"""Exactly at a bound: options, batches, deadlines and halves."""
+"""Options, batches, deadlines and halves exactly at their bounds."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_prompts_fill_a_batch_and_memory_to_the_last_token() -> None:
 
 
 def test_the_best_batch_takes_late_requests_into_its_room() -> None:
-    """At 0.5 s a request that takes 110 ms and is due at 0.6 s is late: it comes along, behind the one in time."""
+    """At 0.5 s a request that takes 110 ms and is due at 0.6 s is late: it joins behind the one in time."""
     late = WaitingRound(0, 1, 0, 0.0, 0.6, 1.0, 0.6)
     assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(9))) == [1, 0]
     assert clients(filled_queue("knapsack", [late, waiting(1, 1, 0)], BatchLimits(1))) == [1]
@@ -70,7 +70,7 @@ def test_an_answer_at_its_deadline_is_in_time() -> None:
 
 
 def test_time_per_token_counts_the_gaps() -> None:
-    """Of 21 tokens 20 gaps: at 2 a second 10 s after the first."""
+    """21 tokens have 20 gaps: at 2 a second the last one is due 10 s after the first."""
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     for end_s, broken in ((38.8, False), (39.2, True)):
         violated, classes = slo_violations(scene, result([response(20, end_s, 21, first_s=29)], [], []), "tpot")

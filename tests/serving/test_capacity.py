@@ -80,7 +80,7 @@ def test_nothing_violated_and_everything_violated_have_an_interval() -> None:
 
 
 def test_a_longer_run_begins_with_the_shorter_one() -> None:
-    """What makes several looks at one run out of runs of several lengths."""
+    """So one run can be examined several times instead of running several lengths."""
     short, long = (simulate(scenario(8, duration_s=seconds), 3) for seconds in (40.0, 80.0))
     ended = np.isfinite(short.responses["end_s"])
     count = int(ended.sum())
@@ -117,7 +117,7 @@ def test_the_search_ends_at_the_most_devices() -> None:
 
 
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
-    """One at a time, a response takes its 4 s whatever the devices: what the server takes is a rate of arrivals."""
+    """A response takes 4 s on its own whatever the number of devices, so the capacity is a rate of arrivals."""
     found = find_capacity(
         scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, CapacityRule(epsilon=0.2, most=32)
     )
@@ -130,7 +130,7 @@ def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
 
 
 def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Served are loads up to 18, and 44 to 60, as where batches fill only then; of 32, 1.5 times is looked at too."""
+    """Loads up to 18 and from 44 to 60 are served, as if batches filled only then; 1.5 times 32 is tried too."""
     served = {*range(1, 19), *range(44, 61)}
 
     def tried(_scenario: Scenario, _seed: int, _rule: CapacityRule, load: float) -> LoadTrial:
@@ -145,7 +145,7 @@ def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch:
 
 
 def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
-    """The same tokens in every second, and then half as many; all responses are in time so far."""
+    """Every second brings the same tokens, later half as many; all responses are in time so far."""
     scene = scenario(duration_s=100.0, warmup_s=20.0)
     for later, drifting in ((10.0, False), (5.0, True)):
         answered_s = np.arange(0.5, 100.0)
@@ -164,7 +164,7 @@ def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
 
 
 def test_no_devices_where_even_one_breaks_its_slo() -> None:
-    """Its batch is never full, so that it waits for the time-out in every round."""
+    """The batch of one device is never full, so that every round waits for the time-out."""
     slow = scenario(slo=parse_slo("12/s"), prompt_tokens=1500, duration_s=200.0)
     assert find_capacity(slow, 0, RULE).load == 0
 

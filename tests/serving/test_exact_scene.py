@@ -104,7 +104,7 @@ def test_the_server_is_busy_until_the_end_and_not_beyond(found: dict[str, Any]) 
 
 
 def test_how_it_goes_over_time(found: dict[str, Any]) -> None:
-    """Sixty spans of a sixth of a second: the server is busy from 4.5 to 4.85 s, and a batch of two begins at 4.5 s."""
+    """There are sixty spans of a sixth of a second; a batch of two keeps the server busy from 4.5 to 4.85 s."""
     over_time = found["over_time"]
     assert sum(over_time["load"]) * 10 / 60 == pytest.approx(8 * 0.35 + 0.15)  # three of them in the warm-up
     assert over_time["load"][27:29] == pytest.approx([1.0, 1.0])

@@ -54,7 +54,7 @@ def test_a_kind_has_its_own_odds_link_and_price() -> None:
 
 
 def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
-    """Room for two sessions of 40: the newest goes, or with lru the one that came later and was used before."""
+    """Two sessions of 40 fit: the newest is evicted, or with lru the least recently used."""
     gone = []
     for lru in (False, True):
         residents = KvMemory(100, 3, lru=lru)
@@ -65,7 +65,7 @@ def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
 
 
 def test_with_lru_nobody_waits_to_be_let_in() -> None:
-    """Six sessions of up to 104 tokens in 250: two are let in and the others wait, or all take turns and come cold."""
+    """Of six sessions of up to 104 tokens in 250, two are admitted and the others wait; with lru all take turns."""
     keeps, turns = (
         simulate(scenario("wisp-cache", 6, memory=KvCapacity(250, lru=lru), duration_s=15.0)) for lru in (False, True)
     )
@@ -76,7 +76,7 @@ def test_with_lru_nobody_waits_to_be_let_in() -> None:
 
 
 def test_what_goes_up_beside_a_token_takes_its_time_on_the_link() -> None:
-    """Two drafted tokens with 300 bytes each beside the id, at 100,000 bytes a second, are 6 ms more."""
+    """Two drafted tokens with 300 bytes each besides the id take 6 ms more at 100,000 bytes a second."""
     plain, heavy = (
         replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0, draft_bytes=size)) for size in (0.0, 300.0)
     )
@@ -89,7 +89,7 @@ def test_what_goes_up_beside_a_token_takes_its_time_on_the_link() -> None:
 
 
 def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
-    """Of a quarter, each message loses a third of a copy on average; without loss nothing changes."""
+    """With a loss of a quarter a message loses a third of a copy on average; without loss nothing changes."""
     lossy = replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.25, retry_s=0.3))
     kinds = (DeviceKind("lossy", 0.5, lossy, SOURCE), DeviceKind("sure", 0.5, DEPLOYMENT, SOURCE))
     fleet, chance = Fleet(kinds, 4000), np.random.default_rng(0).random(4000)
@@ -101,7 +101,7 @@ def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
 
 
 def test_energy_is_that_of_what_works() -> None:
-    """100 W while the server verifies, 10 W while a device drafts; without a stated power there is none."""
+    """The server takes 100 W while it verifies, a device 10 W while it drafts; unknown power gives no energy."""
     powered = replace(
         DEPLOYMENT,
         verifier=replace(DEPLOYMENT.verifier, power_w=100.0),

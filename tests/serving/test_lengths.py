@@ -1,4 +1,4 @@
-"""Lengths as distributions."""
+"""Distributions of lengths."""
 
 import numpy as np
 import pytest

@@ -61,7 +61,7 @@ def test_time_per_token_is_judged_from_the_first_one_on() -> None:
 
 
 def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
-    """Accepted 3 of 4 and one more in 1 s is 4 tokens/s, whatever of it the end of the response cut off."""
+    """Three accepted tokens and the bonus token in 1 s are 4 tokens/s, even if the response ends among them."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
     base = {
         "sent_s": 20.2,

@@ -1,4 +1,4 @@
-"""Recorded links, and an uplink that is shared."""
+"""Recorded links, shared uplinks and the overhead of the server."""
 
 from dataclasses import replace
 from math import inf
@@ -67,7 +67,7 @@ def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
 
 
 def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
-    """And no longer than that where a round waits; answers leave as before."""
+    """A waiting round starts right after that gap; answers leave as before."""
     scene = replace(scenario(devices=12, duration_s=8.0), network=Network(turn_s=0.01, turn_answer_s=0.002))
     found = simulate(scene)
     batches, rounds = found.batches, found.rounds
@@ -81,7 +81,7 @@ def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
 
 
 def test_answers_that_still_leave_hold_up_the_next_verification() -> None:
-    """Its own seconds have one such answer for each of its requests; where none leaves it takes so much less."""
+    """The isolated seconds include one answer per request; a verification with fewer answers before it is shorter."""
     network = Network(frame_s=0.004, answer_s=0.0005)
     batches = simulate(replace(scenario(devices=12, duration_s=8.0), network=network)).batches
     gaps_s = batches["started_s"][1:] - batches["ended_s"][:-1]

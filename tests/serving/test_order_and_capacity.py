@@ -1,4 +1,4 @@
-"""Who goes first, and who fits, where a fault would only move the averages."""
+"""Order and capacity in cases where a fault would only shift averages."""
 
 from dataclasses import replace
 from math import sqrt
@@ -48,7 +48,7 @@ def clients(queue: Queue) -> list[int]:
 
 
 def test_running_requests_take_places_from_prompts() -> None:
-    """Three places, of which two are taken: one prompt goes in, and then there is no place for the other."""
+    """Two of three slots are taken: one prompt is admitted, and no slot is left for the other."""
     running, prompts = [waiting(n, 1, 20) for n in (0, 1)], [waiting(n, 9, 0) for n in (2, 3)]
     queue = filled_queue("prefill-first", [*running, *prompts], BatchLimits(3))
     assert clients(queue) == [2]
@@ -70,7 +70,7 @@ def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
 
 
 def test_utility_is_by_the_time_that_a_request_adds() -> None:
-    """1 token for 10 ms more goes before 4 for 100 ms more, although alone they would take 110 and 200 ms."""
+    """One token for 10 ms more goes before four for 100 ms more; alone they take 110 and 200 ms."""
     queue = filled_queue(
         "wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], BatchLimits(1)
     )
@@ -78,7 +78,7 @@ def test_utility_is_by_the_time_that_a_request_adds() -> None:
 
 
 def test_looks_at_a_run_share_its_confidence() -> None:
-    """Twenty equal turns of ten responses with one violation are 200 independent ones: Wilson, at 1 - 0.05 / 4."""
+    """Twenty equal turns of ten responses with one violation count as 200 independent ones in Wilson's interval."""
     violated = np.tile([True, *[False] * 9], 20)
     for looks, z in ((4, 2.4977), (1, 1.9600)):
         centre = (0.1 + z**2 / 400) / (1 + z**2 / 200)
@@ -97,7 +97,7 @@ def test_turns_that_differ_count_for_fewer_responses() -> None:
 
 
 def test_the_reserve_is_a_share_of_all_memory() -> None:
-    """A tenth of 80 GB, beside 32.76 billion weights of 2 bytes; 2 x 64 layers x 8 heads x 128 of 2 bytes a token."""
+    """A tenth of 80 GB is reserved; there are 32.76 billion weights and 2 x 64 x 8 x 128 numbers a token, of 2 bytes."""
     profile = verifier_profile(find("wisp"))
     assert profile is not None
     room_bytes = kv_capacity(profile, reserved=0.1).tokens * (2 * 64 * 8 * 128 * 2)
@@ -110,7 +110,7 @@ def figures_of(throughput: float, rate: float | None) -> dict[str, Any]:
 
 
 def test_series_are_held_against_the_first_seed_by_seed() -> None:
-    """Seeds far apart that all differ by 0.1 differ by just that; one without a rate on either side is left out."""
+    """Rates that differ by 0.1 with every seed differ by 0.1 on average; a seed without a rate is left out."""
     series = [ServingSeries(name, "wisp", "wisp-promise", "wisp", None, "wisp") for name in ("first", "second")]
     rates = {"first": [0.1, 0.5, None, 0.3], "second": [0.2, 0.6, 0.9, 0.4]}
     rows = [

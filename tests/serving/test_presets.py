@@ -1,4 +1,4 @@
-"""Published experiments: what they state, and how their numbers stand beside the paper's."""
+"""Published experiments: what they state, and how their numbers compare to the paper's."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def settings(name: str) -> ServingSettings:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_can_be_simulated_as_it_stands(name: str) -> None:
-    """Without a model: every acceptance is stated."""
+    """No model is needed, since every acceptance is stated."""
     chosen = settings(name)
     assert not chosen.records
     builder = ScenarioBuilder(chosen)

@@ -1,4 +1,4 @@
-"""What devices ask for and what becomes of their drafts: acceptance, arrivals, promises, memory."""
+"""Sources of rounds, arrivals, service levels and memory."""
 
 import os
 from math import inf

@@ -1,4 +1,4 @@
-"""What each scheduler puts into a batch, asked as a live server would ask it."""
+"""The batches of each scheduler, which is called as a live server calls it."""
 
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -33,7 +33,7 @@ PLAIN = InteractionModel(a_s=0.01, b_compute_s=0, b_read_s=0, c_s=0.1)
 def filled_queue(
     spec: str, requests: list[WaitingRound], model: LatencyModel = PLAIN, limits: BatchLimits | None = None
 ) -> Queue:
-    """A queue in which the requests wait."""
+    """Return a queue in which the requests wait."""
     estimator = Estimator(model)
     queue = parse_scheduler(spec).queue(estimator, limits or BatchLimits())
     for request in requests:
@@ -52,7 +52,7 @@ def clients(queue: Queue, now_s: float = 0.5) -> list[int]:
 
 @pytest.mark.parametrize("name", [*sorted(schedulers.all().keys() - {"wisp-paper"}), "wisp-paper:late_lane=true"])
 def test_each_request_is_handed_out_once_within_the_limits(name: str) -> None:
-    """Whatever the queue, nothing is lost, doubled or over the limits, with additive estimators and others."""
+    """No request is lost, doubled or over the limits, with additive estimators and others."""
     for seed, model in ((0, VERIFY), (1, VERIFY), (2, TableModel((0.02, 0.03, 0.05)))):
         random = Random(seed)
         requests = [
@@ -99,7 +99,7 @@ def test_prompts_go_first_as_long_as_all_fits() -> None:
 
 
 def test_a_step_has_so_many_tokens_and_takes_prompts_in_pieces() -> None:
-    """Two that run take 2 of 12 tokens, a prompt of 8 all of its own, and the next one 2 of 20."""
+    """Two running requests take 2 of 12 tokens, a prompt of 8 is computed whole, the next one 2 of its 20."""
     running = [waiting(n, 9, new=1, cached=200) for n in range(2)]
     prompts = [waiting(2, 9, new=8, cached=0), waiting(3, 9, new=20, cached=0), waiting(4, 9, new=5, cached=0)]
     queue = filled_queue("chunked:tokens=12", [*running, *prompts])
@@ -115,7 +115,7 @@ def test_what_outgrows_the_memory_makes_room_in_the_order_in_which_it_began() ->
 
 
 def test_in_pieces_or_at_once_the_same_tokens_are_computed() -> None:
-    """Without other work a prompt of 60 takes 60 steps of 1 token, and its first token is there with the last."""
+    """A prompt of 60 alone takes 60 steps of 1 token, and its first output token comes with the last of them."""
     scenes = [scenario("centralized", 1, scheduler=f"chunked:tokens={tokens}") for tokens in (1, 60)]
     pieces, whole = (simulate(one) for one in scenes)
     computed = [result.batches["new"][: 60 if result is pieces else 1].sum() for result in (pieces, whole)]
@@ -127,7 +127,7 @@ def test_in_pieces_or_at_once_the_same_tokens_are_computed() -> None:
 
 @pytest.mark.parametrize("drafting", ["wisp-cache", "adaspec", "centralized"])
 def test_memory_and_answers_hold_where_prompts_come_in_pieces(drafting: str) -> None:
-    """Little memory, so that sessions are evicted between pieces."""
+    """Memory is so small that sessions are evicted between chunks."""
     scene = scenario(drafting, 6, scheduler="chunked:tokens=16", memory=KvCapacity(300), max_batch=6, duration_s=20.0)
     result = simulate(scene)
     assert result.evictions > 0
@@ -140,13 +140,13 @@ def test_memory_and_answers_hold_where_prompts_come_in_pieces(drafting: str) -> 
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.5,amortise=0", "wisp-paper:guard_s=0.5"])
 def test_wisp_serves_critical_requests_by_deadline_and_then_the_most_useful(spec: str) -> None:
-    """At 0.5 s, those due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens are more useful."""
+    """At 0.5 s requests due by 1.0 s are critical; a token costs 10 ms, so fewer new tokens have more utility."""
     requests = [waiting(0, 5, new=20), waiting(1, 1.1), waiting(2, 5, new=2), waiting(3, 0.9), waiting(4, 5, new=8)]
     assert clients(filled_queue(spec, requests)) == [3, 1, 2, 4]
 
 
 def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_response_otherwise() -> None:
-    """Request 0 is far ahead of its promise, request 1 behind: 150 ms either way, and room for one."""
+    """Request 0 is far ahead of its promise, request 1 behind; each takes 150 ms, and one fits."""
     ahead = WaitingRound(0, 5, 100, 0.0, 0.70, 3.0, 9.0)
     behind = WaitingRound(1, 5, 100, 0.0, 9.0, 3.0, 0.70)
     first = {
@@ -161,7 +161,7 @@ def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_r
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.1,amortise=0", "wisp-paper:guard_s=0.1"])
 def test_a_wisp_batch_ends_at_the_first_request_that_would_break_a_deadline(spec: str) -> None:
-    """150 ms for the critical one, which is due in 210 ms: 5 more tokens, and neither 20 nor, after that stop, 1."""
+    """The critical request takes 150 ms and is due in 210 ms: 5 more tokens fit, 20 do not and end the batch."""
     requests = [
         waiting(0, 0.71),
         waiting(1, 9, new=5, tokens=9),
@@ -182,13 +182,13 @@ def test_late_requests_use_the_room_that_is_left_and_hold_nobody_up() -> None:
 
 
 def test_late_requests_go_first_where_the_others_can_wait_three_times_as_long() -> None:
-    """50 ms for the late one, 150 ms for the other alone: it waits with 200 ms in hand besides."""
+    """The late request takes 50 ms, the other 150 ms alone: it yields if it has 200 ms to spare."""
     assert clients(filled_queue("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.86)])) == [0, 1]
     assert clients(filled_queue("wisp-promise:amortise=0", [waiting(0, 0.4), waiting(1, 0.84)])) == [1, 0]
 
 
 def test_a_short_batch_may_grow_whatever_was_promised() -> None:
-    """The first is due after 160 ms; a batch may take 5.1 times the 100 ms of an empty one, which 8 requests do."""
+    """The first is due after 160 ms; a batch may take 5.1 times the 100 ms of an empty one, so 8 requests fit."""
     queue = filled_queue("wisp-promise:amortise=5.1", [waiting(0, 0.66), *(waiting(n, 9.0) for n in range(1, 20))])
     assert clients(queue) == list(range(8))
 
@@ -228,7 +228,7 @@ def worth(batch: list[WaitingRound] | tuple[WaitingRound, ...]) -> tuple[int, fl
 
 
 def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
-    """Expected tokens that are on time, over random queues of up to 12 of the published size and speed."""
+    """Expected tokens in time are compared over random queues of up to 12 requests of published size and speed."""
     random, tokens = Random(0), {"wisp-promise": 0.0, "knapsack": 0.0}
     for _ in range(150):
         drawn = [
@@ -245,7 +245,7 @@ def test_wisp_comes_within_a_tenth_of_the_best_batch_on_short_queues() -> None:
 
 @pytest.mark.parametrize("devices", [6, 9, 12])
 def test_wisp_keeps_promises_nearly_as_well_as_the_best_batches(devices: int) -> None:
-    """A server that is slow enough for so few devices to overload it: the queue never exceeds 12."""
+    """The server is so slow that few devices overload it, and the queue never exceeds 12."""
     slow = InteractionModel(a_s=2e-3, b_compute_s=0, b_read_s=4e-5, c_s=0.1)
     kept = {name: 1 - rate("violation_rate", name, devices, slow) for name in ("wisp-promise", "knapsack")}
     assert kept["wisp-promise"] >= 0.9 * kept["knapsack"]
@@ -263,7 +263,7 @@ def test_wisp_keeps_promises_nearly_as_well_as_the_best_batches(devices: int) ->
     ],
 )
 def test_wisp_breaks_no_more_promises_than_fcfs(slo: str, devices: tuple[int, ...], seed: int) -> None:
-    """From a server at ease over its limit to one that is overloaded by half; both see the same drafts.
+    """Loads go from light to an overload by half; both schedulers see the same drafts.
 
     Left out is what the scheduler's own description excepts: one class just past the limit.
     """
@@ -337,7 +337,7 @@ class Broken(Fcfs):
 
 @dataclass(frozen=True)
 class Bent(LatencyModel):
-    """The slower of reading and computing, as no sum over requests is; counts how often it is asked."""
+    """The slower of reading and computing, which is not additive over requests; counts its evaluations."""
 
     calls: list[BatchSums] = field(default_factory=list)
 
@@ -347,16 +347,16 @@ class Bent(LatencyModel):
 
 
 def test_any_form_serves_a_scheduler_at_one_question_per_candidate() -> None:
-    """64 requests of 5 tokens: 50 ms each once they compute longer than they read, and one question for each."""
+    """64 requests of 5 tokens take 50 ms each once computing exceeds reading; the model is asked once for each."""
     model = Bent()
     estimator = Estimator(model)
     requests = [waiting(n, 9.0, cached=500) for n in range(64)]
     for request in requests:
         estimator.estimate(request)
-    growing = BatchBuilder(estimator, BatchLimits())
+    batch = BatchBuilder(estimator, BatchLimits())
     model.calls.clear()
-    assert [growing.take(request, 0.0) for request in requests] == [True] * 64
-    assert growing.seconds == pytest.approx(64 * 0.05) == estimator.batch_s(requests)
+    assert [batch.take(request, 0.0) for request in requests] == [True] * 64
+    assert batch.seconds == pytest.approx(64 * 0.05) == estimator.batch_s(requests)
     assert [sums.requests for sums in model.calls] == [*range(1, 65), 64]
 
 
@@ -364,12 +364,12 @@ def test_noise_is_part_of_what_any_form_expects_of_a_batch() -> None:
     for model in (PLAIN, Bent()):
         estimator = Estimator(model, EstimatorError(factor=2.0, noise=0.3))
         requests = [waiting(n, 99.0) for n in range(3)]
-        growing = BatchBuilder(estimator, BatchLimits())
+        batch = BatchBuilder(estimator, BatchLimits())
         for request in requests:
             estimator.estimate(request)
-            growing.add(request)
+            batch.add(request)
         noise_s = sum(one.isolated_s - 2 * model.seconds([(one.new, one.cached)]) for one in requests)
         assert noise_s != 0
         together_s = 2 * model.seconds([(one.new, one.cached) for one in requests])
-        assert growing.seconds == pytest.approx(together_s + noise_s)
+        assert batch.seconds == pytest.approx(together_s + noise_s)
         assert estimator.batch_s(requests) == pytest.approx(together_s + noise_s)

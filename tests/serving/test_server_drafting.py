@@ -1,4 +1,4 @@
-"""A server that drafts for its batch, as its method says."""
+"""A server that drafts for its batch as its method decides."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ BATCH = [WaitingRound(client, 1, 50, 0.0, 9.0, 1.0, 9.0) for client in range(2)]
 def test_each_request_is_drafted_for_as_far_as_its_round_says(
     longest: int, learned: bool, seconds: float, drafted: int
 ) -> None:
-    """The first takes three forwards and sends two tokens, the second one of each; a decision takes half a second."""
+    """The first request takes three forwards for two tokens, the second one for one; a decision takes half a second."""
     drafts = RoundDrafting(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
     assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
 
@@ -63,7 +63,7 @@ def test_a_fixed_length_is_what_is_sent(spec: str, longest: int) -> None:
 
 
 def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
-    """Means per verification of responses that have begun, with the method's own rule at the server."""
+    """Return means per verification of responses that have begun, with the method's own rule on the server."""
     place = environment(PairHashes("", ""), SLOW)
     scene = scenario("adaspec", devices, deployment=SLOW, source=iid(0.7, 6, spread=spread), slo="0.5/s",
                      batch_method=parse_method(spec).prepare(place), duration_s=120.0, warmup_s=0.0)  # fmt: skip
@@ -73,7 +73,7 @@ def drafted_by(spec: str, spread: float, devices: int = 6) -> dict[str, float]:
 
 
 def test_elimination_drops_the_tokens_of_single_requests_that_are_least_sure() -> None:
-    """A verified token is dear here: where some are surer than others, fewer are sent, and more of those are right."""
+    """Verifying is expensive here: with varying confidence fewer tokens are sent, and more of them are right."""
     alike, kept = drafted_by("adaspec:max_draft=6", 0.0), drafted_by("adaspec:max_draft=6", 0.6)
     everything = drafted_by("adaspec:max_draft=6,elimination=false", 0.6)
     assert kept["submitted"] < everything["submitted"]

@@ -1,4 +1,4 @@
-"""Series, grids and intervals over seeds."""
+"""Settings: series, grids and intervals over seeds."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The event loop: what holds for every system and scheduler, and what can be worked out in closed form."""
+"""The event loop: invariants of every system and scheduler, and closed forms."""
 
 from dataclasses import replace
 from math import inf, isclose
@@ -66,14 +66,14 @@ def test_what_holds_under_every_scheduler(scheduler: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("scheduler", WORK_CONSERVING)
 def test_the_server_works_as_long_as_it_has_work(scheduler: str, seed: int) -> None:
-    """With room for all; without it, sessions are held back until others are done."""
+    """Memory has room for all; without it, sessions are blocked until others are done."""
     result = simulate(scenario(devices=9 + 7 * seed, scheduler=scheduler, max_batch=6), seed)
     assert (result.refusals, result.idle_waiting_s) == (0, 0.0)
     the_server_never_idles_while_a_round_waits(result)
 
 
 def no_token_is_lost_or_doubled(result: SimulationResult) -> None:
-    """Per response, what its rounds committed is what was asked for; what goes on has what it had."""
+    """The rounds of a finished response commit its length; those of an unfinished one what it has so far."""
     rounds, responses = result.rounds, result.responses
     for client in np.unique(responses["client"]):
         of, mine = rounds["client"] == client, responses["client"] == client
@@ -122,7 +122,7 @@ def the_server_never_idles_while_a_round_waits(result: SimulationResult) -> None
 
 
 def test_one_device_alone_takes_the_closed_form() -> None:
-    """All of every draft is accepted: each round drafts 3 after the token that the draft model lacks."""
+    """Every draft is fully accepted: each round drafts 3 tokens behind the one that the draft model lacks."""
     deployment = calm()
     scene = scenario(
         "wisp-cache",
@@ -150,7 +150,7 @@ def test_one_device_alone_takes_the_closed_form() -> None:
 
 @pytest.mark.parametrize("method", ["fixed-k:k=1", "fixed-k:k=3", "threshold:threshold=0.6,max_draft=5"])
 def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
-    """The same trace under the same deployment: round for round as `skit bench --replay` has it."""
+    """The same trace on the same deployment has the rounds of `skit bench --replay`."""
     deployment = calm()
     records = replayed(method, deployment, 1)
     scene = scenario(
@@ -164,7 +164,7 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
 
 
 def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
-    """Responses of one token, one at a time: mean wait = utilisation / (1 - utilisation) * service / 2."""
+    """Responses of one token, one at a time, wait for utilisation / (1 - utilisation) * service / 2 on average."""
     service_s, utilisation = 0.02, 0.5
     deployment = Deployment("md1", Endpoint("none", DRAFT), Endpoint("server", InteractionModel(0, 0, 0, service_s)))
     waits_s = []
@@ -190,7 +190,7 @@ def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
 
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
 def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> None:
-    """The state at each look is that of a run that ends there."""
+    """The state at each pause is that of a run that ends there."""
     looked_at = Simulation(scenario(system, memory=TIGHT, arrivals=Poisson(2.0)), 4)
     for end_s in (1.0, 7.3, 12.0, 40.0):
         short = scenario(system, memory=TIGHT, arrivals=Poisson(2.0), duration_s=end_s, warmup_s=0.0)
@@ -219,7 +219,7 @@ def test_a_session_that_does_not_fit_comes_back_cold() -> None:
 
 @pytest.mark.parametrize("scheduler", ["fcfs", "wisp-promise"])
 def test_more_sessions_than_memory_holds_do_not_wear_it_out(scheduler: str) -> None:
-    """Eight times as many devices as fit: sessions wait their turn, and few of them are computed twice."""
+    """With eight times as many devices as fit, sessions wait their turn, and few are computed twice."""
     few, many = (simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1")) for n in (6, 48))
     assert many.rounds["committed"].sum() > few.rounds["committed"].sum()
     assert many.evictions < len(many.responses["client"])
@@ -234,7 +234,7 @@ def test_without_a_prefix_cache_every_round_reads_all() -> None:
 
 
 def test_the_server_drafts_as_long_as_it_pays() -> None:
-    """AdaSpec's trade-off: with a larger batch every verified token costs more, and drafts get shorter."""
+    """With a larger batch every verified token costs more, so AdaSpec's drafts get shorter."""
     draft, verify = ContextModel(1e-9, 1e-6, 1e-3), ContextModel(1e-9, 1e-3, 1e-2)
     deployment = Deployment("pair", Endpoint("gpu", draft), Endpoint("gpu", verify), placement="server")
     lengths, rule = [], parse_method("adaspec").prepare(environment(PairHashes("", ""), deployment))

@@ -1,4 +1,4 @@
-"""A scheduler that another distribution brings, found through a real entry point."""
+"""A scheduler of another distribution is found through its entry point."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A server whose KV holds next to none of what it is asked for."""
+"""A server whose KV memory holds only a few of its sessions."""
 
 import numpy as np
 from scenes import calm, scenario
@@ -13,7 +13,7 @@ from specbench_kit.studies.serving.seeds import over_seeds
 
 
 def crowd(devices: int, kv_tokens: float = 400) -> Scenario:
-    """Responses grow from 100 to 300 tokens: two prompts fit where one response does."""
+    """Return a scene in which responses grow from 100 to 300 tokens: two prompts fit where one response does."""
     memory = KvCapacity(kv_tokens, 4096)
     lengths = {"prompt_tokens": 100, "output_tokens": 200, "duration_s": 20.0}
     return scenario("centralized", devices, deployment=calm(), memory=memory, slo="1", **lengths)

@@ -1,10 +1,10 @@
-"""A simulated server stops all its drafts together where the method says so."""
+"""A simulated server stops all drafts of a batch together if the method does."""
 
 from specbench_kit.studies.reproduction.serving import simulate
 
 
 def test_a_batch_stops_where_its_mean_surety_falls_below_the_threshold() -> None:
-    """One device, every token right in 0.6 of all cases, which is what the draft model says of it."""
+    """One device drafts tokens that are right with probability 0.6, which is also the reported confidence."""
     options = {
         "seeds": 1, "jobs": 1, "duration_s": 3.0, "warmup_s": 0.5, "devices": [1], "slo": ["1/s"],
         "system": ["adaspec"], "deployment": ["adaspec-7b-l40"], "acceptance": ["iid:alpha=0.6,length=6"],

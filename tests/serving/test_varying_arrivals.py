@@ -1,4 +1,4 @@
-"""Arrivals whose rate changes over time."""
+"""Arrivals with a rate that changes over time."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CHANGING = [Waves(8.0, period_s=50.0, swing=0.9), Levels(8.0, span_s=10.0, cv=1.
 
 
 def arrivals(of: VaryingRate, each: int) -> np.ndarray:
-    """Times [each, devices], by one random number for each."""
+    """Return times [each, devices], from one random number for each."""
     random, at_s = np.random.default_rng(1), np.zeros(DEVICES)
     found = []
     for number in range(each):

@@ -1,4 +1,4 @@
-"""A replay without a loop gives what the loop gives, to the last bit."""
+"""The fast replay of chains equals the replay by the engine, to the last bit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def traces() -> list[RequestTrace]:
-    """One prompt of a single token, one answer of a single token, and some that end where the context does."""
+    """Return traces with a prompt of one token, with an answer of one token, and with answers up to the context's end."""
     shortest = made_request("one", 1, prompt=(7,), seed=8)
     return [*made_requests(3), shortest, made_request("full", 30, spare=1, seed=9), made_request("more", 30, seed=10)]
 
@@ -104,7 +104,7 @@ def test_drafts_beyond_the_record_are_refused(spec: str, traces, monkeypatch) ->
 
 
 def test_a_draft_that_is_right_beyond_the_answer_is_refused() -> None:
-    """Where the header says that there was room for it, the answer must go on."""
+    """If the header says that there was room, the recorded answer must continue."""
     trace = made_request("short", 12, spare=0, seed=3)
     trace.drafted[-1, 0] = trace.output_ids[-1]
     with pytest.raises(SkitError, match="tokens beyond the recorded answer"):

@@ -1,4 +1,4 @@
-"""Traces for others: a licence, no text where that is asked for, and everything else as it was."""
+"""Traces to be shared: a licence, optionally no text, and everything else unchanged."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ SECRET = "The launch code is 7182"
 
 @pytest.fixture(scope="module")
 def pair_of_traces(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> tuple[TraceFile, TraceFile]:
-    """The same recording with its text, and to be shared without."""
+    """Return the same recording with its text and without it."""
     folder = tmp_path_factory.mktemp("traces")
     turns = {"id": "d", "turns": [SECRET, "And why?"]}
     prompts = write_rows(folder / "prompts.jsonl", turns, {"id": "q", "prompt": SECRET})
@@ -53,7 +53,7 @@ def test_no_token_of_the_text_is_left(pair_of_traces: tuple[TraceFile, TraceFile
 def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
     pair_of_traces: tuple[TraceFile, TraceFile],
 ) -> None:
-    """Only rounds that drafted beyond the answer's end may tell them apart, and none does."""
+    """Both traces give the same rounds: only drafts beyond the answer's end could differ, and there are none."""
     plain, shared = pair_of_traces
     for spec in ("fixed-k:k=3", "threshold:threshold=0.1,max_draft=4", "svip:max_draft=4", "oracle:max_draft=4"):
         rounds = [
@@ -75,7 +75,7 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
 
 
 def test_turns_stay_together_and_other_prompts_apart() -> None:
-    """Turn 2 goes on from turn 1; `x/1` and `x/2` are problems of their own."""
+    """Turn 2 continues turn 1; `x/1` and `x/2` are separate problems."""
     prompts = {"d/1": (5, 6), "d/2": (5, 6, 7, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
     redactor = Redactor()
     kept = {name: redactor.redact(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}

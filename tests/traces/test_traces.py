@@ -55,7 +55,7 @@ VARIANTS = {
 
 
 def specs(*, chains: bool) -> list[str]:
-    """Of every registered method that drafts chains, or of those that draft trees."""
+    """Return specs of every registered method that drafts chains, or of those that draft trees."""
     return [spec for name, kind in methods.all().items() if _chains(kind) is chains for spec in _specs_of(name, kind)]
 
 
@@ -82,7 +82,7 @@ TREE_METHODS = specs(chains=False)
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the specs name by a place."""
+    """Return the values of the placeholders in specs."""
     return filled_in(tmp_path_factory.mktemp("places"))
 
 
@@ -134,7 +134,7 @@ def test_the_trace_is_not_trivial(traces):
 
 @pytest.mark.parametrize("spec", CHAIN_METHODS)
 def test_replayed_rounds_equal_live_rounds(spec, places, models, requests, answers, header, traces):
-    """Under a deployment, since policies that learn from time decide alike only where it is modelled."""
+    """A deployment models time, since policies that learn from measured time would decide differently."""
     method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)
     live = decode(method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT)
@@ -237,7 +237,7 @@ def test_foreign_truncated_and_missing_files(tmp_path: Path, header, traces):
 
 
 def with_header(path: Path, **changes: object) -> Path:
-    """The trace at `path` with other fields in its header."""
+    """Return the trace at `path` with other fields in its header."""
     table = pyarrow.parquet.read_table(path)
     content = json.loads(table.schema.metadata[b"specbench_kit"]) | changes
     changed = table.replace_schema_metadata({b"specbench_kit": json.dumps(content).encode()})
@@ -289,7 +289,7 @@ def test_rows_that_do_not_fit_the_header_are_refused(tmp_path: Path, header, tra
 
 
 def with_column(path: Path, name: str, change: Callable[[list[Any]], None]) -> Path:
-    """The trace at `path` with other values in one of its columns."""
+    """Return the trace at `path` with other values in one of its columns."""
     table = pyarrow.parquet.read_table(path)
     values = table[name].to_pylist()
     change(values)
@@ -331,7 +331,7 @@ def test_a_trace_that_does_not_say_its_models_is_one_line(run, tmp_path: Path, h
 
 
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
-    """Each page has a checksum: a flipped bit anywhere in the data is an error of one line, never another number."""
+    """Each page has a checksum: a flipped bit anywhere in the data is a one-line error, never a wrong number."""
     path = write(tmp_path / "t.parquet", header, traces)
     whole = path.read_bytes()
     footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
@@ -364,7 +364,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, header, trac
 
 
 def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
-    """Memory does not grow with the trace: what a group needs is what any number of groups needs."""
+    """Memory does not grow with the number of row groups."""
 
     def peak(count: int) -> int:
         tracemalloc.start()

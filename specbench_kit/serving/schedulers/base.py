@@ -94,7 +94,7 @@ class BatchBuilder:
 
     @property
     def free_slots(self) -> int:
-        """How many more requests there may be."""
+        """The number of requests that may still be added."""
         return self._max_requests - len(self.requests)
 
     def take_all(self, requests: Sequence[WaitingRound], now_s: float) -> bool:

@@ -101,11 +101,11 @@ class FeasibleQueue:
 
     def compact(self, waiting: int) -> None:
         """Drop scheduled requests if they outnumber the `waiting` ones."""
-        most = 2 * waiting + 64
-        if len(self._by_deadline) > most:
+        limit = 2 * waiting + 64
+        if len(self._by_deadline) > limit:
             remaining = [request for request in self._by_deadline.tolist() if not request.scheduled]
             self._replace_first(len(self._by_deadline), remaining)
-        if len(self._by_utility) > most:
+        if len(self._by_utility) > limit:
             self._by_utility = [entry for entry in self._by_utility if not entry[2].scheduled]
             heapify(self._by_utility)
 

@@ -21,7 +21,7 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("knapsack")
 @dataclass(frozen=True)
 class Knapsack(Scheduler):
-    """Of the batches in which every request meets its deadline, takes the one with the most critical requests.
+    """Takes the batch with the most critical requests of those in which every request meets its deadline.
 
     Deadlines are those of rounds or of whole responses, chosen with `by`. A request is critical as in `wisp-promise`,
     `guard_s` seconds before its latest start. Among those batches it takes the one with the most expected tokens, then

@@ -75,5 +75,5 @@ class _PaperQueue(Queue):
         critical_s, late_ids = now_s + self._options.guard_s, set(map(id, late))
         feasible = [request for request in self._waiting if id(request) not in late_ids]
         critical = [request for request in feasible if request.deadline_s - request.isolated_s <= critical_s]
-        others = [request for request in feasible if request.deadline_s - request.isolated_s > critical_s]
-        return sorted(critical, key=round_deadline) + sorted(others, key=utility, reverse=True)
+        uncritical = [request for request in feasible if request.deadline_s - request.isolated_s > critical_s]
+        return sorted(critical, key=round_deadline) + sorted(uncritical, key=utility, reverse=True)

@@ -94,12 +94,14 @@ class _PromiseQueue(Queue):
 
     def _spare_s(self, now_s: float) -> float:
         """Return how many seconds of late requests fit before the next feasible ones, less the reserve."""
-        options, most = self._options, self.limits.requests
+        options, batch_size = self._options, self.limits.requests
         end_s, spare_s = now_s + self.estimator.idle_s, inf
-        for request in islice(self._feasible, options.foreseen * most):
+        for request in islice(self._feasible, options.foreseen * batch_size):
             end_s += self._added_s(request)
             spare_s = min(spare_s, request.response_deadline_s - end_s)
-        return spare_s - min(options.reserve * sum(map(self._added_s, self._late[-most:])), options.most_reserve_s)
+        return spare_s - min(
+            options.reserve * sum(map(self._added_s, self._late[-batch_size:])), options.most_reserve_s
+        )
 
     def _add_late(self, batch: BatchBuilder, now_s: float, spare_s: float) -> None:
         """Add late requests, the least late first, that take no more than `spare_s` and break no deadline in it."""

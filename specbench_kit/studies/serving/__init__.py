@@ -1,1 +1,1 @@
-"""Simulated serving, from options to reports: loads, sweeps over devices and the search for capacity."""
+"""The commands `skit simulate` and `skit capacity`: settings, scenarios, grids of simulations, searches for capacity."""

@@ -46,8 +46,8 @@ def over_seeds(trees: Sequence[JsonObject]) -> dict[str, object]:
         elif isinstance(values[0], bool):
             joined[name] = all(values)
         elif isinstance(values[0], int | float):
-            most = 1.0 if name.endswith("_rate") or name == "utilisation" else None
-            joined[name] = estimate([float(value) for value in values], 0.0, most).describe()
+            upper = 1.0 if name.endswith("_rate") or name == "utilisation" else None
+            joined[name] = estimate([float(value) for value in values], 0.0, upper).describe()
         else:
             joined[name] = values[0]
     return joined

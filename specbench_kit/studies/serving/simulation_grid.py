@@ -95,11 +95,12 @@ def _against_first(rows: Sequence[GridRow]) -> list[JsonObject]:
             continue
         # Equal seeds have the same workload, so their differences scatter less than the figures themselves.
         pairs = [
-            (own["overall"], other["overall"]) for own, other in zip(row.by_seed, first[row.key].by_seed, strict=True)
+            (own["overall"], reference["overall"])
+            for own, reference in zip(row.by_seed, first[row.key].by_seed, strict=True)
         ]
-        ratios = [own["throughput"] / other["throughput"] for own, other in pairs if other["throughput"]]
-        rates = [(own["violation_rate"], other["violation_rate"]) for own, other in pairs]
-        differences = [own - other for own, other in rates if own is not None and other is not None]
+        ratios = [own["throughput"] / reference["throughput"] for own, reference in pairs if reference["throughput"]]
+        rates = [(own["violation_rate"], reference["violation_rate"]) for own, reference in pairs]
+        differences = [own - reference for own, reference in rates if own is not None and reference is not None]
         compared.append(
             {
                 "series": row.point.series.label,
@@ -118,7 +119,7 @@ def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) 
     The exact one is taken with its own smallest guard time. As good means within its interval over the seeds.
     """
     fixed = ("series", "devices", "slo", "slo_scale")
-    found: list[JsonObject] = []
+    smallest: list[JsonObject] = []
     for point in dict.fromkeys(tuple(row.get(name) for name in fixed) for row in rows):
         group = [row for row in rows if tuple(row.get(n) for n in fixed) == point and row["guard_s"] is not None]
         errors = {id(row): (row["estimator_factor"], row["estimator_noise"]) for row in group}
@@ -129,7 +130,7 @@ def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) 
         for error in dict.fromkeys(error for error in errors.values() if error != (1, 0)):
             candidates = [row for row in group if errors[id(row)] == error]
             enough = [row["guard_s"] for row in candidates if _as_good(row, exact, metric, smaller_is_better)]
-            found.append(
+            smallest.append(
                 {
                     **dict(zip(fixed, point, strict=True)),
                     "estimator_factor": error[0],
@@ -137,7 +138,7 @@ def guards(rows: Sequence[JsonObject], metric: str, *, smaller_is_better: bool) 
                     "guard_s": min(enough, default=None),
                 }
             )
-    return found
+    return smallest
 
 
 def _as_good(row: JsonObject, exact: JsonObject, metric: str, smaller_is_better: bool) -> bool:
