@@ -61,8 +61,8 @@ def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
 
 def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
     between = [BatchGap(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [BatchGap(1, 0.9)]
-    assert run._turn(between) == pytest.approx((1e-3, 2e-4))
-    assert run._turn([]) == (0.0, 0.0)
+    assert run._gap_line(between) == pytest.approx((1e-3, 2e-4))
+    assert run._gap_line([]) == (0.0, 0.0)
 
 
 def test_what_verifications_of_one_load_scatter_by_is_found() -> None:

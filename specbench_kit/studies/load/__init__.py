@@ -1,1 +1,1 @@
-"""Many devices at a real server: their drafts from a trace and their drafting time from a model, the rest as it is."""
+"""Loads on a real server: many devices draft from a trace in real time, and a simulation of the same load."""

@@ -1,19 +1,19 @@
-"""The simulator's devices in real time: what they send is verified by a server, and nothing else is modelled there."""
+"""Drives a real server with the simulator's devices in real time; only drafting and the link are modelled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.wire import RETRYABLE, Status, Up
-from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
+from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.counter_rng import CounterRng, Purpose
-from specbench_kit.serving.devices import AnsweredRounds, Devices
+from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.recorder import ResultRecorder
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
@@ -21,31 +21,34 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.traces.trace import RequestTrace
 
 LATE_S = 0.05
-"""By which a draft may leave later than planned before the load counts as more than its machine can make."""
+"""If drafts leave later than this after their planned time, the machine is too slow for the load that it generates."""
+SHORTEST_DEADLINE_MS = 0.001
+"""Sent for a deadline that has passed; 0 would mean that there is none."""
 
 
 @dataclass(slots=True)
-class _Sent:
-    """A round at the server."""
+class _SentRound:
+    """A round at the server: as schedulers see it, its frame, and how many tokens the trace says are accepted."""
 
+    device: int
     waiting: WaitingRound
-    frame: Any
+    frame: Up
     accepted: int
     sent_s: float
 
 
 @dataclass(slots=True)
-class _Session:
-    """A device's response at the server, its text and its rounds so far."""
+class _DeviceSession:
+    """The session of a device's current response, with the request that it replays and its rounds so far."""
 
     name: str
-    text: RequestTrace
+    request: RequestTrace
     rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DrivenLoad:
-    """What happened, and how late drafts left, in seconds: the median and the 99th percentile."""
+    """What happened, and by how many seconds drafts left late: the median and the 99th percentile."""
 
     result: SimulationResult
     late_s: tuple[float, float]
@@ -53,21 +56,23 @@ class DrivenLoad:
 
 @dataclass
 class LoadDriver:
-    """One scenario against a server. `texts` are the requests whose rounds the scenario's source has, in its order.
+    """Runs one scenario against a server; `requests` are those with rounds, in the order of the scenario's source.
 
-    Drafting and the link take the time that the scenario's deployment says, on every device alone.
+    Drafting and the link take the time of the scenario's deployment, for every device independently.
     """
 
     scenario: Scenario
     seed: int
     connection: Connection
-    texts: Sequence[RequestTrace]
-    _sessions: dict[int, _Session] = field(default_factory=dict)
-    """By device."""
-    _sent: dict[str, tuple[int, _Sent]] = field(default_factory=dict)
-    _places: dict[int, int] = field(default_factory=dict)
-    """By the server's number of a batch its place here."""
+    requests: Sequence[RequestTrace]
+    _sessions: dict[int, _DeviceSession] = field(default_factory=dict)
+    """Sessions by device."""
+    _in_flight: dict[str, _SentRound] = field(default_factory=dict)
+    """Rounds at the server by session."""
+    _batch_rows: dict[int, int] = field(default_factory=dict)
+    """Rows of `_batches` by the server's number of the batch."""
     _batches: list[list[float]] = field(default_factory=list)
+    """Rows of the result's table of batches."""
     _late_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,128 +84,130 @@ class LoadDriver:
         self._began_s = 0.0
 
     def run(self) -> DrivenLoad:
-        """Until the scenario's end."""
+        """Run until the scenario's end."""
         self._began_s, end_s = monotonic_s(), self.scenario.duration_s
         while (now_s := self._now_s()) < end_s:
-            due = self._devices.arrived(now_s)
-            if len(due):
-                self._send(due, now_s)
+            arrived = self._devices.arrived(now_s)
+            if len(arrived):
+                self._send(arrived, now_s)
             wait_s = min(end_s, float(self._devices.arrives_s.min())) - self._now_s()
-            found = self.connection.poll(max(0.0, wait_s))
-            if found is not None:
-                self._take_in([found, *iter(self._here, None)])
-        return DrivenLoad(self._result(end_s), tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
+            frames = list[tuple[float, Down]]()
+            # All frames that have arrived are handled at once: the devices' next drafts would leave late otherwise.
+            while (arrival := self.connection.poll(0.0 if frames else max(0.0, wait_s))) is not None:
+                frames.append(arrival)
+            self._take_frames(frames)
+        for row in self._batches:
+            self._recorder.batches.append(row)
+        unanswered = [sent.device for sent in self._in_flight.values()]
+        events = len(self._late_s) + len(self._batches)
+        result = self._recorder.result(end_s, unanswered, events=events)
+        return DrivenLoad(result, tuple(np.quantile(self._late_s or [0.0], [0.5, 0.99]).tolist()))
 
     def _now_s(self) -> float:
         return monotonic_s() - self._began_s
 
-    def _send(self, due: Integers, now_s: float) -> None:
-        """Rounds leave at the moment at which they reach the server."""
-        planned = self._devices.unanswered_rounds(due)
-        requests = self._devices.take_arrived(due)
-        for place, request in enumerate(requests):
-            told = {name: int(planned[name][place]) for name in ("response", "submitted", "accepted")}
-            self._send_one(request, **told)
-            self._late_s.append(now_s - request.arrived_s)
+    def _send(self, devices: Integers, now_s: float) -> None:
+        """Send the rounds that would reach the server now.
 
-    def _send_one(self, request: WaitingRound, response: int, submitted: int, accepted: int) -> None:
-        session = self._session(request.client, response)
-        session.rounds += 1
-        text, context = session.text, request.new + request.cached - submitted
-        offset = context - len(text.prompt_ids)
-        draft = {
-            "session": session.name,
-            "round": session.rounds,
-            "base": context,
-            "tokens": text.drafted[offset, :submitted].tolist(),
-            "round_ms": max(0.001, 1e3 * (request.deadline_s - request.arrived_s)),
-            "remaining_ms": max(0.001, 1e3 * (request.response_deadline_s - request.arrived_s)),
-        }
-        sent = _Sent(request, Up(draft=draft), accepted, self._now_s())
-        self._sent[session.name] = request.client, sent
-        self.connection.send(sent.frame)
-
-    def _session(self, device: int, response: int) -> _Session:
-        """Of a device's response; a new one is opened, and the one before closed."""
-        name, before = f"{self._nonce}/{device}/{response}", self._sessions.get(device)
-        if before is not None and before.name == name:
-            return before
-        if before is not None:
-            self.connection.send(Up(close={"session": before.name}))
-        found = self._sessions[device] = _Session(name, self._text(device, response))
-        sampling = {"temperature": 0.0, "seed": self.seed, "request": f"{device}"}
-        self.connection.send(Up(open={"session": name, "prompt": found.text.prompt_ids, "sampling": sampling}))
-        return found
-
-    def _text(self, device: int, response: int) -> RequestTrace:
-        """The request that the source draws for a device's response."""
-        one = np.array([device]), np.array([response])
-        return self.texts[int(self._random.uniform(Purpose.RESPONSE, *one)[0] * len(self.texts))]
-
-    def _here(self) -> tuple[float, Any] | None:
-        return self.connection.poll(0.0)
-
-    def _take_in(self, found: Sequence[tuple[float, Any]]) -> None:
-        """What has arrived, all at once: devices that wait for the load's own machine would leave too late."""
-        told: list[tuple[float, Any]] = []
-        for moment_s, down in found:
-            kind = down.WhichOneof("kind")
-            if kind == "refused":
-                self._refused(down.refused)
-            elif kind == "verdict":
-                told.append((moment_s - self._began_s, down.verdict))
-        if told:
-            self._answered(told)
-
-    def _answered(self, told: Sequence[tuple[float, Any]]) -> None:
-        pairs = [self._sent.pop(verdict.session) for _, verdict in told]
-        for (_, sent), (_, verdict) in zip(pairs, told, strict=True):
-            self._require_planned(sent, verdict)
-        devices, moments = np.array([device for device, _ in pairs]), np.array([moment_s for moment_s, _ in told])
-        found = self._devices.receive_answers(devices, moments, None)
-        self._record(devices, [sent for _, sent in pairs], [verdict for _, verdict in told], moments, found)
-
-    def _require_planned(self, sent: _Sent, verdict: Any) -> None:
-        if verdict.status != Status.OK:
-            raise SkitError(f"the server gave {Status(verdict.status).name}: it is behind; send it fewer devices")
-        if len(verdict.path) != sent.accepted:
-            raise SkitError(
-                f"the server accepted {len(verdict.path)} of a draft where the trace says {sent.accepted}: the trace "
-                "is of another pair, or the server's forwards round in another way"
+        The uplink is modelled: a draft leaves this machine at its time of arrival, not at its time of sending.
+        """
+        columns = self._devices.unanswered_rounds(devices)
+        for index, waiting in enumerate(self._devices.take_arrived(devices)):
+            response, submitted, accepted = (
+                int(columns[name][index]) for name in ("response", "submitted", "accepted")
             )
+            session = self._session(waiting.client, response)
+            session.rounds += 1
+            context = waiting.new + waiting.cached - submitted
+            budgets_s = (waiting.deadline_s - waiting.arrived_s, waiting.response_deadline_s - waiting.arrived_s)
+            round_ms, remaining_ms = (max(SHORTEST_DEADLINE_MS, 1e3 * budget_s) for budget_s in budgets_s)
+            draft = messages.Draft(
+                session=session.name,
+                round=session.rounds,
+                base=context,
+                tokens=session.request.drafted[context - len(session.request.prompt_ids), :submitted].tolist(),
+                round_ms=round_ms,
+                remaining_ms=remaining_ms,
+            )
+            sent = _SentRound(waiting.client, waiting, Up(draft=draft), accepted, self._now_s())
+            self._in_flight[session.name] = sent
+            self.connection.send(sent.frame)
+            self._late_s.append(now_s - waiting.arrived_s)
 
-    def _refused(self, refused: Any) -> None:
-        if Status(refused.status) not in RETRYABLE or refused.session not in self._sent:
-            raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
-        self.connection.send(self._sent[refused.session][1].frame)
+    def _session(self, device: int, response: int) -> _DeviceSession:
+        """Return the session of a device's response; a new response closes the one before and opens its own."""
+        name, previous = f"{self._nonce}/{device}/{response}", self._sessions.get(device)
+        if previous is not None and previous.name == name:
+            return previous
+        if previous is not None:
+            self.connection.send(Up(close=messages.Close(session=previous.name)))
+        # The draw that the scenario's source makes too: the server gets the request whose rounds the devices replay.
+        draw = self._random.uniform(Purpose.RESPONSE, np.array([device]), np.array([response]))[0]
+        request = self.requests[int(draw * len(self.requests))]
+        session = self._sessions[device] = _DeviceSession(name, request)
+        sampling = messages.Sampling(temperature=0.0, seed=self.seed, request=f"{device}")
+        self.connection.send(Up(open=messages.Open(session=name, prompt=request.prompt_ids, sampling=sampling)))
+        return session
+
+    def _take_frames(self, frames: Sequence[tuple[float, Down]]) -> None:
+        """Send refused rounds again, and let the devices go on whose rounds were verified."""
+        rounds, verdicts, arrivals_s = list[_SentRound](), list[messages.Verdict](), list[float]()
+        for arrived_s, frame in frames:
+            kind = frame.WhichOneof("kind")
+            if kind == "refused":
+                refused = frame.refused
+                if Status(refused.status) not in RETRYABLE or refused.session not in self._in_flight:
+                    raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
+                self.connection.send(self._in_flight[refused.session].frame)
+            elif kind == "verdict":
+                sent = self._in_flight.pop(frame.verdict.session)
+                _require_planned(sent, frame.verdict)
+                rounds.append(sent)
+                verdicts.append(frame.verdict)
+                arrivals_s.append(arrived_s - self._began_s)
+        if rounds:
+            self._record(rounds, verdicts, arrivals_s)
 
     def _record(
-        self, devices: Integers, rounds: Sequence[_Sent], told: Sequence[Any], moments_s: Floats, found: AnsweredRounds
+        self, rounds: Sequence[_SentRound], verdicts: Sequence[messages.Verdict], arrivals_s: Sequence[float]
     ) -> None:
-        """As the simulator keeps them; what the server did not tell of a round is its wire, half of it either way."""
-        sent_s = np.array([one.sent_s for one in rounds])
-        verify_s, queue_s = np.array([(one.verify_us / 1e6, one.queue_us / 1e6) for one in told]).T
-        ended_s = moments_s - np.maximum(0.0, moments_s - sent_s - queue_s - verify_s) / 2
+        """Deliver answers to the devices, and record them as the simulator does.
+
+        The server reports queue and verification. The remaining time of a round is its way over the network, of which
+        half is counted before and half after the verification.
+        """
+        devices, arrived_s = np.array([sent.device for sent in rounds]), np.array(arrivals_s)
+        answered = self._devices.receive_answers(devices, arrived_s, None)
+        sent_s = np.array([sent.sent_s for sent in rounds])
+        verify_s, queue_s = np.array([(verdict.verify_us / 1e6, verdict.queue_us / 1e6) for verdict in verdicts]).T
+        ended_s = arrived_s - np.maximum(0.0, arrived_s - sent_s - queue_s - verify_s) / 2
         started_s = ended_s - verify_s
-        batches = np.array([self._place(*one) for one in zip(told, started_s.tolist(), ended_s.tolist(), strict=True)])
-        asked = [(one.waiting.deadline_s, one.waiting.new, one.waiting.cached) for one in rounds]
-        seen = np.column_stack([started_s - queue_s, asked])
-        self._recorder.add_answers(devices, batches, (started_s, ended_s, sent_s), seen, found)
+        rows = [
+            self._batch_row(verdict, *times)
+            for verdict, *times in zip(verdicts, started_s.tolist(), ended_s.tolist(), strict=True)
+        ]
+        planned = [(sent.waiting.deadline_s, sent.waiting.new, sent.waiting.cached) for sent in rounds]
+        at_server = np.column_stack([started_s - queue_s, planned])
+        self._recorder.add_answers(devices, np.array(rows), (started_s, ended_s, sent_s), at_server, answered)
 
-    def _place(self, told: Any, started_s: float, ended_s: float) -> int:
-        """Of a batch, which is noted with its first answer, and what this one had computed."""
-        if told.batch_number not in self._places:
-            self._places[told.batch_number] = len(self._batches)
-            expected_s = started_s + told.expected_us / 1e6
-            self._batches.append([started_s, ended_s, expected_s, told.batch_size, told.waiting, 0, 0])
-        place = self._places[told.batch_number]
-        self._batches[place][5] += told.computed
-        self._batches[place][6] += told.cached
-        return place
+    def _batch_row(self, verdict: messages.Verdict, started_s: float, ended_s: float) -> int:
+        """Return the row of a verdict's batch, which its first verdict adds and every verdict adds its tokens to."""
+        if verdict.batch_number not in self._batch_rows:
+            self._batch_rows[verdict.batch_number] = len(self._batches)
+            expected_s = started_s + verdict.expected_us / 1e6
+            self._batches.append([started_s, ended_s, expected_s, verdict.batch_size, verdict.waiting, 0, 0])
+        row = self._batch_rows[verdict.batch_number]
+        self._batches[row][5] += verdict.computed
+        self._batches[row][6] += verdict.cached
+        return row
 
-    def _result(self, end_s: float) -> SimulationResult:
-        for row in self._batches:
-            self._recorder.batches.append(row)
-        unanswered = [device for device, _ in self._sent.values()]
-        events = len(self._late_s) + len(self._batches)
-        return self._recorder.result(end_s, unanswered, events=events)
+
+def _require_planned(sent: _SentRound, verdict: messages.Verdict) -> None:
+    """Raise SkitError if the server verified no draft, or accepted another number of tokens than in the trace."""
+    if verdict.status != Status.OK:
+        raise SkitError(f"the server gave {Status(verdict.status).name}: it is behind; send it fewer devices")
+    if len(verdict.path) != sent.accepted:
+        raise SkitError(
+            f"the server accepted {len(verdict.path)} of a draft where the trace says {sent.accepted}: the trace "
+            "is of another pair, or the server's forwards round in another way"
+        )

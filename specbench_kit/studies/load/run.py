@@ -1,20 +1,21 @@
-"""`skit load`: a server under many devices."""
+"""`skit load`: a server under the load of many devices."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import describe, finite
-from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.live.connection import ServerAddress
+from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.reports.live import report
@@ -34,102 +35,99 @@ from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import LATE_S, LoadDriver
 from specbench_kit.studies.load.settings import LoadSettings
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment
-from specbench_kit.traces.trace import RequestTrace, TraceFile
+from specbench_kit.traces.trace import TraceFile
 
-Fields = dict[str, Any]
 TRACE = "trace.parquet"
-OF_SERVER = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
-BESIDE = ("wire_s", "busy_s", "verify_cv", *OF_SERVER)
-RAMP_S = 5.0
+NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
+"""Fields of a server profile's fit that are parameters of the simulated network, too."""
+MEASURED_OVERHEAD = ("wire_s", "busy_s", "verify_cv", *NETWORK_TIMES)
+"""Fields of a server profile's fit about what a round takes besides its verification."""
+LONGEST_RAMP_S = 5.0
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """A folder, and what stands in its summary."""
+    """A run directory, its `run.json` and summary, and its report."""
 
     folder: Path
-    run: Fields
-    summary: Fields
+    run: JsonObject
+    summary: JsonObject
     text: str
 
 
-def load(settings: LoadSettings, told: ProgressCallback) -> LoadOutcome:
-    """Every number of devices, one after the other, at the server; a new folder with a report."""
+def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
+    """Load the server with every number of devices in turn, and write a run directory with a report."""
     trace = TraceFile(settings.trace)
-    connection = _connect(settings, trace)
+    address = ServerAddress(settings.server, settings.server_token, settings.server_ca)
+    # The server refuses a trace that was recorded with another target than its own.
+    connection = address.connect(model_hash=str(trace.provenance("models", "target", "hash")))
     welcome = connection.welcome
     if max(settings.devices) > welcome.limits.slots:
         raise SkitError(
-            f"the server holds the KV of {welcome.limits.slots} sessions, and whose is evicted is not simulated: start "
-            f"it with --slots {max(settings.devices)}"
+            f"the server holds the KV of {welcome.limits.slots} sessions, and evictions are not simulated: start it "
+            f"with --slots {max(settings.devices)}"
         )
-    deployment, beside = _deployment(settings, trace, welcome.model_hash)
+    deployment, overhead = _deployment(settings, trace, welcome.model_hash)
     config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
     scenarios = {devices: make_scenario(config, devices, trace, deployment) for devices in settings.devices}
     folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
-    run = _describe(settings, config, trace, deployment, welcome) | beside
+    description = {**_describe(settings, config, trace, deployment, welcome), **overhead}
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
-    texts, rows, machine = _texts(trace), list[Fields](), list[Fields]()
+    requests = [request for request in trace if request.output_ids]  # the source of rounds skips the others as well
+    rows, machine = list[JsonObject](), list[JsonObject]()
     for done, (devices, scenario) in enumerate(scenarios.items()):
-        told(f"{devices} devices", done, len(scenarios))
+        progress(f"{devices} devices", done, len(scenarios))
         watch = Watch(probe_here(), torch.device("cpu"))
-        driven = LoadDriver(scenario, settings.seed, connection, texts).run()
+        driven = LoadDriver(scenario, settings.seed, connection, requests).run()
         machine.append(watch.end({}))
-        slower = _slower(scenario, driven.result, beside)
-        rows.append({**summary_row(scenario, devices, driven.result), "slower": slower, "late_s": list(driven.late_s)})
+        slowdown = _slowdown(scenario, driven.result, overhead)
+        rows.append(
+            {**summary_row(scenario, devices, driven.result), "slower": slowdown, "late_s": list(driven.late_s)}
+        )
         if settings.events:
             write_events(folder / "events", f"devices-{devices}", driven.result)
+        # A new stream drops the answers to the rounds that were in flight at the end of this load.
         connection.reconnect()
-    told("done", len(scenarios), len(scenarios))
+    progress("done", len(scenarios), len(scenarios))
     connection.close()
-    summary: Fields = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
-    run["machine"] = machine
+    summary = {"rows": rows, "late": [row["devices"] for row in rows if row["late_s"][1] > LATE_S]}
+    run = {**description, "machine": machine}
     text = report.load_report(run, summary)
-    _write(folder, run, summary, text)
+    write_text(folder / "run.json", to_json(run))
+    write_text(folder / "summary.json", to_json(summary))
+    write_text(folder / "report.md", text)
     return LoadOutcome(folder, run, summary, text)
 
 
-def _connect(settings: LoadSettings, trace: TraceFile) -> Connection:
-    """The trace says which target it is of."""
-    wanted = str(trace.provenance("models", "target", "hash"))
-    token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
-    roots = settings.server_ca.read_bytes() if settings.server_ca else None
-    try:
-        return Connection(settings.server, ClientIdentity("", 0, token, wanted, roots))
-    except ConnectionLostError as lost:
-        raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost
-
-
 def _deployment(settings: LoadSettings, trace: TraceFile, target: str) -> tuple[Deployment, dict[str, float]]:
-    """Devices as fast as the trace's machine, the link that was given, and a server as fast as its profile says.
+    """Return the deployment to simulate, and the overhead of the server beyond its verifications.
 
-    Besides, what the profile found rounds and messages to take beside verifications.
+    Devices are as fast as the trace's machine, the link is the emulated one, and the server is as fast as its profile.
     """
-    here, link = recording_deployment(trace.header), settings.link or Link()
-    found = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
-    if found is None:
+    recording = recording_deployment(trace.header)
+    profile = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
+    if profile is None:
         raise SkitError(
             "no profile of the server's target on this machine: run skit profile-server, and give it as --profile"
         )
-    draft = Endpoint("device", TableModel((settings.draft_s or trace.header.draft_s,)), origin=here.drafter.origin)
-    verifier = Endpoint(found.device, found.latency(), origin=f"profile {found.name}")
+    draft_times = TableModel((settings.draft_s or trace.header.draft_s,))
     deployment = replace(
-        here,
+        recording,
         name="load",
-        drafter=draft,
-        verifier=verifier,
-        link=link,
+        drafter=Endpoint("device", draft_times, origin=recording.drafter.origin),
+        verifier=Endpoint(profile.device, profile.latency(), origin=f"profile {profile.name}"),
+        link=settings.link or Link(),
         placement="edge",
         cached_prompts=False,
         description="Devices that draft for a real server; only their own time and the link are modelled.",
     )
-    return deployment, {name: float(found.fit.get(name, 0.0)) for name in BESIDE}
+    return deployment, {name: float(profile.fit.get(name, 0.0)) for name in MEASURED_OVERHEAD}
 
 
-def make_scenario(config: Fields, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
-    """What so many devices do at the server."""
+def make_scenario(config: JsonObject, devices: int, trace: TraceFile, deployment: Deployment) -> Scenario:
+    """Return the scenario of a load with `devices` devices."""
     method = prepare_for_replay(parse_method(config["method"]), trace, deployment)
     return Scenario(
         deployment,
@@ -137,7 +135,7 @@ def make_scenario(config: Fields, devices: int, trace: TraceFile, deployment: De
         trace_source(trace, method, deployment),
         devices,
         slo=parse_slo(config["slo"][0]),
-        arrivals=ClosedLoop(ramp_s=min(RAMP_S, config["warmup_s"] / 2)),
+        arrivals=ClosedLoop(ramp_s=min(LONGEST_RAMP_S, config["warmup_s"] / 2)),
         scheduler=config["scheduler"],
         max_batch=config["max_batch"],
         learned=method.learned,
@@ -146,39 +144,37 @@ def make_scenario(config: Fields, devices: int, trace: TraceFile, deployment: De
     )
 
 
-def _texts(trace: TraceFile) -> list[RequestTrace]:
-    """Those that have rounds, as the source counts them."""
-    return [text for text in trace if text.output_ids]
-
-
-def summary_row(scenario: Scenario, devices: int, result: SimulationResult) -> Fields:
-    """A row of a summary."""
-    found = compute_metrics(scenario, result)
-    rounds = result.rounds
+def summary_row(scenario: Scenario, devices: int, result: SimulationResult) -> dict[str, object]:
+    """Return the summary's row of a load or of its simulation: metrics, and percentiles of the round trips."""
+    metrics, rounds = compute_metrics(scenario, result), result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    return {"devices": devices, "round_s": dict(_spread(round_s)), "figures": found}
+    percentiles = {
+        name: float(np.quantile(round_s, share)) if len(round_s) else None for name, share in PERCENTILES.items()
+    }
+    return {"devices": devices, "round_s": percentiles, "figures": metrics}
 
 
-def _slower(scenario: Scenario, result: SimulationResult, beside: Mapping[str, float]) -> float | None:
-    """The time that batches took, over what was expected of them beside the answers that left."""
-    started_s, ended_s, expected_s, size = (
+def _slowdown(scenario: Scenario, result: SimulationResult, overhead: Mapping[str, float]) -> float | None:
+    """Return the time that batches took over the time that the profile expects; None without batches.
+
+    The profile's time includes one answer sent per request. It is corrected by the answers of the previous batch that
+    were really being sent when each batch began.
+    """
+    started_s, ended_s, expected_end_s, size = (
         result.batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
     )
-    behind = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], beside["frame_s"])
-    thought_s = expected_s[1:] - started_s[1:] + beside["answer_s"] * (behind - size[1:])
+    leaving = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], overhead["frame_s"])
+    expected_s = expected_end_s[1:] - started_s[1:] + overhead["answer_s"] * (leaving - size[1:])
     counted = started_s[1:] >= scenario.warmup_s
-    taken_s, expected = (ended_s - started_s)[1:][counted].sum(), thought_s[counted].sum()
-    return float(taken_s / expected) if expected > 0 else None
+    measured, expected = (ended_s - started_s)[1:][counted].sum(), expected_s[counted].sum()
+    return float(measured / expected) if expected > 0 else None
 
 
-def _spread(values: Any) -> Iterator[tuple[str, float | None]]:
-    for name, share in PERCENTILES.items():
-        yield name, float(np.quantile(values, share)) if len(values) else None
-
-
-def _describe(settings: LoadSettings, config: Fields, trace: TraceFile, deployment: Deployment, welcome: Any) -> Fields:
-    """The content of `run.json`."""
+def _describe(
+    settings: LoadSettings, config: JsonObject, trace: TraceFile, deployment: Deployment, welcome: Welcome
+) -> JsonObject:
+    """Return the content of `run.json`."""
     return {
         "command": "load",
         "time_kind": "measured",
@@ -190,9 +186,3 @@ def _describe(settings: LoadSettings, config: Fields, trace: TraceFile, deployme
         **({"shaped_link": finite(settings.link)} if settings.link else {}),
         **provenance.collect(settings.argv),
     }
-
-
-def _write(folder: Path, run: Fields, summary: Fields, text: str) -> None:
-    write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(summary))
-    write_text(folder / "report.md", text)

@@ -1,12 +1,13 @@
-"""What a load is asked to be. Imports nothing heavy."""
+"""The settings of `skit load`. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.link_option import parse_link
 from specbench_kit.serving.options import LOAD, parse_devices
@@ -14,32 +15,47 @@ from specbench_kit.serving.options import LOAD, parse_devices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """Checked when made. Time beyond the server is that of the trace's machine and of the link that is given."""
+    """The checked options of `skit load`."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER)]
-    trace: Annotated[Path, Option("A trace of `skit record`: what the devices draft and how long that takes.", RUN)]
-    method: Annotated[str, Option("Drafting: name or name:key=value,....", RUN)] = "fixed-k"
+    trace: Annotated[
+        Path, Option("Trace of `skit record`: the drafts of the devices, and how long a draft takes.", RUN)
+    ]
+    method: Annotated[str, Option("Method that the devices draft with: name or name:key=value,....", RUN)] = "fixed-k"
     devices: Annotated[
-        tuple[int, ...], Option("How many devices: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices)
+        tuple[int, ...],
+        Option("Numbers of devices, one load each: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices),
     ] = (8,)
-    slo: Annotated[str, Option("A class (1-4: 2, 4, 6, 8 tokens/s), 7.5/s, or a mix 1:0.5,4:0.5.", LOAD)] = "2"
-    duration_s: Annotated[float, Option("Seconds of each number of devices.", LOAD, flag="duration")] = 60.0
-    warmup_s: Annotated[float, Option("Seconds that do not count.", LOAD, flag="warm-up")] = 10.0
+    slo: Annotated[
+        str,
+        Option("Promised speed: a class (1-4 for 2, 4, 6, 8 tokens/s), a speed (7.5/s), or a mix (1:0.5,4:0.5).", LOAD),
+    ] = "2"
+    duration_s: Annotated[float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")] = 60.0
+    warmup_s: Annotated[float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")] = 10.0
     draft_s: Annotated[
-        float | None, Option("Seconds that a device takes to draft a token; as recorded if left out.", DECODING)
+        float | None, Option("Seconds that a device drafts a token; by default as recorded in the trace.", DECODING)
     ] = None
     link: Annotated[
         Link | None,
-        Option("Every device's, as rtt_s=0.02,jitter_s=0.002: messages take as long.", LOAD, parse=parse_link),
+        Option(
+            "Emulate a network link per device, as in rtt_s=0.02,jitter_s=0.002 (seconds); none by default.",
+            LOAD,
+            parse=parse_link,
+        ),
     ] = None
     profile: Annotated[
-        str | None, Option("Of the server's time, to hold rounds against; by default this machine's own.", SERVER)
+        str | None,
+        Option(
+            "Latency profile of the server to compare with; by default one that was measured on this machine.", SERVER
+        ),
     ] = None
-    server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
-    server_ca: Annotated[Path | None, Option("Certificates, PEM, that the server's is signed by.", SERVER)] = None
+    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
+    server_ca: Annotated[
+        Path | None, Option("Certificates, PEM, that the server's must be signed by; by default no TLS.", SERVER)
+    ] = None
     seed: Seed = 0
     out: Out = Path("results")
-    events: Annotated[bool, Option("Keep every round, response and batch as Parquet.", OUTPUT)] = False
+    events: Annotated[bool, Option("Save every round, response and batch as Parquet.", OUTPUT)] = False
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,8 +64,8 @@ class LoadSettings:
         if not 0 <= self.warmup_s < self.duration_s:
             raise SkitError(f"--warm-up must end before the {self.duration_s:g} s of --duration that are measured")
 
-    def described(self) -> dict[str, Any]:
-        """What decides the outcome, as `run.json` has it."""
+    def described(self) -> JsonObject:
+        """Return the settings that decide the result, as `run.json` holds them."""
         return {
             "method": self.method,
             "devices": list(self.devices),

@@ -1,1 +1,1 @@
-"""A server's own time, measured from the other end of its wire."""
+"""Latency profiles of a running server, measured by its clients."""

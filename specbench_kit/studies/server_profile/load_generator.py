@@ -1,29 +1,31 @@
-"""Loads that keep a server busy: sessions whose next draft leaves so long after the last one is answered."""
+"""Keeps a server busy: sessions that send their next draft a fixed time after each answer."""
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.latency import Row
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.wire import Status, Up
+from specbench_kit.live.protocol import verification_pb2 as messages
+from specbench_kit.live.wire import Down, Status, Up
 
-LEAST = 6
+MIN_ROUNDS = 6
 """Rounds of every session, however long they take."""
-SPACE = 64
-"""Tokens that a session may grow by before another takes its place."""
+GROWTH = 64
+"""Tokens that a session may grow by before another replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLoad:
-    """So many sessions, tokens in a draft and tokens before it; `cold`: each round is of a new session.
+    """A number of concurrent sessions with `drafted` tokens per draft after `context` tokens.
 
-    A draft leaves `pause_s` after the last answer, as it does where it is made in the meantime.
+    `cold` loads use a new session for each round, whose text is not in KV. A draft leaves `pause_s` after the last
+    answer, as from a device that drafts in between.
     """
 
     sessions: int
@@ -34,25 +36,27 @@ class SessionLoad:
 
 
 class ObservedBatch(NamedTuple):
-    """Its rows, the seconds of its verification, those by which one of its answers came behind another, and how many
-    answers of the batch before it left when it had begun."""
+    """A batch: its rows and duration, the mean time between its answers, and the answers sent during it.
+
+    `spacing_s` is None for a batch of one. `leaving` is the number of answers of the previous batch that still left
+    after this one had begun.
+    """
 
     rows: list[Row]
     verify_s: float
-    apart_s: float | None
+    spacing_s: float | None
     leaving: int
 
 
 class BatchGap(NamedTuple):
-    """From one verification to the next, for which a round waited already: answers of the first, and seconds."""
+    """The time between two verifications while a round waited; `answers` is the size of the first batch."""
 
     answers: int
     seconds: float
 
 
 class ObservedRound(NamedTuple):
-    """One answer: seconds of the round trip, in the queue and of the verification, when it arrived, in which batch, and
-    its row."""
+    """An answered round: its times as the client and the server measured them, its batch, and its row."""
 
     trip_s: float
     queue_s: float
@@ -63,7 +67,9 @@ class ObservedRound(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Session:
+class _ProfilingSession:
+    """A session with its committed tokens and its latest round."""
+
     name: str
     base: int
     round: int = 0
@@ -72,124 +78,133 @@ class _Session:
 
 @dataclass
 class LoadGenerator:
-    """Sessions at a server; drafts and prompts are one token again and again, since nobody reads the answers."""
+    """Sessions at a server. Drafts and prompts repeat one token, since nobody reads the answers."""
 
     connection: Connection
 
     def __post_init__(self) -> None:
         self._numbers, self._nonce = count(), token_hex(8)
-        self._sessions: dict[str, _Session] = {}
-        self._due = deque[tuple[float, _Session]]()
+        self._sessions: dict[str, _ProfilingSession] = {}
+        self._due = deque[tuple[float, _ProfilingSession]]()
+        """Sessions that are to send a draft, each with the time for it, the earliest first."""
 
     def rounds(self, load: SessionLoad, seconds: float) -> list[ObservedRound]:
-        """All that were answered, in the order of their arrival; those sent first are answered last."""
+        """Run a load for some seconds and return its answered rounds in the order of their arrival."""
         for _ in range(load.sessions):
             self._open(load)
         if not load.cold:
-            self._warm(load)
-        until_s, found = monotonic_s() + seconds, list[ObservedRound]()
+            # The first round of each session brings its text into KV, and is not measured.
+            for session in self._sessions.values():
+                self._send(session, load)
+            for _ in range(load.sessions):
+                self._receive(load)
+        end_s, rounds = monotonic_s() + seconds, list[ObservedRound]()
         self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
-            session, one = self._receive(load)
-            found.append(one)
-            if monotonic_s() > until_s and len(found) >= LEAST * load.sessions:
+            session, answered = self._receive(load)
+            rounds.append(answered)
+            if monotonic_s() > end_s and len(rounds) >= MIN_ROUNDS * load.sessions:
                 self._close(session)
-            elif load.cold or session.base > load.context + SPACE:
+            elif load.cold or session.base > load.context + GROWTH:
                 self._close(session)
                 self._due.append((monotonic_s() + load.pause_s, self._open(load)))
             else:
                 self._due.append((monotonic_s() + load.pause_s, session))
-        return found
+        return rounds
 
-    def _warm(self, load: SessionLoad) -> None:
-        """Bring every session's text into KV."""
-        for session in self._sessions.values():
-            self._send(session, load)
-        for _ in range(load.sessions):
-            self._receive(load)
-
-    def _open(self, load: SessionLoad) -> _Session:
-        session = _Session(f"{self._nonce}/{next(self._numbers)}", load.context)
+    def _open(self, load: SessionLoad) -> _ProfilingSession:
+        session = _ProfilingSession(f"{self._nonce}/{next(self._numbers)}", load.context)
         self._sessions[session.name] = session
-        opening = {"session": session.name, "prompt": [1] * load.context, "sampling": {"request": "profile"}}
-        self.connection.send(Up(open=opening))
+        sampling = messages.Sampling(request="profile")
+        prompt = [1] * load.context
+        self.connection.send(Up(open=messages.Open(session=session.name, prompt=prompt, sampling=sampling)))
         return session
 
-    def _close(self, session: _Session) -> None:
+    def _close(self, session: _ProfilingSession) -> None:
         del self._sessions[session.name]
-        self.connection.send(Up(close={"session": session.name}))
+        self.connection.send(Up(close=messages.Close(session=session.name)))
 
-    def _send(self, session: _Session, load: SessionLoad) -> None:
+    def _send(self, session: _ProfilingSession, load: SessionLoad) -> None:
         session.round, session.sent_s = session.round + 1, monotonic_s()
-        draft = {"session": session.name, "round": session.round, "base": session.base, "tokens": [1] * load.drafted}
+        draft = messages.Draft(session=session.name, round=session.round, base=session.base, tokens=[1] * load.drafted)
         self.connection.send(Up(draft=draft))
 
-    def _frame(self, load: SessionLoad) -> tuple[float, Any]:
-        """The next that arrives; drafts leave in the meantime when they are due."""
+    def _next_frame(self, load: SessionLoad) -> tuple[float, Down]:
+        """Return the next frame with its time of arrival, and meanwhile send the drafts that become due."""
         while self._due:
             wait_s = self._due[0][0] - monotonic_s()
             if wait_s <= 0:
                 self._send(self._due.popleft()[1], load)
-            elif (found := self.connection.poll(wait_s)) is not None:
-                return found
+            elif (answer := self.connection.poll(wait_s)) is not None:
+                return answer
         return self.connection.receive()
 
-    def _receive(self, load: SessionLoad) -> tuple[_Session, ObservedRound]:
-        arrived_s, down = self._frame(load)
-        while down.WhichOneof("kind") == "opened":
-            arrived_s, down = self._frame(load)
-        told: Any = down.verdict
-        if down.WhichOneof("kind") != "verdict" or told.status != Status.OK:
-            raise SkitError(f"the server gave no verdict but {str(down).strip()!r}: let nobody else use it")
-        session = self._sessions[told.session]
-        row = session.base - told.cached + load.drafted, told.cached
-        session.base += len(told.path) + 1
-        trip_s = arrived_s - session.sent_s
+    def _receive(self, load: SessionLoad) -> tuple[_ProfilingSession, ObservedRound]:
+        """Return the next answered round with its session."""
+        arrived_s, frame = self._next_frame(load)
+        while frame.WhichOneof("kind") == "opened":
+            arrived_s, frame = self._next_frame(load)
+        verdict = frame.verdict
+        if frame.WhichOneof("kind") != "verdict" or verdict.status != Status.OK:
+            raise SkitError(f"the server gave no verdict but {str(frame).strip()!r}: let nobody else use it")
+        session = self._sessions[verdict.session]
+        row = session.base - verdict.cached + load.drafted, verdict.cached
+        session.base += len(verdict.path) + 1
         return session, ObservedRound(
-            trip_s, told.queue_us / 1e6, told.verify_us / 1e6, arrived_s, told.batch_number, row
+            trip_s=arrived_s - session.sent_s,
+            queue_s=verdict.queue_us / 1e6,
+            verify_s=verdict.verify_us / 1e6,
+            arrived_s=arrived_s,
+            batch=verdict.batch_number,
+            row=row,
         )
 
 
 def observed_batches(rounds: Iterable[ObservedRound]) -> list[ObservedBatch]:
-    """Rounds by the batch that they were verified in."""
-    by_number = _by_batch(rounds)
-    return [_batch(together, by_number.get(number - 1, [])) for number, together in by_number.items()]
+    """Return the batches in which rounds were verified."""
+    batches, by_number = [], _by_batch(rounds)
+    for number, batch in by_number.items():
+        arrivals_s, began_s = [answered.arrived_s for answered in batch], _began_s(batch)
+        spacing_s = (max(arrivals_s) - min(arrivals_s)) / (len(batch) - 1) if len(batch) > 1 else None
+        leaving = sum(answered.arrived_s > began_s for answered in by_number.get(number - 1, []))
+        batches.append(ObservedBatch([answered.row for answered in batch], batch[0].verify_s, spacing_s, leaving))
+    return batches
 
 
 def batch_gaps(rounds: Iterable[ObservedRound]) -> list[BatchGap]:
-    """What a busy server takes between its verifications, by the first answers of each: the way here is the same."""
-    together, found = _by_batch(rounds), list[BatchGap]()
-    for number, after in together.items():
-        if (before := together.get(number - 1)) is not None:
-            seconds = _began_s(after) - min(one.arrived_s for one in before)
-            if max(one.queue_s for one in after) > seconds > 0:
-                found.append(BatchGap(len(before), seconds))
-    return found
+    """Return the gaps between successive batches for which a round waited already.
+
+    A gap lies between the first answer of one batch and the beginning of the next. Both are seen one way over the
+    network later, so that this way cancels out.
+    """
+    gaps, by_number = list[BatchGap](), _by_batch(rounds)
+    for number, batch in by_number.items():
+        if (previous := by_number.get(number - 1)) is not None:
+            seconds = _began_s(batch) - min(answered.arrived_s for answered in previous)
+            if max(answered.queue_s for answered in batch) > seconds > 0:
+                gaps.append(BatchGap(len(previous), seconds))
+    return gaps
 
 
 def transit_times(rounds: Iterable[ObservedRound], frame_s: float) -> list[float]:
-    """Seconds that each round was on its way, as if its answer had left as the first of its batch."""
-    found: list[float] = []
-    for together in _by_batch(rounds).values():
-        for place, one in enumerate(sorted(together, key=lambda one: one.arrived_s)):
-            found.append(one.trip_s - one.queue_s - one.verify_s - place * frame_s)
-    return found
+    """Return the seconds of each round outside queue and verification, as if its answer were the first of its batch.
+
+    The answers of a batch leave one after the other, each `frame_s` after the one before.
+    """
+    seconds: list[float] = []
+    for batch in _by_batch(rounds).values():
+        for position, answered in enumerate(sorted(batch, key=lambda answered: answered.arrived_s)):
+            seconds.append(answered.trip_s - answered.queue_s - answered.verify_s - position * frame_s)
+    return seconds
 
 
 def _by_batch(rounds: Iterable[ObservedRound]) -> dict[int, list[ObservedRound]]:
     by_number: dict[int, list[ObservedRound]] = {}
-    for one in rounds:
-        by_number.setdefault(one.batch, []).append(one)
+    for answered in rounds:
+        by_number.setdefault(answered.batch, []).append(answered)
     return by_number
 
 
 def _began_s(batch: list[ObservedRound]) -> float:
-    """When a verification began, as much later as an answer is on its way."""
-    return min(one.arrived_s for one in batch) - batch[0].verify_s
-
-
-def _batch(rounds: list[ObservedRound], before: list[ObservedRound]) -> ObservedBatch:
-    moments, began_s = [one.arrived_s for one in rounds], _began_s(rounds)
-    apart_s = (max(moments) - min(moments)) / (len(rounds) - 1) if len(rounds) > 1 else None
-    leaving = sum(one.arrived_s > began_s for one in before)
-    return ObservedBatch([one.row for one in rounds], rounds[0].verify_s, apart_s, leaving)
+    """Return the beginning of a verification on the client's clock, later by an answer's way over the network."""
+    return min(answered.arrived_s for answered in batch) - batch[0].verify_s

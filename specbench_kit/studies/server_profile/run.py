@@ -1,19 +1,19 @@
-"""`skit profile-server`: loads that keep a server busy, and a fit of what its observed_batches take."""
+"""`skit profile-server`: loads that keep a server busy, and a latency profile fitted to its batches."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
 from statistics import fmean, median
-from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.live.connection import Connection, ServerAddress
+from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
 from specbench_kit.profilers.base import COEFFICIENTS, Form, Profile, features
@@ -23,8 +23,9 @@ from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
+from specbench_kit.serving.arrays import Floats
 from specbench_kit.studies.server_profile.load_generator import (
-    SPACE,
+    GROWTH,
     BatchGap,
     LoadGenerator,
     ObservedBatch,
@@ -37,161 +38,68 @@ from specbench_kit.studies.server_profile.load_generator import (
 from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
 SESSIONS, DRAFTED, CONTEXTS = (2, 4, 8, 16, 24), (1, 4, 8), (64, 256)
-COLD_SESSIONS, COLD_CONTEXTS = (2, 8), (48, 128)
-TESTS, TURNS, PASSES, SEED = 8, 2, 3, "profile-server"
+COLD_SESSIONS, COLD_CONTEXTS, COLD_DRAFTED = (2, 8), (48, 128), 4
+TEST_LOADS, SEED = 8, "profile-server"
+"""Loads that test the fit and are not fitted, and what they are drawn with."""
+REPETITIONS, PASSES = 2, 3
+"""Measurements of every load, and passes of the reweighted least squares."""
 PAUSE_S = 0.02
-"""Of a device alone and in half of the loads: a machine that has nothing to do for so long takes time to wake."""
+"""Pause of a single device and in half of the loads: a machine that was idle for so long takes time to wake up."""
 FORM: Form = "served"
-BESIDE = ("wire_s", "busy_s", "frame_s", "answer_s", "turn_s", "turn_answer_s")
+
+Loads = Sequence[Sequence[ObservedBatch]]
+"""Batches by load."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerProfileOutcome:
-    """The profile, and the text that is shown of it."""
+    """The profile, and the text to show about it."""
 
     profile: Profile
     text: str
 
 
-def profile_server(settings: ServerProfileSettings, told: ProgressCallback) -> ServerProfileOutcome:
-    """Measure, fit, and write the file."""
+def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) -> ServerProfileOutcome:
+    """Measure the server under all loads, fit a profile, and write its file."""
     connection = _connect(settings)
-    busy, welcome = LoadGenerator(connection), connection.welcome
+    generator, welcome = LoadGenerator(connection), connection.welcome
     train, test = _loads(min(settings.sessions, welcome.limits.slots), welcome.limits.context)
-    found: dict[SessionLoad, list[ObservedBatch]] = {load: [] for load in [*train, *test]}
+    batches: dict[SessionLoad, list[ObservedBatch]] = {load: [] for load in [*train, *test]}
+    single, warm, gaps = list[ObservedRound](), list[list[ObservedRound]](), list[BatchGap]()
+    # Every load several times in a mixed order: a machine that is slow for a while then slows all of them alike.
+    random, loads = Random(SEED), [*train, *test]
+    order = [load for _ in range(REPETITIONS) for load in random.sample(loads, len(loads))]
     watch = Watch(probe_here(), torch.device("cpu"))
-    alone, warm, between, order = (
-        list[ObservedRound](),
-        list[list[ObservedRound]](),
-        list[BatchGap](),
-        _order([*train, *test]),
-    )
     for done, load in enumerate(order):
-        told(f"{load.sessions} sessions", done, len(order))
-        rounds = busy.rounds(load, settings.window_s / TURNS)
-        found[load] += observed_batches(rounds)
-        between += batch_gaps(rounds)
+        progress(f"{load.sessions} sessions", done, len(order))
+        rounds = generator.rounds(load, settings.window_s / REPETITIONS)
+        batches[load] += observed_batches(rounds)
+        gaps += batch_gaps(rounds)
         if not load.cold:
             warm.append(rounds)
         if load.sessions == 2 and not load.cold:
-            lone = SessionLoad(1, load.drafted, load.context, pause_s=PAUSE_S)
-            alone += busy.rounds(lone, settings.window_s / 2 / TURNS)
+            single_load = SessionLoad(1, load.drafted, load.context, pause_s=PAUSE_S)
+            single += generator.rounds(single_load, settings.window_s / 2 / REPETITIONS)
     connection.close()
-    told("done", len(order), len(order))
-    doubts = disturbances([watch.end({})])
-    trained, tested = [found[load] for load in train], [found[load] for load in test]
+    progress("done", len(order), len(order))
+    disturbed = disturbances([watch.end({})])
+    trained, tested = [batches[load] for load in train], [batches[load] for load in test]
     times = _fit(trained)
-    beside = _beside(alone, warm, found.values(), between)
-    scatter = {"answer_s": times[-1], "verify_cv": _scatter(times, found.values()), "window_s": settings.window_s}
-    fit = {**_accuracy(times, trained, tested), **beside, **scatter, **({"disturbed": doubts} if doubts else {})}
+    fit = {
+        **_accuracy(times, trained, tested),
+        **_overhead(single, warm, list(batches.values()), gaps),
+        "answer_s": times[-1],
+        "verify_cv": _scatter(times, batches.values()),
+        "window_s": settings.window_s,
+        **({"disturbed": disturbed} if disturbed else {}),
+    }
     profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
     return ServerProfileOutcome(profile, _text(profile))
 
 
-def _loads(most: int, context: int) -> tuple[list[SessionLoad], list[SessionLoad]]:
-    """Those that are fitted, and others drawn between them."""
-    sessions = sorted({min(number, most) for number in SESSIONS})
-    contexts = [number for number in CONTEXTS if number + 2 * SPACE < context] or [context // 4]
-    cold = [number for number in COLD_CONTEXTS if number + 2 * SPACE < context] or [context // 4]
-    every = [(n, k, c) for c in contexts for k in DRAFTED for n in sessions]
-    train = [SessionLoad(*one, pause_s=PAUSE_S * (place % 2)) for place, one in enumerate(every)]
-    train += [SessionLoad(min(n, most), 4, c, cold=True) for c in cold for n in COLD_SESSIONS]
-    random = Random(SEED)
-    test = [
-        SessionLoad(random.randint(2, max(2, most)), random.randint(1, 8), random.randint(contexts[0], contexts[-1]))
-        for _ in range(TESTS)
-    ]
-    return train, test
-
-
-def _order(loads: Sequence[SessionLoad]) -> list[SessionLoad]:
-    """Every load several times in mixed order: what slows a machine for a while slows all of them alike."""
-    random = Random(SEED)
-    return [load for _ in range(TURNS) for load in random.sample(loads, len(loads))]
-
-
-def _features(batch: ObservedBatch) -> Any:
-    """Those of the form, and the answers that leave beside the verification."""
-    return np.array((*features(FORM, batch.rows), batch.leaving), np.float64)
-
-
-def _average(loads: Sequence[Sequence[ObservedBatch]]) -> tuple[Any, Any]:
-    """Of an average batch of each load, its features and its seconds."""
-    matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
-    return matrix, np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
-
-
-def _beside(
-    alone: Sequence[ObservedRound],
-    warm: Iterable[Sequence[ObservedRound]],
-    loads: Iterable[Sequence[ObservedBatch]],
-    between: Sequence[BatchGap],
-) -> dict[str, float]:
-    """Seconds of a round beside its verification where nothing else is sent, of every message where much is, by which
-    a round is longer on its way to a busy server and back, and from one verification to the next."""
-    frames = [batch.apart_s for load in loads for batch in load if batch.apart_s is not None]
-    wire_s, frame_s = max(0.0, median(one.trip_s - one.verify_s for one in alone)), median(frames) if frames else 0.0
-    turn_s, turn_answer_s = _turn(between)
-    return {
-        "wire_s": wire_s,
-        "frame_s": frame_s,
-        "busy_s": max(0.0, fmean(way_s for rounds in warm for way_s in transit_times(rounds, frame_s)) - wire_s),
-        "turn_s": turn_s,
-        "turn_answer_s": turn_answer_s,
-    }
-
-
-def _turn(between: Sequence[BatchGap]) -> tuple[float, float]:
-    """Of the median by number of answers, which a thread that was kept waiting once does not move."""
-    if not between:
-        return 0.0, 0.0
-    by_answers: dict[int, list[float]] = {}
-    for one in between:
-        by_answers.setdefault(one.answers, []).append(one.seconds)
-    matrix = np.array([(1.0, answers) for answers in by_answers])
-    counts = np.sqrt([len(seconds) for seconds in by_answers.values()])
-    medians = np.array([median(seconds) for seconds in by_answers.values()])
-    turn_s, answer_s = non_negative(matrix * counts[:, None], medians * counts).tolist()
-    return turn_s, answer_s
-
-
-def _fit(loads: Sequence[Sequence[ObservedBatch]]) -> Any:
-    """Least squares of shares of what is expected: batches of few requests count as much as those of many, and every
-    load as much as another."""
-    matrix = np.array([_features(batch) for load in loads for batch in load])
-    seconds = np.array([batch.verify_s for load in loads for batch in load])
-    counts = np.concatenate([np.full(len(load), len(load)) for load in loads])
-    expected_s = seconds
-    for _ in range(PASSES):
-        weights = 1 / (expected_s * np.sqrt(counts))
-        times = non_negative(matrix * weights[:, None], seconds * weights)
-        expected_s = matrix @ times
-    return times
-
-
-def _coefficients(times: Any) -> dict[str, float]:
-    """Of a verification beside which one answer leaves for each of its requests, as on average they do."""
-    found = dict(zip(COEFFICIENTS[FORM], times[:-1].tolist(), strict=True))
-    return found | {"request_s": found["request_s"] + float(times[-1])}
-
-
-def _scatter(times: Any, loads: Iterable[Sequence[ObservedBatch]]) -> float:
-    """Standard deviation over mean among the observed_batches of a load, as if each were of the same rows."""
-    apart: list[Any] = []
-    for load in loads:
-        logs = np.log([batch.verify_s / (_features(batch) @ times) for batch in load])
-        apart.append(logs - logs.mean())
-    return float(np.sqrt(np.expm1(np.concatenate(apart).var())))
-
-
-def _accuracy(times: Any, *parts: Sequence[Sequence[ObservedBatch]]) -> dict[str, Any]:
-    averages = dict(zip(("train", "test"), map(_average, parts), strict=True))
-    return {name: metrics(seconds, matrix @ times, len(times) - 1) for name, (matrix, seconds) in averages.items()}
-
-
 def _profile(
-    settings: ServerProfileSettings, welcome: Any, coefficients: dict[str, float], fit: dict[str, Any]
+    settings: ServerProfileSettings, welcome: Welcome, coefficients: dict[str, float], fit: JsonObject
 ) -> Profile:
     return Profile(
         name=settings.to.stem,
@@ -204,33 +112,148 @@ def _profile(
         coefficients=coefficients,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         hardware=hardware_text(torch.device("cpu")) if welcome.device == "cpu" else "",
-        note="verifications of a busy server, as it told them itself",
+        note="verifications of a busy server, in its own times",
         model_hash=welcome.model_hash,
         fit=fit,
     )
 
 
-def _text(profile: Profile) -> str:
-    """A line per coefficient."""
-    fit, times = profile.fit, profile.coefficients
-    parts = [f"{name} {1e6 * value:.1f} us" for name, value in times.items()]
-    told = f"{100 * fit['test']['mape']:.1f} % off on loads that were not fitted"
-    us = {name: f"{1e6 * fit[name]:.0f} us" for name in BESIDE}
-    beside = f"beside that {us['wire_s']} a round, {us['busy_s']} more while it verifies"
-    answers = f"{us['frame_s']} from answer to answer, each of which holds up the next verification by {us['answer_s']}"
-    between = f"between verifications {us['turn_s']} and {us['turn_answer_s']} for each answer"
-    scatter = f"verifications of one size scatter by {100 * fit['verify_cv']:.0f} %"
-    doubts = [f"DISTURBED MACHINE: {'; '.join(fit['disturbed'])}: take it again"] if "disturbed" in fit else []
-    return "; ".join([", ".join(parts), told, beside, answers, between, scatter, *doubts])
-
-
 def _connect(settings: ServerProfileSettings) -> Connection:
     tokenizer = from_pretrained(AutoTokenizer, locate(settings.target, "target"))
-    token = settings.server_token.read_text(encoding="utf-8").strip() if settings.server_token else ""
-    roots = settings.server_ca.read_bytes() if settings.server_ca else None
-    try:
-        return Connection(
-            settings.server, ClientIdentity(tokenizer_hash(tokenizer), len(tokenizer), token, roots=roots)
+    address = ServerAddress(settings.server, settings.server_token, settings.server_ca)
+    return address.connect(tokenizer=tokenizer_hash(tokenizer), vocabulary=len(tokenizer))
+
+
+def _loads(max_sessions: int, max_context: int) -> tuple[list[SessionLoad], list[SessionLoad]]:
+    """Return the loads to fit, and random ones between them to test the fit."""
+
+    def fitting(contexts: Iterable[int]) -> list[int]:
+        return [context for context in contexts if context + 2 * GROWTH < max_context] or [max_context // 4]
+
+    sessions, contexts = sorted({min(number, max_sessions) for number in SESSIONS}), fitting(CONTEXTS)
+    grid = [(n, drafted, context) for context in contexts for drafted in DRAFTED for n in sessions]
+    train = [SessionLoad(*point, pause_s=PAUSE_S * (index % 2)) for index, point in enumerate(grid)]
+    train += [
+        SessionLoad(min(n, max_sessions), COLD_DRAFTED, context, cold=True)
+        for context in fitting(COLD_CONTEXTS)
+        for n in COLD_SESSIONS
+    ]
+    random = Random(SEED)
+    test = [
+        SessionLoad(
+            random.randint(2, max(2, max_sessions)), random.randint(1, 8), random.randint(contexts[0], contexts[-1])
         )
-    except ConnectionLostError as lost:
-        raise SkitError(f"no server answers at {settings.server}: {lost}; start one with skit serve") from lost
+        for _ in range(TEST_LOADS)
+    ]
+    return train, test
+
+
+def _features(batch: ObservedBatch) -> Floats:
+    """Return the form's factors of a batch, and the answers that left during it."""
+    return np.array((*features(FORM, batch.rows), batch.leaving), np.float64)
+
+
+def _overhead(
+    single: Sequence[ObservedRound], warm: Iterable[Sequence[ObservedRound]], loads: Loads, gaps: Sequence[BatchGap]
+) -> dict[str, float]:
+    """Return what rounds take besides queue and verification, in seconds, by its name in the profile.
+
+    `wire_s` is the round trip of a single device without its verification, `frame_s` the time between two answers of a
+    batch, `busy_s` by how much a round trip to a busy server is longer, `turn_s` the gap between two verifications and
+    `turn_answer_s` what each answer of the first adds to it.
+    """
+    spacings_s = [batch.spacing_s for load in loads for batch in load if batch.spacing_s is not None]
+    wire_s = max(0.0, median(answered.trip_s - answered.verify_s for answered in single))
+    frame_s = median(spacings_s) if spacings_s else 0.0
+    busy_trip_s = fmean(transit_s for rounds in warm for transit_s in transit_times(rounds, frame_s))
+    turn_s, turn_answer_s = _gap_line(gaps)
+    return {
+        "wire_s": wire_s,
+        "frame_s": frame_s,
+        "busy_s": max(0.0, busy_trip_s - wire_s),
+        "turn_s": turn_s,
+        "turn_answer_s": turn_answer_s,
+    }
+
+
+def _gap_line(gaps: Sequence[BatchGap]) -> tuple[float, float]:
+    """Return the fixed part of a gap and the part per answer, by a line through the medians by number of answers.
+
+    Medians, since a thread that the operating system kept waiting once must not move the line.
+    """
+    if not gaps:
+        return 0.0, 0.0
+    by_answers: dict[int, list[float]] = {}
+    for gap in gaps:
+        by_answers.setdefault(gap.answers, []).append(gap.seconds)
+    matrix = np.array([(1.0, answers) for answers in by_answers])
+    weights = np.sqrt([len(seconds) for seconds in by_answers.values()])
+    medians = np.array([median(seconds) for seconds in by_answers.values()])
+    turn_s, answer_s = non_negative(matrix * weights[:, None], medians * weights).tolist()
+    return turn_s, answer_s
+
+
+def _fit(loads: Loads) -> Floats:
+    """Return the seconds of each factor of `_features`, by least squares of relative errors, all loads equal.
+
+    Errors are relative to the expected time, so that small batches count as much as large ones; the expected times of
+    one pass are the weights of the next.
+    """
+    matrix = np.array([_features(batch) for load in loads for batch in load])
+    seconds = np.array([batch.verify_s for load in loads for batch in load])
+    counts = np.concatenate([np.full(len(load), len(load)) for load in loads])
+    expected_s = seconds
+    for _ in range(PASSES):
+        weights = 1 / (expected_s * np.sqrt(counts))
+        times = non_negative(matrix * weights[:, None], seconds * weights)
+        expected_s = matrix @ times
+    return times
+
+
+def _coefficients(times: Floats) -> dict[str, float]:
+    """Return the profile's coefficients; the time of an answer that leaves is added to that of a request.
+
+    On average one answer of the previous batch leaves per request of the next.
+    """
+    coefficients = dict(zip(COEFFICIENTS[FORM], times[:-1].tolist(), strict=True))
+    return coefficients | {"request_s": coefficients["request_s"] + float(times[-1])}
+
+
+def _scatter(times: Floats, loads: Iterable[Sequence[ObservedBatch]]) -> float:
+    """Return the standard deviation over the mean of the times of equal batches.
+
+    Batches of one load are compared by their ratio to the fit, so that neither different rows nor a wrong fit of the
+    load count as scatter.
+    """
+    deviations: list[Floats] = []
+    for load in loads:
+        ratios = np.log([batch.verify_s / (_features(batch) @ times) for batch in load])
+        deviations.append(ratios - ratios.mean())
+    return float(np.sqrt(np.expm1(np.concatenate(deviations).var())))
+
+
+def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, dict[str, float | None]]:
+    """Return the errors of the fit over the average batches of the fitted and of the test loads."""
+    accuracy = {}
+    for name, loads in {"train": trained, "test": tested}.items():
+        matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
+        seconds = np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
+        accuracy[name] = metrics(seconds, matrix @ times, len(times) - 1)
+    return accuracy
+
+
+def _text(profile: Profile) -> str:
+    """Return the coefficients, the error on the test loads and the overhead in one line."""
+    fit = profile.fit
+    us = {name: f"{1e6 * fit[name]:.0f} us" for name in fit if name.endswith("_s")}
+    parts = [
+        ", ".join(f"{name} {1e6 * value:.1f} us" for name, value in profile.coefficients.items()),
+        f"{100 * fit['test']['mape']:.1f} % error on loads that were not fitted",
+        f"besides that {us['wire_s']} per round, and {us['busy_s']} more while the server is busy",
+        f"{us['frame_s']} between two answers, each of which delays the next verification by {us['answer_s']}",
+        f"gap between verifications {us['turn_s']}, and {us['turn_answer_s']} per answer",
+        f"verifications of equal batches scatter by {100 * fit['verify_cv']:.0f} %",
+    ]
+    if "disturbed" in fit:
+        parts.append(f"DISTURBED MACHINE: {'; '.join(fit['disturbed'])}: measure it again")
+    return "; ".join(parts)

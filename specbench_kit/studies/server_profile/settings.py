@@ -1,4 +1,4 @@
-"""What is asked for a profile of a server. Imports nothing heavy."""
+"""The settings of `skit profile-server`. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +11,17 @@ from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProfileSettings:
-    """Checked when made."""
+    """The checked options of `skit profile-server`."""
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
-    to: Annotated[Path, Option("File that the profile is written to, .toml.", OUTPUT)]
-    target: Annotated[Target, Option("The server's target, by whose tokenizer it is reached.", MODELS)] = "bundled"
-    sessions: Annotated[int, Option("The most sessions that keep it busy.", RUN)] = 24
-    window_s: Annotated[float, Option("Seconds of each kind of load.", RUN, flag="window")] = 0.8
-    server_token: Annotated[Path | None, Option("File with the token that the server asks for.", SERVER)] = None
-    server_ca: Annotated[Path | None, Option("Certificates, PEM, that the server's is signed by.", SERVER)] = None
+    to: Annotated[Path, Option("File to write the profile to, .toml.", OUTPUT)]
+    target: Annotated[Target, Option("The server's target; the connection needs its tokenizer.", MODELS)] = "bundled"
+    sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
+    window_s: Annotated[float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")] = 0.8
+    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
+    server_ca: Annotated[
+        Path | None, Option("Certificates, PEM, that the server's must be signed by; by default no TLS.", SERVER)
+    ] = None
 
     def __post_init__(self) -> None:
         if self.sessions < 2 or self.window_s <= 0:
