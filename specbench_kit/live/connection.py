@@ -32,7 +32,7 @@ class ConnectionLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """What the client tells the server in its hello, and the certificates that it trusts."""
+    """The content of a client's hello, and the certificates that the client trusts."""
 
     tokenizer: str
     vocabulary: int
@@ -161,7 +161,11 @@ class _Stream:
         if isinstance(answer, Exception):
             # Nothing comes after the end of the stream: whoever polls again has to meet it again.
             self._incoming.put((arrived_s, answer))
-            raise _as_error(answer)
+            if not isinstance(answer, grpc.Call):
+                raise ConnectionLostError(str(answer))
+            if answer.code() in FATAL:
+                raise SkitError(f"the server refused: {answer.details()}")
+            raise ConnectionLostError(f"{answer.code().name}: {answer.details()}")
         return arrived_s, answer
 
     def end(self) -> None:
@@ -183,15 +187,6 @@ class _Stream:
 
     def _arrived(self, frame: Down) -> None:
         self._incoming.put((monotonic_s(), frame))
-
-
-def _as_error(error: Exception) -> Exception:
-    """Return ConnectionLostError if another attempt may succeed, or else SkitError."""
-    if not isinstance(error, grpc.Call):
-        return ConnectionLostError(str(error))
-    if error.code() in FATAL:
-        return SkitError(f"the server refused: {error.details()}")
-    return ConnectionLostError(f"{error.code().name}: {error.details()}")
 
 
 @dataclass(frozen=True, slots=True)

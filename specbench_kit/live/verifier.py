@@ -85,7 +85,19 @@ class WireVerifier:
         for draft, nodes in zip(drafts, chosen, strict=True):
             opened = self._sessions[draft.request_id]
             opened.round += 1
-            frame = Up(draft=self._draft_frame(opened, draft, nodes))
+            tree = draft.tree
+            positions = {0: 0} | {node: position for position, node in enumerate(nodes, 1)}
+            parents = [positions[tree.parents[node]] for node in nodes]
+            message = messages.Draft(
+                session=opened.name,
+                round=opened.round,
+                base=len(draft.session.tokens),
+                tokens=[tree.tokens[node] for node in nodes],
+                parents=[] if parents == list(range(len(nodes))) else parents,  # a chain needs none
+            )
+            if tree.sampled:
+                _add_distributions(message, tree, nodes, self.connection.welcome.limits.candidates)
+            frame = Up(draft=message)
             self.connection.send(frame)
             rounds[opened.name] = _SentRound(draft, nodes, frame, began_s)
         sending_s = monotonic_s() - began_s
@@ -156,21 +168,6 @@ class WireVerifier:
             session=opened.name, prompt=prompt, output=session.tokens[len(prompt) :], sampling=sampling
         )
         self.connection.send(Up(open=frame))
-
-    def _draft_frame(self, opened: _OpenSession, draft: Draft, nodes: list[int]) -> messages.Draft:
-        tree = draft.tree
-        positions = {0: 0} | {node: position for position, node in enumerate(nodes, 1)}
-        parents = [positions[tree.parents[node]] for node in nodes]
-        frame = messages.Draft(
-            session=opened.name,
-            round=opened.round,
-            base=len(draft.session.tokens),
-            tokens=[tree.tokens[node] for node in nodes],
-            parents=[] if parents == list(range(len(nodes))) else parents,  # a chain needs none
-        )
-        if tree.sampled:
-            _add_distributions(frame, tree, nodes, self.connection.welcome.limits.candidates)
-        return frame
 
 
 def _read_verdict(sent: _SentRound, answer: messages.Verdict) -> Verdict:

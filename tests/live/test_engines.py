@@ -45,16 +45,16 @@ def decode_with(engine: str, spec: str, sampler: Sampler = GREEDY) -> dict[str, 
 
 @pytest.mark.parametrize("engine", list(engines.all()))
 def test_greedy_chains_come_out_as_with_the_target_here(engine: str) -> None:
-    found = decode_with(engine, "fixed-k:k=3")
-    assert outputs(found) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))
-    assert sum(one.accepted for record in found.values() for one in record.rounds) > 0
+    records = decode_with(engine, "fixed-k:k=3")
+    assert outputs(records) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))
+    assert sum(round_.accepted for record in records.values() for round_ in record.rounds) > 0
 
 
 @pytest.mark.parametrize("engine", [name for name, kind in engines.all().items() if kind.supports_sampling])
 def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -> None:
     plain = decode_with(engine, "autoregressive", SAMPLED)
-    found = decode_with(engine, "prompt-lookup", SAMPLED)
-    assert outputs(found) == outputs(plain)
+    records = decode_with(engine, "prompt-lookup", SAMPLED)
+    assert outputs(records) == outputs(plain)
 
 
 def test_trees_and_tokens_drawn_at_random_are_refused_in_one_line() -> None:
@@ -81,20 +81,20 @@ class Bytes:
 
 def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None:
     with engine_server() as base:
-        way = ServerAddress(base.replace("http", "vllm"))
-        stated = connect(way, DraftModels(Bytes(), {}, ())).target
-        assert (stated.name, stated.context, stated.bitwise) == ("tiny", CAPACITY, False)
+        server = ServerAddress(base.replace("http", "vllm"))
+        target = connect(server, DraftModels(Bytes(), {}, ())).target
+        assert (target.name, target.context, target.bitwise) == ("tiny", CAPACITY, False)
         with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
-            connect(way, DraftModels(Bytes(1), {}, ()))
+            connect(server, DraftModels(Bytes(1), {}, ()))
     with pytest.raises(SkitError, match="unknown engine 'tgi'; known: completions, llama-cpp, sglang, vllm"):
         connect(ServerAddress("tgi://127.0.0.1:1"), DraftModels(Bytes(), {}, ()))
 
 
 def test_an_engine_that_is_not_there_is_one_line() -> None:
-    asked = ScoringRequest([1], [2], GREEDY, [0, 0])
+    request = ScoringRequest([1], [2], GREEDY, [0, 0])
     with engine_server() as base, pytest.raises(SkitError, match="/x/inference/v1/generate answered 404"):
-        engines.get("vllm")(f"{base}/x").target_tokens(asked)
+        engines.get("vllm")(f"{base}/x").target_tokens(request)
     with pytest.raises(SkitError, match="gave no answer"):
-        engines.get("vllm")(base).target_tokens(asked)
+        engines.get("vllm")(base).target_tokens(request)
     with pytest.raises(SkitError, match="is no address"):
         engines.get("vllm")("http://127.0.0.1:none")

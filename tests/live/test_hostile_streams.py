@@ -25,8 +25,8 @@ HEARTBEAT_S = 3.0  # so that a busy machine answers within half of it
 
 
 def assert_others_go_on(address: str) -> None:
-    there = decode_remotely(CHAIN, Connection(address, CALLER), REQUESTS)
-    assert outputs(there) == outputs(decode_here(CHAIN, REQUESTS))
+    records = decode_remotely(CHAIN, Connection(address, CALLER), REQUESTS)
+    assert outputs(records) == outputs(decode_here(CHAIN, REQUESTS))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -38,31 +38,31 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def way_that_ends(address: str) -> Iterator[tuple[str, Event]]:
-    """An address that leads to the other, and what cuts the way: nothing arrives any more, and nobody is told."""
+def breakable_route(address: str) -> Iterator[tuple[str, Event]]:
+    """Yield an address that leads to `address`, and an event that cuts the route without a word to either end."""
     cut, (host, port) = Event(), address.split(":")
 
     def pass_on(source: socket.socket, sink: socket.socket) -> None:
         while (content := source.recv(1 << 16)) and not cut.is_set():
             sink.sendall(content)
 
-    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection((host, int(port))) as there:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection((host, int(port))) as server:
 
         def lead() -> None:
-            here, _ = door.accept()
-            Thread(target=pass_on, args=(here, there), daemon=True).start()
-            pass_on(there, here)
+            device, _ = listener.accept()
+            Thread(target=pass_on, args=(device, server), daemon=True).start()
+            pass_on(server, device)
 
         Thread(target=lead, daemon=True).start()
-        yield f"127.0.0.1:{door.getsockname()[1]}", cut
+        yield f"127.0.0.1:{listener.getsockname()[1]}", cut
 
 
 def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> None:
     with (
         serving(limits=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
-        way_that_ends(address) as (way, cut),
+        breakable_route(address) as (route, cut),
     ):
-        vanishing, silent = Connection(way, CALLER), Connection(address, CALLER)
+        vanishing, silent = Connection(route, CALLER), Connection(address, CALLER)
         Event().wait(2.5 * HEARTBEAT_S)
         assert streams(service) == 2
         cut.set()

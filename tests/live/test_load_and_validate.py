@@ -42,8 +42,8 @@ def request(name: str, prompt: list[int]) -> RequestTrace:
     drafted = np.lib.stride_tricks.sliding_window_view(answer, DRAFT)[:LENGTH].astype(np.int32)
     drafted[::4] = (drafted[::4] + 1) % VOCABULARY
     statistics = np.full((LENGTH, DRAFT, 5), 0.5, np.float32)
-    said = answer.tolist()
-    return RequestTrace(name, "test", prompt, said[:LENGTH], "length", said[LENGTH:], drafted, statistics)
+    answer_ids = answer.tolist()
+    return RequestTrace(name, "test", prompt, answer_ids[:LENGTH], "length", answer_ids[LENGTH:], drafted, statistics)
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
     (row,) = outcome.summary["rows"]
     assert row["figures"]["overall"]["acceptance_length"] > 1
     assert outcome.run["time_kind"] == "measured"
-    found = validation.validate(outcome.folder, lambda *_: None)
-    (beside,) = found.summary["rows"]
-    assert beside["measured"] == row
+    validated = validation.validate(outcome.folder, lambda *_: None)
+    (row_of_both,) = validated.summary["rows"]
+    assert row_of_both["measured"] == row
     # The made-up profile knows nothing of this server; what its batches took is known all the same.
-    taken_s = [one["verify"] for one in (values_of(row), beside["simulated"], beside["as_fast"])]
+    taken_s = [values["verify"] for values in (values_of(row), row_of_both["simulated"], row_of_both["as_fast"])]
     assert taken_s[2] / taken_s[1] == pytest.approx(row["slower"], rel=0.5)
     assert abs(taken_s[2] - taken_s[0]) < abs(taken_s[1] - taken_s[0])
     assert "| 3 | measured |" in (outcome.folder / "validation.md").read_text()
@@ -102,8 +102,8 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     simulated = mean_of(drawn)
     assert simulated["round p50"] == pytest.approx(0.109)
     off = deviations(values_of(measured), simulated)
-    found = {name: one["within"] for name, one in off.items() if one["within"] is not None}
-    assert found == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
+    within = {name: error["within"] for name, error in off.items() if error["within"] is not None}
+    assert within == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
 
 
 def _fields(settings: LoadSettings) -> dict[str, object]:

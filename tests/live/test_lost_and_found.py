@@ -1,4 +1,4 @@
-"""Servers and streams that end in the middle of an answer, and doors that are locked."""
+"""Servers and streams that end in the middle of an answer, and servers that demand TLS."""
 
 import shutil
 import subprocess
@@ -28,22 +28,22 @@ CHAIN = parse_method("fixed-k:k=3")
 
 
 def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> None:
-    found: dict[str, list[int]] = {}
+    decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
         connection = Connection(address, CALLER, Link(rtt_s=0.02))
-        device = Thread(target=lambda: found.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
+        device = Thread(target=lambda: decoded.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
         device.start()
         Event().wait(0.15)
     with serving(make_server(listen=ListenAddress(address))):
         device.join(60)
     assert connection.reconnections == 1
-    assert found == outputs(decode_here(CHAIN, REQUESTS))
+    assert decoded == outputs(decode_here(CHAIN, REQUESTS))
 
 
 def test_a_server_is_known_to_health_checks_and_reflection() -> None:
     with serving() as (_, address), grpc.insecure_channel(address) as channel:
-        asked = health_pb2.HealthCheckRequest(service=SERVICE)
-        assert health_pb2_grpc.HealthStub(channel).Check(asked).status == health_pb2.HealthCheckResponse.SERVING
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        assert health_pb2_grpc.HealthStub(channel).Check(request).status == health_pb2.HealthCheckResponse.SERVING
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         (answer,) = stub.ServerReflectionInfo(iter([request]))
@@ -64,10 +64,10 @@ def test_no_server_is_one_line() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Path) -> None:
-    made = [certificate(tmp_path, name) for name in ("one", "other")]
-    with serving(make_server(listen=ListenAddress("127.0.0.1:0", *made[0]))) as (_, address):
-        assert Connection(address, ClientIdentity("same", VOCABULARY, roots=made[0][0])).welcome.model == "tiny"
-        for stranger in (CALLER, ClientIdentity("same", VOCABULARY, roots=made[1][0])):
+    pairs = [certificate(tmp_path, name) for name in ("one", "other")]
+    with serving(make_server(listen=ListenAddress("127.0.0.1:0", *pairs[0]))) as (_, address):
+        assert Connection(address, ClientIdentity("same", VOCABULARY, roots=pairs[0][0])).welcome.model == "tiny"
+        for stranger in (CALLER, ClientIdentity("same", VOCABULARY, roots=pairs[1][0])):
             with pytest.raises(ConnectionLostError):
                 Connection(address, stranger)
 
@@ -83,12 +83,12 @@ def test_a_certificate_that_has_expired_is_not_trusted(tmp_path: Path) -> None:
 
 
 def certificate(folder: Path, name: str, days: int = 2) -> tuple[bytes, bytes]:
-    """One that is signed by itself, and its key."""
-    certificate, key, wanted, names = (folder / f"{name}{end}" for end in (".pem", "-key.pem", ".csr", ".ext"))
+    """Return a self-signed certificate and its key."""
+    certificate, key, request, names = (folder / f"{name}{end}" for end in (".pem", "-key.pem", ".csr", ".ext"))
     names.write_text("subjectAltName=IP:127.0.0.1")
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost")
-    ask = ("openssl", "req", "-new", *kind, "-keyout", key, "-out", wanted)
-    sign = ("openssl", "x509", "-req", "-in", wanted, "-signkey", key, "-days", f"{days}", "-extfile", names)
+    ask = ("openssl", "req", "-new", *kind, "-keyout", key, "-out", request)
+    sign = ("openssl", "x509", "-req", "-in", request, "-signkey", key, "-days", f"{days}", "-extfile", names)
     for command in (ask, (*sign, "-out", certificate)):
         subprocess.run(command, check=True, capture_output=True)
     return certificate.read_bytes(), key.read_bytes()
@@ -97,7 +97,7 @@ def certificate(folder: Path, name: str, days: int = 2) -> tuple[bytes, bytes]:
 def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
     with serving() as (_, address):
         records = decode_remotely(CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1])
-    links_s = [one.link_s for record in records.values() for one in record.rounds]
+    links_s = [round_.link_s for record in records.values() for round_ in record.rounds]
     assert min(links_s) >= 0.03
     (line,) = setting_cautions({"shaped_link": finite(Link(rtt_s=0.03))})
     (lost,) = setting_cautions({"reconnections": 2})

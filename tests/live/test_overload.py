@@ -35,10 +35,10 @@ def test_who_waits_behind_others_gets_one_token_and_then_is_told_to_come_again()
     assert [send(stream, name) for name in ("first", "second")] == [None, None]
     third = send(stream, "third").refused
     assert (Status(third.status), third.retry_ms > 0) == (Status.OVERLOADED, True)
-    found: SimpleQueue[list[VerifiedRound]] = SimpleQueue()
-    handler.batch_runner.deliver = found.put
+    batches: SimpleQueue[list[VerifiedRound]] = SimpleQueue()
+    handler.batch_runner.deliver = batches.put
     handler.batch_runner.start()
-    handler.answer(found.get(timeout=20))
+    handler.answer(batches.get(timeout=20))
     handler.batch_runner.stop()
     first, second = (stream.answers.get_nowait().verdict for _ in range(2))
     assert ([*first.path], first.bonus, first.status) == ([1, 2], ANSWER[2], Status.OK)
@@ -47,15 +47,15 @@ def test_who_waits_behind_others_gets_one_token_and_then_is_told_to_come_again()
 
 def test_a_round_that_is_sent_twice_before_it_is_verified_is_answered_once() -> None:
     handler = make_handler()
-    stream, found = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
+    stream, batches = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
     assert send(stream, "twice") is None
     again = {"session": "twice", "round": 1, "base": len(PROMPT), "tokens": ANSWER[:2]}
     stream.receive(Up(draft=again))
     stream.receive(Up(draft={**again, "round": 2}))
     assert Status(stream.answers.get_nowait().refused.status) is Status.IN_FLIGHT
-    handler.batch_runner.deliver = found.put
+    handler.batch_runner.deliver = batches.put
     handler.batch_runner.start()
-    handler.answer(found.get(timeout=20))
+    handler.answer(batches.get(timeout=20))
     handler.batch_runner.stop()
     assert (stream.answers.get_nowait().verdict.bonus, stream.answers.empty(), handler.batch_runner.waiting) == (
         ANSWER[2],

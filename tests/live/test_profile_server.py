@@ -29,8 +29,10 @@ CALLER = ClientIdentity("same", 64)
 
 
 def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None:
-    told = [(4, 0.41, 9), (5, 0.48, 7), (4, 0.42, 8), (4, 0.45, 7)]
-    rounds = [ObservedRound(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in told]
+    answers = [(4, 0.41, 9), (5, 0.48, 7), (4, 0.42, 8), (4, 0.45, 7)]
+    rounds = [
+        ObservedRound(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in answers
+    ]
     assert observed_batches(rounds) == [
         ObservedBatch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2), leaving=0),
         ObservedBatch([(2, 7)], 0.05, None, leaving=1),  # it began at 0.43
@@ -38,8 +40,8 @@ def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None
 
 
 def test_rounds_are_on_their_way_for_as_long_as_the_server_tells_nothing_of() -> None:
-    told = [(4, 1.00, 0.10), (4, 1.02, 0.13), (5, 1.30, 0.12)]
-    rounds = [ObservedRound(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in told]
+    answers = [(4, 1.00, 0.10), (4, 1.02, 0.13), (5, 1.30, 0.12)]
+    rounds = [ObservedRound(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in answers]
     assert transit_times(rounds, 0.02) == pytest.approx([0.04, 0.05, 0.06])
 
 
@@ -48,14 +50,14 @@ def test_a_device_alone_waits_before_its_next_draft() -> None:
         rounds = LoadGenerator(Connection(address, CALLER)).rounds(
             SessionLoad(sessions=1, drafted=1, context=10, pause_s=0.05), 0.1
         )
-    sent = [one.arrived_s - one.trip_s for one in rounds]
-    assert all(left - before.arrived_s >= 0.05 for before, left in zip(rounds, sent[1:], strict=False))
+    sent = [answered.arrived_s - answered.trip_s for answered in rounds]
+    assert all(sent_s - previous.arrived_s >= 0.05 for previous, sent_s in zip(rounds, sent[1:], strict=False))
 
 
 def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
     """Batch 5 waited for 4 and began 20 ms behind it; the round of 6 came when 5 was through; of 7 there is no 8."""
-    told = [(4, 1.00, 0.0), (4, 1.01, 0.0), (5, 1.12, 0.08), (6, 1.32, 0.05), (9, 2.0, 0.1)]
-    rounds = [ObservedRound(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in told]
+    answers = [(4, 1.00, 0.0), (4, 1.01, 0.0), (5, 1.12, 0.08), (6, 1.32, 0.05), (9, 2.0, 0.1)]
+    rounds = [ObservedRound(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in answers]
     assert batch_gaps(rounds) == [BatchGap(2, pytest.approx(0.02))]
 
 
@@ -67,10 +69,13 @@ def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
 
 def test_what_verifications_of_one_load_scatter_by_is_found() -> None:
     """However wrong the fit is about the load."""
-    random, told = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3, 0])
+    random, times = np.random.default_rng(0), np.array([1e-3, 0, 0, 0, 0, 1e-3, 0])
     seconds = 0.05 * random.lognormal(0.0, np.sqrt(np.log(1 + 0.2**2)), 4000)
-    loads = [[ObservedBatch([(2, 7)], one, None, 0) for one in part] for part in (seconds[:2000], 3 * seconds[2000:])]
-    assert run._scatter(told, loads) == pytest.approx(0.2, rel=0.05)
+    loads = [
+        [ObservedBatch([(2, 7)], verify_s, None, 0) for verify_s in part]
+        for part in (seconds[:2000], 3 * seconds[2000:])
+    ]
+    assert run._scatter(times, loads) == pytest.approx(0.2, rel=0.05)
 
 
 def test_rows_are_what_the_server_computed() -> None:
@@ -84,18 +89,18 @@ def test_rows_are_what_the_server_computed() -> None:
 
 
 def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:
-    told = (2e-4, 1e-7, 3e-7, 1e-4, 6e-4, 3e-3, 2e-4)
+    true_times = (2e-4, 1e-7, 3e-7, 1e-4, 6e-4, 3e-3, 2e-4)
     train, _ = run._loads(24, 512)
     loads: list[list[ObservedBatch]] = []
-    for one in train:
-        row = (one.context + one.drafted, 0) if one.cold else (one.drafted + 1, one.context)
-        made = [ObservedBatch([row] * one.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
-        loads.append([batch._replace(verify_s=run._features(batch) @ told) for batch in made])
+    for load in train:
+        row = (load.context + load.drafted, 0) if load.cold else (load.drafted + 1, load.context)
+        batches = [ObservedBatch([row] * load.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
+        loads.append([batch._replace(verify_s=run._features(batch) @ true_times) for batch in batches])
     times = run._fit(loads)
-    assert times == pytest.approx(told, rel=1e-6)
+    assert times == pytest.approx(true_times, rel=1e-6)
     model, rows = ServedModel(**run._coefficients(times)), [(5, 160), (5, 160)]
     assert model.of_sums(sums_of(rows)) == pytest.approx(
-        run._features(ObservedBatch(rows, 0.0, None, leaving=2)) @ told
+        run._features(ObservedBatch(rows, 0.0, None, leaving=2)) @ true_times
     )
 
 

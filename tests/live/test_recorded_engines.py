@@ -38,9 +38,9 @@ def playing_back(entries: list[dict[str, Any]]) -> Iterator[str]:
             self.play(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def play(self, sent: Any) -> None:
-            found = [one for one in entries if (one["path"], one.get("sent")) == (self.path, sent)]
-            payload = json.dumps(found[0]["answer"] if found else {"never sent": sent}).encode()
-            self.send_response(found[0].get("status", 200) if found else 501)
+            matches = [entry for entry in entries if (entry["path"], entry.get("sent")) == (self.path, sent)]
+            payload = json.dumps(matches[0]["answer"] if matches else {"never sent": sent}).encode()
+            self.send_response(matches[0].get("status", 200) if matches else 501)
             self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
             self.wfile.write(payload)
@@ -77,14 +77,14 @@ def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
 
 @pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/completions"])
 def test_the_server_that_stands_in_for_vllm_answers_in_the_same_form(path: str) -> None:
-    for entry in (one for one in VLLM["entries"] if one["path"] == path):
+    for entry in (entry for entry in VLLM["entries"] if entry["path"] == path):
         with torch.inference_mode():
             ours = ROUTES[path](in_range(entry["sent"]))
         assert_form_within(ours, entry["answer"])
 
 
 def in_range(sent: dict[str, Any]) -> dict[str, Any]:
-    """The same question with token ids that the small model has."""
+    """Return the request with token ids that the small model has."""
 
     def small(tokens: list[int]) -> list[int]:
         return [token % 64 for token in tokens]
@@ -101,7 +101,7 @@ def assert_form_within(ours: Any, theirs: Any) -> None:
                 assert_form_within(value, theirs[name])
     elif isinstance(ours, list):
         assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
-            assert_form_within(one, other)
+        for our_item, their_item in zip(ours, theirs, strict=True):
+            assert_form_within(our_item, their_item)
     else:
         assert isinstance(ours, type(theirs))

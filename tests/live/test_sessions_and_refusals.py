@@ -43,11 +43,11 @@ def draft(connection: Connection, name: str, number: int, base: int, tokens: lis
 def test_a_round_is_answered_once_and_the_same_way_over_another_stream(address: str) -> None:
     first, second = Connection(address, CALLER), Connection(address, CALLER)
     begin(first, "once")
-    found = draft(first, "once", 1, 6, [*ANSWER[:2], WRONG])
+    answer = draft(first, "once", 1, 6, [*ANSWER[:2], WRONG])
     first.close()
     again = draft(second, "once", 1, 6, [*ANSWER[:2], WRONG])
-    assert (list(found.path), found.bonus) == ([1, 2], ANSWER[2])
-    assert again == found
+    assert (list(answer.path), answer.bonus) == ([1, 2], ANSWER[2])
+    assert again == answer
     assert draft(second, "once", 2, 9, ANSWER[3:5]).bonus == ANSWER[5]
 
 
@@ -55,16 +55,16 @@ def test_a_device_that_lags_is_told_what_it_lacks(address: str) -> None:
     connection = Connection(address, CALLER)
     begin(connection, "lags")
     draft(connection, "lags", 1, 6, ANSWER[:3])
-    found = draft(connection, "lags", 2, 7, ANSWER[1:2])
-    assert (found.status, list(found.suffix)) == (Status.REBASE, ANSWER[1:4])
+    answer = draft(connection, "lags", 2, 7, ANSWER[1:2])
+    assert (answer.status, list(answer.suffix)) == (Status.REBASE, ANSWER[1:4])
 
 
 def test_a_server_that_forgot_everything_goes_on_with_what_the_device_has(address: str) -> None:
     connection = Connection(address, CALLER)
     assert draft(connection, "gone", 7, 8, ANSWER[2:4]).status == Status.UNKNOWN_SESSION
     begin(connection, "gone", ANSWER[:2])
-    found = draft(connection, "gone", 7, 8, ANSWER[2:4])
-    assert ([*found.path], found.bonus, found.cached) == ([1, 2], ANSWER[4], 0)
+    answer = draft(connection, "gone", 7, 8, ANSWER[2:4])
+    assert ([*answer.path], answer.bonus, answer.cached) == ([1, 2], ANSWER[4], 0)
 
 
 WRONG_DRAFTS = {
@@ -88,14 +88,14 @@ WRONG_DRAFTS = {
 @pytest.mark.parametrize("case", WRONG_DRAFTS)
 def test_a_wrong_draft_is_refused_by_name_and_others_go_on(address: str, case: str) -> None:
     wrong, status = WRONG_DRAFTS[case]
-    connection, other = Connection(address, CALLER), Connection(address, CALLER)
+    connection, neighbour = Connection(address, CALLER), Connection(address, CALLER)
     begin(connection, case)
-    begin(other, f"beside {case}")
+    begin(neighbour, f"beside {case}")
     draft(connection, case, 1, 6, [])
     frame = {"number": 2, "base": 7, "tokens": ANSWER[1:2], **wrong}
     refused = draft(connection, case, frame.pop("round", frame.pop("number")), **frame)
     assert Status(refused.status) is status
-    assert draft(other, f"beside {case}", 1, 6, ANSWER[:2]).bonus == ANSWER[2]
+    assert draft(neighbour, f"beside {case}", 1, 6, ANSWER[:2]).bonus == ANSWER[2]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_sessions_without_a_device_make_room() -> None:
         first.close()
         second.send(Up(ping={"count": 1}))
         second.receive(20)
-        found = begin(second, "second")
-        while getattr(found, "status", 0):
-            found = begin(second, "second")
-        assert found.session == "second"
+        answer = begin(second, "second")
+        while getattr(answer, "status", 0):
+            answer = begin(second, "second")
+        assert answer.session == "second"

@@ -16,14 +16,14 @@ from specbench_kit.live.server.settings import ServeSettings
 
 def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
-    asked = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, told = make_service(
+    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    service, facts = make_service(
         ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
     )
-    assert told["tls"] is False
+    assert facts["tls"] is False
     with serving(service) as (_, address):
-        done = skit_here("bench", "--server", address, "--method", "fixed-k", *asked, "--link", "rtt_s=0.001")
-        refused = skit_here("bench", "--server", address, "--method", "specpipe", *asked)
+        done = skit_here("bench", "--server", address, "--method", "fixed-k", *options, "--link", "rtt_s=0.001")
+        refused = skit_here("bench", "--server", address, "--method", "specpipe", *options)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
@@ -37,10 +37,10 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
     tiny: TinyPair, tmp_path: Path
 ) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3)))
-    asked = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
     service, *_ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
     with serving(service) as (_, address):
-        command = ("bench", "--server", address, "--method", "fixed-k", *asked)
+        command = ("bench", "--server", address, "--method", "fixed-k", *options)
         deliver = service.handler.batch_runner.deliver
 
         def kill_the_edge(done: list[VerifiedRound]) -> None:

@@ -195,15 +195,16 @@ class VerificationService:
 
     def _deliver(self, batch: list[VerifiedRound]) -> None:
         """Hand a verified batch from the verification thread, which calls this, to the event loop."""
-        assert self._loop is not None
-        with suppress(RuntimeError):  # the loop may have ended
-            self._loop.call_soon_threadsafe(self._answer, batch)
+        loop = self._loop
+        assert loop is not None
 
-    def _answer(self, batch: list[VerifiedRound]) -> None:
-        assert self._loop is not None
-        self.handler.answer(batch)
-        # Devices wait for the answers: the metrics are counted after these are written.
-        self._loop.call_soon(self.handler.metrics.count, batch)
+        def answer() -> None:
+            self.handler.answer(batch)
+            # Devices wait for the answers: the metrics are counted after these are written.
+            loop.call_soon(self.handler.metrics.count, batch)
+
+        with suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(answer)
 
     async def _maintain(self) -> None:
         """Drop idle sessions, end idle streams and update the gauges, until the verification thread ends."""

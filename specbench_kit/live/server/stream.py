@@ -108,22 +108,18 @@ class FrameHandler:
             session = verified.pending.session
             session.in_flight = False
             if verified.verdict is None:
-                answer, session.last_answer = self._failure(verified), None
+                # The session's KV is gone: the device may open it again, but must not get an old answer.
+                session.last_answer = None
+                self.metrics.refused.labels(Status.FAILED.name).inc()
+                failed = messages.Refused(session=session.name, round=verified.pending.number)
+                failed.status, failed.reason = Status.FAILED, verified.error
+                answer = Down(refused=failed)
                 self.sessions.drop(session.name)
                 self.batch_runner.forget(session)
             else:
                 answer = session.last_answer = _verdict_frame(verified, self.limits.credit)
             if session.stream is not None:
                 session.stream.answer(answer)
-
-    def _failure(self, verified: VerifiedRound) -> Down:
-        self.metrics.refused.labels(Status.FAILED.name).inc()
-        pending = verified.pending
-        return Down(
-            refused=messages.Refused(
-                session=pending.session.name, round=pending.number, status=Status.FAILED, reason=verified.error
-            )
-        )
 
 
 class DeviceStream:
