@@ -28,11 +28,13 @@ class BatchSizesOptions:
 
     methods: Annotated[
         tuple[str, ...],
-        Option("name or name:key=value,..., 'all' or 'group:NAME'. May be given several times.", RUN, flag="method"),
+        Option(
+            "Method: name or name:key=value,..., 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"
+        ),
     ]
     sizes: Annotated[tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)] = SIZES
     trace: Annotated[
-        Path | None, Option("Replay this trace of `skit record` instead of running models.", RUN, "replay")
+        Path | None, Option("Trace of `skit record` to replay instead of running models.", RUN, "replay")
     ] = None
     limit: Annotated[
         int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
@@ -42,7 +44,10 @@ class BatchSizesOptions:
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    tuned: Annotated[Path | None, Option("Use the method options that `skit tune` wrote to this file.", RUN)] = None
+    tuned: Annotated[
+        Path | None,
+        Option("File of `skit tune` with the options to use for methods that are named without options.", RUN),
+    ] = None
     seed: common.Seed = 0
     out: common.Out = Path("results")
 

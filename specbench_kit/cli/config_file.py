@@ -32,8 +32,8 @@ CONFIG_FIELDS = [
         Path,
         typer.Option(
             None,
-            help="A TOML file of options by their names, such as batch_size = 8; options on the command line take "
-            "precedence. Or the sampling settings of a paper: specpipe-sampling, specedge-sampling.",
+            help="TOML file with options such as batch_size = 8, or the sampling settings of a paper: "
+            "specpipe-sampling, specedge-sampling. Options on the command line take precedence.",
             callback=apply_config,
             is_eager=True,
         ),

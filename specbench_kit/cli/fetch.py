@@ -10,7 +10,7 @@ from specbench_kit.core.option import Option
 class FetchOptions:
     """The model to fetch."""
 
-    name: Annotated[str, Option("The model, such as smollm2.", argument=True)]
+    name: Annotated[str, Option("Name of the model, such as smollm2.", argument=True)]
 
 
 def fetch(options: FetchOptions) -> None:

@@ -27,7 +27,7 @@ class RecordOptions:
     train_split: Annotated[
         bool,
         Option(
-            "Use prompts that benchmarks do not: the dataset's train split or, if it has none, a part chosen by hash.",
+            "Use prompts that no benchmark uses: the dataset's train split or, if it has none, a part chosen by hash.",
             RUN,
         ),
     ] = False

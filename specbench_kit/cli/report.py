@@ -37,7 +37,7 @@ class ComparisonOptions:
     bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False
     size: Annotated[
         Literal["screen", "column", "page"],
-        Option("Size of figures: for a screen, one column of a paper, or the page; letters have at least 7 pt."),
+        Option("Width of figures: a screen, one column of a paper, or its page; letters have at least 7 pt."),
     ] = "screen"
     against: Annotated[
         str | None,
@@ -76,7 +76,7 @@ class ReportOptions(ComparisonOptions):
 
     run: Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)] = ()
     index: Annotated[
-        Path | None, Option("Write a page that lists all runs of this folder into it, instead of a report.")
+        Path | None, Option("Instead of a report, write a page into this folder that lists all of its runs.")
     ] = None
     out: Annotated[
         Path | None,

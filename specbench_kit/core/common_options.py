@@ -9,7 +9,8 @@ from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN,
 DatasetName = Annotated[
     str,
     Option(
-        "A name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or .parquet file.",
+        "Dataset: a name from `skit list datasets`, hub:owner/name?split=test&prompt=question, or a .jsonl or "
+        ".parquet file.",
         RUN,
         flag="dataset",
     ),
@@ -32,7 +33,7 @@ Dtype = Annotated[str, Option("Number format of the weights: auto, float32, bflo
 DeviceMap = Annotated[
     str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)
 ]
-MaxMemory = Annotated[str, Option("Memory that --device-map may use per device: 0=20GiB,cpu=60GiB.", MODELS)]
+MaxMemory = Annotated[str, Option("Memory that --device-map may use per device, such as 0=20GiB,cpu=60GiB.", MODELS)]
 MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING)]
 BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING)]
 Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING)]
@@ -57,7 +58,7 @@ ReplacedFields = Annotated[
 ]
 Methods = Annotated[
     tuple[str, ...],
-    Option("Drafting method: name or name:key=value,.... May be given several times.", RUN, flag="method"),
+    Option("Drafting method: name or name:key=value,...; may be given several times.", RUN, flag="method"),
 ]
 RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder with one in it.", argument=True)]
 RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)]

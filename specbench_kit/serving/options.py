@@ -19,8 +19,8 @@ OWN = "own"
 """Names a system's own scheduler or method."""
 RECORD = "record"
 """Names a trace that is recorded first, as acceptance."""
-LENGTHS = "tokens, where the arrivals state no length: a number, or lognormal:mean=90,cv=0.62; as recorded if left out."
-EACH = "Once for all, or once for each --system."
+LENGTHS = "length in tokens, if the arrivals state none: a number, or lognormal:mean=90,cv=0.62. Default: as recorded."
+EACH = "Given once for all systems, or once per --system."
 
 
 def parse_devices(text: str) -> tuple[int, ...]:
@@ -54,24 +54,26 @@ class ServingOptions:
     verifier's device and model leave.
     """
 
-    system: Annotated[tuple[str, ...], Option("A name from `skit list systems`; may be given several times.", RUN)] = (
-        "wisp",
-    )
+    system: Annotated[
+        tuple[str, ...], Option("System: a name from `skit list systems`; may be given several times.", RUN)
+    ] = ("wisp",)
     scheduler: Annotated[
-        tuple[str, ...], Option(f"name or name:key=value,... from `skit list schedulers`. {EACH}", RUN)
+        tuple[str, ...], Option(f"Scheduler: name or name:key=value,... from `skit list schedulers`. {EACH}", RUN)
     ] = (OWN,)
-    method: Annotated[tuple[str, ...], Option(f"Drafting method: name or name:key=value,.... {EACH}", RUN)] = (OWN,)
+    method: Annotated[
+        tuple[str, ...], Option(f"Drafting method: name or name:key=value,... from `skit list methods`. {EACH}", RUN)
+    ] = (OWN,)
     acceptance: Annotated[
         tuple[str, ...],
         Option(
-            "A trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, or "
-            f"record. {EACH}",
+            "Source of acceptance: a trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, "
+            f"positions:rates=0.8-0.7-0.6, or 'record' to record a trace first. {EACH}",
             RUN,
         ),
     ] = (RECORD,)
     label: Annotated[tuple[str, ...], Option("Name of each system in the report.", RUN)] = ()
     deployment: Annotated[
-        tuple[str, ...], Option(f"A name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
+        tuple[str, ...], Option(f"Deployment: a name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
     ] = ("wisp",)
     fleet: Annotated[
         str | None,
@@ -84,27 +86,32 @@ class ServingOptions:
     replaced: Annotated[
         tuple[str, ...],
         Option(
-            "KEY=VALUE replaces a field of the deployments (link.rtt_s=0.04); may be given several times.",
+            "Change a field of the deployments: link.rtt_s=0.04. May be given several times.",
             DEPLOYMENT,
             flag="set",
         ),
     ] = ()
     link_trace: Annotated[
         str | None,
-        Option("A .csv or .jsonl of time_s, rtt_s and bytes_per_s that all links follow, repeatedly.", DEPLOYMENT),
+        Option(
+            "File (.csv or .jsonl) of time_s, rtt_s and bytes_per_s that all links follow, again and again.", DEPLOYMENT
+        ),
     ] = None
     shared_up_bytes_per_s: Annotated[
         float | None,
         Option(
-            "Bytes per second of a link that all messages to the server share, one after the other; unlimited if left "
-            "out.",
+            "Bandwidth, in bytes per second, of one link that carries all messages to the server one after the other; "
+            "unlimited by default.",
             DEPLOYMENT,
             flag="shared-uplink",
         ),
     ] = None
     frame_s: Annotated[
         float,
-        Option("Seconds of the server per message, one after the other in each direction.", DEPLOYMENT),
+        Option(
+            "Server time per message, in seconds; the messages of each direction are handled one after the other.",
+            DEPLOYMENT,
+        ),
     ] = 0.0
     turn_s: Annotated[float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)] = 0.0
     turn_answer_s: Annotated[
@@ -118,49 +125,58 @@ class ServingOptions:
         ),
     ] = 0.0
     verify_cv: Annotated[
-        float, Option("Random variation of verifications of one size: standard deviation over mean.", DEPLOYMENT)
+        float, Option("Random variation of the verification time: standard deviation / mean.", DEPLOYMENT)
     ] = 0.0
     kv_tokens: Annotated[
         str,
         Option(
-            "Room for KV on the server: a number of tokens, unlimited, or auto for what its memory leaves.", DEPLOYMENT
+            "Size of the server's KV cache: a number of tokens, unlimited, or auto (the memory that weights leave).",
+            DEPLOYMENT,
         ),
     ] = "auto"
     eviction: Annotated[
         Eviction,
         Option(
-            "Session to evict when KV is full: newest (new ones wait until it fits), or lru, the least recently used.",
+            "Session to evict when the KV cache is full: newest (the last one admitted), or lru (the least "
+            "recently used).",
             DEPLOYMENT,
         ),
     ] = "newest"
-    max_batch: Annotated[int, Option("Most requests in a batch.", DEPLOYMENT)] = 64
+    max_batch: Annotated[int, Option("Largest number of requests in a batch.", DEPLOYMENT)] = 64
     slo: Annotated[
         tuple[str, ...],
-        Option("A class (1-4: 2, 4, 6, 8 tokens/s), 7.5/s, or a mix 1:0.5,4:0.5; may be given several times.", LOAD),
+        Option(
+            "Promised token speed: a class from 1 to 4 (2, 4, 6 or 8 tokens/s), a speed such as 7.5/s, or a mix of "
+            "classes with their shares, 1:0.5,4:0.5. May be given several times.",
+            LOAD,
+        ),
     ] = ("2",)
     slo_scale: Annotated[
         Numbers,
-        Option("Factors on the promised time per token: 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale")),
+        Option("Factors on the promised time per token, such as 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale")),
     ] = (1.0,)
     objective: Annotated[
         Objective,
-        Option("Speed that is promised: speed, tokens over the whole response; tpot, time per later token.", LOAD),
+        Option(
+            "Kind of promise: speed (tokens per second of the response) or tpot (time per token after the first).",
+            LOAD,
+        ),
     ] = "speed"
     arrivals: Annotated[
         str,
         Option(
-            "closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
+            "Arrivals of requests: closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
             "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, timestamps).",
             LOAD,
         ),
     ] = "closed"
-    arrivals_scale: Annotated[float, Option("Factor on the rate of a trace's arrivals.", LOAD)] = 1.0
+    arrivals_scale: Annotated[float, Option("Factor on the arrival rate of a trace file.", LOAD)] = 1.0
     prompt_tokens: Annotated[str | None, Option(f"Prompt {LENGTHS}", LOAD)] = None
     output_tokens: Annotated[str | None, Option(f"Output {LENGTHS}", LOAD)] = None
     estimator_factor: Annotated[
         Numbers,
         Option(
-            "Factors by which the scheduler's estimate of batch times is wrong: 0.5,1,2.",
+            "Factors by which the scheduler's estimate of batch times is wrong, such as 0.5,1,2.",
             ESTIMATOR,
             parse=numbers_of("--estimator-factor"),
         ),
@@ -168,32 +184,38 @@ class ServingOptions:
     estimator_noise: Annotated[
         Numbers,
         Option(
-            "Log-normal noise on the estimate of each request's time: 0,0.2.",
+            "Log-normal noise on the estimate of each request's time, such as 0,0.2.",
             ESTIMATOR,
             parse=numbers_of("--estimator-noise"),
         ),
     ] = (0.0,)
     estimator_profile: Annotated[
-        str | None, Option("A profile of the same model by which the scheduler estimates instead.", ESTIMATOR)
+        str | None,
+        Option(
+            "Latency profile that the scheduler estimates with, instead of the deployment's; of the same model.",
+            ESTIMATOR,
+        ),
     ] = None
     guard_s: Annotated[
         Numbers,
         Option(
-            "Guard times in seconds, for schedulers that have one: 0.05,0.1.",
+            "Guard times in seconds, such as 0.05,0.1, for schedulers that have one.",
             ESTIMATOR,
             flag="guard",
             parse=numbers_of("--guard"),
         ),
     ] = ()
-    duration_s: Annotated[float, Option("Simulated seconds.", SIMULATION, flag="duration")] = 300.0
-    warmup_s: Annotated[float, Option("Seconds at the start that do not count.", SIMULATION, flag="warm-up")] = 30.0
-    seed: Annotated[int, Option("The first seed.", SIMULATION)] = 0
-    seeds: Annotated[int, Option("Simulations of each point, with consecutive seeds.", SIMULATION)] = 3
-    jobs: Annotated[int, Option("Processes; -1 is one on every core.", SIMULATION)] = -1
+    duration_s: Annotated[float, Option("Simulated time in seconds.", SIMULATION, flag="duration")] = 300.0
+    warmup_s: Annotated[float, Option("Seconds at the start that no metric includes.", SIMULATION, flag="warm-up")] = (
+        30.0
+    )
+    seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
+    seeds: Annotated[int, Option("Number of simulations of each point, with consecutive seeds.", SIMULATION)] = 3
+    jobs: Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)] = -1
     backend: Annotated[
         Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)
     ] = "processes"
-    max_draft: Annotated[int, Option("Draft tokens recorded at every offset.", RECORDING)] = 8
+    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", RECORDING)] = 8
     out: Out = Path("results")
 
 
@@ -210,7 +232,7 @@ class SimulationOptions(ServingOptions):
 class RecordingOptions(DatasetOptions):
     """Options of the trace that is recorded if no acceptance is given; 50 prompts take a minute on two cores."""
 
-    limit: Annotated[int, Option("Number of prompts, drawn by --seed.", RECORDING)] = 50
+    limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
     target: Target = "bundled"
     draft: Draft = "bundled"
     device: TorchDevice = "auto"
@@ -224,7 +246,7 @@ class OutputOptions:
 
     events: Annotated[bool, Option("Store every round, response and batch as Parquet.", OUTPUT)] = False
     timeline: Annotated[
-        str | None, Option("FROM:TO, simulated seconds of each system to store for Perfetto.", OUTPUT)
+        str | None, Option("Time window FROM:TO, in simulated seconds, to store as a timeline for Perfetto.", OUTPUT)
     ] = None
 
 
@@ -242,8 +264,8 @@ class CapacityRule:
     """The rule by which a load counts as served, and the extent of the search for capacity."""
 
     epsilon: Annotated[float, Option("Share of responses that may violate their SLO.", LOAD)] = 0.05
-    most: Annotated[int, Option("Most devices to try.", LOAD)] = 4096
-    resolution: Annotated[float, Option("Relative precision of the capacity.", LOAD)] = 0.01
+    most: Annotated[int, Option("Largest number of devices to try.", LOAD)] = 4096
+    resolution: Annotated[float, Option("Relative precision of the result, such as 0.01.", LOAD)] = 0.01
     objective: Objective = "speed"
 
     def __post_init__(self) -> None:

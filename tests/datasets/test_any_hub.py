@@ -56,7 +56,7 @@ def test_speed_bench_takes_messages_and_refuses_placeholders(tmp_path: Path) -> 
     assert kind.prompt(prepared, 0) == Prompt("a", "coding", ("Sort a list.",))
     put(tmp_path / "speed/qualitative/test.parquet", SPEED, SPEED | {"question_id": "b", "turns": [HIDDEN]})
     with pytest.raises(
-        SkitError, match=r"^test\.parquet, row 2: a placeholder stands for the prompt.*prepare_data\.py"
+        SkitError, match=r"^test\.parquet, row 2: the row holds a placeholder instead of the prompt.*prepare_data\.py"
     ):
         loaded_from("speed-bench", tmp_path)
 

@@ -48,7 +48,7 @@ class Sources(DeploymentOptions):
             RUN,
         ),
     ] = ("gsm8k",)
-    replay: Annotated[Path | None, Option("Trace of `skit record` to replay in place of models.", RUN)] = None
+    replay: Annotated[Path | None, Option("Trace of `skit record` to replay instead of running models.", RUN)] = None
     data_dir: DataDir = None
     sample: Sample = True
     strict: Strict = False
@@ -82,7 +82,9 @@ class BenchSettings:
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
     seed: Seed = 0
     limit: Limit = None
-    repeats: Annotated[int, Option("How often each request is decoded, always with the same seeds.", RUN)] = 1
+    repeats: Annotated[
+        int, Option("Number of times that each request is decoded, always with the same seeds.", RUN)
+    ] = 1
     baseline: Annotated[bool, Option("Also decode with the target alone, as the baseline.", RUN)] = True
     out: Out = Path("results")
     resume: Resume = False
@@ -132,7 +134,7 @@ class BenchSettings:
     server: Annotated[
         str | None,
         Option(
-            "Server that verifies, in place of a --target in this process: HOST:PORT of a `skit serve`, or "
+            "Server that verifies, instead of a --target in this process: HOST:PORT of a `skit serve`, or "
             "ENGINE://HOST:PORT of sglang, vllm, llama-cpp or another completions server.",
             SERVER,
         ),

@@ -16,23 +16,23 @@ class SweepOptions:
     replaced: Annotated[
         tuple[str, ...],
         Option(
-            "KEY=VALUE,VALUE,... of the deployment (link.rtt_s), of a method (fixed-k.k) or of a synthetic draft "
-            "(draft.ranks); may be given several times. Default: the values that the deployment proposes.",
+            "Values to sweep, KEY=VALUE,VALUE,..., of a deployment field (link.rtt_s), a method option (fixed-k.k) or "
+            "a synthetic draft (draft.ranks). May be given several times; the default is the deployment's own list.",
             DEPLOYMENT,
             flag="set",
         ),
     ] = ()
     deployment: common.DeploymentName = "local"
     trace: Annotated[
-        Path | None, Option("Trace of `skit record` to replay, in place of recording one.", RUN, flag="replay")
+        Path | None, Option("Trace of `skit record` to replay, instead of recording one.", RUN, flag="replay")
     ] = None
-    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed.", RUN)] = 100
+    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    max_draft: Annotated[int, Option("Draft tokens to record at every offset.", DECODING)] = 8
+    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
     batch_size: common.BatchSize = 1
     seed: common.Seed = 0
     out: common.Out = Path("results")

@@ -36,15 +36,15 @@ def _parse_names(text: str) -> list[str]:
 class TrainingOptions:
     """The predictors to train, and the data to train them on: 200 prompts take a few minutes on two cores."""
 
-    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed.", RUN)] = 200
-    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, in place of recording one.", RUN)] = None
+    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 200
+    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of recording one.", RUN)] = None
     target: common.Target = "bundled"
     draft: common.Draft = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     max_draft: Annotated[
-        int | None, Option("Longest draft in tokens (default: 8, or what the trace holds).", DECODING)
+        int | None, Option("Longest draft in tokens (default: 8, or the longest draft in the trace).", DECODING)
     ] = None
     families: Annotated[
         tuple[str, ...],
@@ -52,22 +52,30 @@ class TrainingOptions:
     ] = ()
     features: Annotated[
         tuple[str, ...],
-        Option("Features, separated by commas; draft_position may be added.", TRAINING, parse=parse_features),
+        Option(
+            "Features of a token, separated by commas; draft_position can be added.", TRAINING, parse=parse_features
+        ),
     ] = ("confidence", "entropy", "margin", "logit_std")
-    trials: Annotated[int, Option("Hyper-parameter trials per family.", TRAINING)] = 12
+    trials: Annotated[int, Option("Number of hyper-parameter trials per family.", TRAINING)] = 12
     space: Annotated[
         tuple[str, ...],
         Option(
-            "Values to try in place of a family's own, as in mlp.batch_size=32,64,128; may be given several times.",
+            "Values of a hyper-parameter to try instead of the family's own: mlp.batch_size=32,64,128. May be given "
+            "several times.",
             TRAINING,
         ),
     ] = ()
     operating_point: Annotated[
-        str, Option("Goal when choosing thresholds: throughput, fpr=RATE or balanced.", TRAINING)
+        str,
+        Option(
+            "Goal when choosing thresholds: throughput, fpr=RATE (best recall up to this false positive rate) or "
+            "balanced (accuracy).",
+            TRAINING,
+        ),
     ] = "throughput"
-    seed: Annotated[int, Option("Seed of the drawn prompts, their split, and training.", TRAINING)] = 0
+    seed: Annotated[int, Option("Seed for drawing prompts, splitting them, and training.", TRAINING)] = 0
     repeats: Annotated[
-        int, Option("Trainings with other splits and seeds, for confidence intervals; 1: no repeats.", TRAINING)
+        int, Option("Number of trainings, with different splits and seeds, for confidence intervals.", TRAINING)
     ] = 5
     name: Annotated[str | None, Option("Save predictors as NAME-FAMILY (default: named after the pair).", OUTPUT)] = (
         None

@@ -14,11 +14,11 @@ class TuningOptions:
 
     methods: Annotated[
         tuple[str, ...],
-        Option("Method name, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
+        Option("Method: a name, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
     ]
     trace: Annotated[
-        Path, Option("Trace of `skit record`; half of its requests choose, the other half test.", RUN, "replay")
+        Path, Option("Trace of `skit record`; one half chooses the options, the other half tests them.", RUN, "replay")
     ]
-    budget: Annotated[int, Option("Candidates to try per method, its defaults included.", RUN)] = 16
+    budget: Annotated[int, Option("Number of settings to try per method, its default included.", RUN)] = 16
     batch_size: BatchSize = 1
     seed: Seed = 0

@@ -30,14 +30,16 @@ def _require_minimum(**minima: tuple[int | None, int]) -> None:
 class Recipe:
     """The hyper-parameters of a head's training."""
 
-    epochs: Annotated[int, Option("Passes over all answers.", TRAINING)] = 4
-    steps: Annotated[int, Option("Consecutive tokens to draft from the head's own states in training.", TRAINING)] = 4
-    decay: Annotated[float, Option("Loss weight of each of these tokens relative to the one before it.", TRAINING)] = (
+    epochs: Annotated[int, Option("Number of passes over all answers.", TRAINING)] = 4
+    steps: Annotated[
+        int, Option("Number of consecutive tokens that the head drafts from its own states in training.", TRAINING)
+    ] = 4
+    decay: Annotated[float, Option("Loss weight of each of the --steps relative to the step before it.", TRAINING)] = (
         0.8
     )
-    learning_rate: Annotated[float, Option("Peak learning rate of the layer's matrices.", TRAINING)] = 4e-3
+    learning_rate: Annotated[float, Option("Peak learning rate of the weight matrices.", TRAINING)] = 4e-3
     tokens_per_batch: Annotated[int, Option("Tokens per training step, prompts included.", TRAINING)] = 2048
-    seed: Annotated[int, Option("Seed of the drawn prompts, and training.", TRAINING)] = 0
+    seed: Annotated[int, Option("Seed for drawing prompts and training.", TRAINING)] = 0
 
     def __post_init__(self) -> None:
         _require_minimum(epochs=(self.epochs, 1), steps=(self.steps, 1), tokens_per_batch=(self.tokens_per_batch, 1))
@@ -48,21 +50,25 @@ class Recipe:
 class HeadTrainingSettings:
     """The target of a head and its training data; without `layers` the head reads those that the format prescribes."""
 
-    limit: Annotated[int | None, Option("Number of prompts, drawn by --seed; all if left out.", RUN)] = 2000
-    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, in place of answering prompts.", RUN)] = (
+    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 2000
+    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of answering prompts.", RUN)] = (
         None
     )
     target: common.Target = "bundled"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    batch_size: Annotated[int, Option("Prompts to answer in one batch.", DECODING)] = 32
+    batch_size: Annotated[int, Option("Number of prompts answered together.", DECODING)] = 32
     vocabulary: Annotated[
-        int, Option("Tokens that the head can draft: the most frequent ones of the answers.", TRAINING)
+        int, Option("Number of tokens that the head can draft: the most frequent tokens of the answers.", TRAINING)
     ] = 32000
     layers: Annotated[
         tuple[int, ...],
-        Option("Three layers of the target that the head reads, as in 2,6,9.", TRAINING, parse=parse_layers),
+        Option(
+            "Three layers of the target that the head reads, such as 2,6,9 (default: those of the EAGLE-3 format).",
+            TRAINING,
+            parse=parse_layers,
+        ),
     ] = ()
     save_to: Annotated[
         Path | None, Option("Folder for the head (default: the target's folder among the user's heads).", OUTPUT)
