@@ -48,7 +48,7 @@ class _DeviceSession:
 
 @dataclass(frozen=True, slots=True)
 class DrivenLoad:
-    """What happened, and by how many seconds drafts left late: the median and the 99th percentile."""
+    """The result of a load, and by how many seconds drafts left late: the median and the 99th percentile."""
 
     result: SimulationResult
     late_s: tuple[float, float]
