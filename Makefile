@@ -70,7 +70,7 @@ soak: $(INSTALLED)
 REFERENCE := build/reference
 ASKED := --method all --dataset gsm8k --limit 12 --max-new-tokens 64
 CLOCKS := local specedge wan wisp
-TO_REFERENCE := --format md,html,csv,svg --out results/reference
+TO_REFERENCE := --format md,csv,svg --out results/reference
 # All methods as they come and tuned, on this machine's clock (local) and under three deployments; then in a pipeline.
 reference: $(INSTALLED)
 	rm -rf $(REFERENCE) $(addprefix results/reference/,measured specedge wan wisp tuned specpipe/plots)
@@ -88,7 +88,7 @@ reference: $(INSTALLED)
 		$(BIN)/skit report $(REFERENCE)/$$clock $(TO_REFERENCE)/$$clock || exit 1; \
 	done
 	$(BIN)/skit report $(REFERENCE)/local $(TO_REFERENCE)/measured
-	$(BIN)/skit report $(REFERENCE)/specedge --format latex,pdf --out results/reference/specedge
+	$(BIN)/skit report $(REFERENCE)/specedge --format latex --out results/reference/specedge
 	$(BIN)/python scripts/default_and_tuned.py $(REFERENCE) $(CLOCKS) --out results/reference/tuned
 
 CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
@@ -106,9 +106,11 @@ reference-serving: $(INSTALLED)
 	rm -rf build/reference/schedulers build/reference/schedulers-held-out
 	$(SIMULATE)/schedulers $(FITTED)
 	$(SIMULATE)/schedulers-held-out $(HELD_OUT)
-	cp build/reference/schedulers/*/report.html build/reference/schedulers/*/simulate.csv results/reference/schedulers
-	cp build/reference/schedulers-held-out/*/report.html build/reference/schedulers-held-out/*/simulate.csv \
-		results/reference/schedulers-held-out
+	for name in schedulers schedulers-held-out; do \
+		mkdir -p results/reference/$$name/plots && \
+		cp build/reference/$$name/*/report.md build/reference/$$name/*/simulate.csv results/reference/$$name && \
+		cp build/reference/$$name/*/plots/*.svg results/reference/$$name/plots || exit 1; \
+	done
 	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
 	$(BIN)/python -m benchmarks step_times --out results/reference/step_times
 

@@ -153,7 +153,7 @@ def links(out: Path) -> None:
                 if not (out / kind / name).exists():
                     shutil.rmtree(runs, ignore_errors=True)
                     skit("bench", *where, *named, *ASKED, "--out", runs)
-                    skit("report", runs, "--format", "md,html,csv,svg", "--out", out / kind / name)
+                    skit("report", runs, "--format", "md,csv,svg", "--out", out / kind / name)
     _compared(out)
 
 
