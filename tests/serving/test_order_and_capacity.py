@@ -97,7 +97,7 @@ def test_turns_that_differ_count_for_fewer_responses() -> None:
 
 
 def test_the_reserve_is_a_share_of_all_memory() -> None:
-    """A tenth of 80 GB is reserved; there are 32.76 billion weights and 2 x 64 x 8 x 128 numbers a token, of 2 bytes."""
+    """A tenth of 80 GB is reserved; 32.76 billion weights and 2 x 64 x 8 x 128 numbers a token take 2 bytes each."""
     profile = verifier_profile(find("wisp"))
     assert profile is not None
     room_bytes = kv_capacity(profile, reserved=0.1).tokens * (2 * 64 * 8 * 128 * 2)

@@ -45,7 +45,7 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def traces() -> list[RequestTrace]:
-    """Return traces with a prompt of one token, with an answer of one token, and with answers up to the context's end."""
+    """Return traces with a prompt of one token, an answer of one token, and answers up to the context's end."""
     shortest = made_request("one", 1, prompt=(7,), seed=8)
     return [*made_requests(3), shortest, made_request("full", 30, spare=1, seed=9), made_request("more", 30, seed=10)]
 

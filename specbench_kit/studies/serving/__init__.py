@@ -1,1 +1,1 @@
-"""The commands `skit simulate` and `skit capacity`: settings, scenarios, grids of simulations, searches for capacity."""
+"""The commands `skit simulate` and `skit capacity`: settings, scenarios, grids and searches for capacity."""
