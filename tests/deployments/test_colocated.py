@@ -56,11 +56,15 @@ def test_beside_the_target_the_same_rounds_take_what_a_run_there_takes(
 ) -> None:
     for deployment in (DEPLOYMENT, placed(0.03)):
         edge = run(trace, spec, deployment, batch_size)
-        beside = run(trace, spec, colocate(deployment), batch_size)
-        assert [one.colocated_s for one in beside] == [None] * 6
-        assert [one.colocated_s for one in edge] == pytest.approx([one.e2e_s for one in beside], rel=1e-12)
-        busy = [sum(step.prefill_s + step.draft_s + step.policy_s for step in one.rounds) for one in beside]
-        assert sum(one.colocated_draft_s or 0.0 for one in edge) == pytest.approx(sum(busy))
+        colocated_run = run(trace, spec, colocate(deployment), batch_size)
+        assert [record.colocated_s for record in colocated_run] == [None] * 6
+        assert [record.colocated_s for record in edge] == pytest.approx(
+            [record.e2e_s for record in colocated_run], rel=1e-12
+        )
+        busy = [
+            sum(step.prefill_s + step.draft_s + step.policy_s for step in record.rounds) for record in colocated_run
+        ]
+        assert sum(record.colocated_draft_s or 0.0 for record in edge) == pytest.approx(sum(busy))
 
 
 def test_trees_are_timed_as_they_grow() -> None:
@@ -69,9 +73,9 @@ def test_trees_are_timed_as_they_grow() -> None:
     requests = make_requests(clear_prompts(target, (3, 7, 12), 20), 20)
     for spec in ("opt-tree", "specedge:proactive=false,depth=3"):
         go = partial(decode, parse_method(spec), runners, requests)
-        edge, beside = go(deployment=DEPLOYMENT), go(deployment=colocate(DEPLOYMENT))
+        edge, colocated_run = go(deployment=DEPLOYMENT), go(deployment=colocate(DEPLOYMENT))
         for name, record in edge.items():
-            assert record.colocated_s == pytest.approx(beside[name].e2e_s, rel=1e-12)
+            assert record.colocated_s == pytest.approx(colocated_run[name].e2e_s, rel=1e-12)
 
 
 def test_what_was_drafted_ahead_is_drafted_after_the_answer_beside_the_target() -> None:
@@ -81,8 +85,8 @@ def test_what_was_drafted_ahead_is_drafted_after_the_answer_beside_the_target() 
     requests = make_requests(clear_prompts(target, (5,), 24), 24)
     spec = "specedge:tree=chain,depth=2,budget=6,proactive_depth=2"
     (record,) = decode(parse_method(spec), runners, requests, deployment=placed(0.01)).values()
-    assert all(one.aligned for one in record.rounds[:-1])
-    forwards = round(sum(one.draft_s for one in record.rounds) / EDGE_STEP_S)
+    assert all(step.aligned for step in record.rounds[:-1])
+    forwards = round(sum(step.draft_s for step in record.rounds) / EDGE_STEP_S)
     unused = forwards - round((record.colocated_draft_s or 0.0) / STEP_S)
     assert 0 < unused <= 3
     passes = len(record.rounds) * PASS_S
@@ -94,8 +98,10 @@ def totals(trace: TraceFile, rtt_s: float) -> tuple[float, float, float, dict[st
     deployment = placed(rtt_s)
     edge, plain = run(trace, "fixed-k:k=4", deployment), list(replay(PLAIN, trace.header, trace, deployment=deployment))
     metrics = colocation(edge, plain, units_of(edge), describe(deployment))
-    sums = [sum(one or 0.0 for one in side) for side in zip(*((r.e2e_s, r.colocated_s) for r in edge), strict=True)]
-    return sums[0], sums[1], sum(one.e2e_s or 0.0 for one in plain), metrics
+    sums = [
+        sum(seconds or 0.0 for seconds in side) for side in zip(*((r.e2e_s, r.colocated_s) for r in edge), strict=True)
+    ]
+    return sums[0], sums[1], sum(record.e2e_s or 0.0 for record in plain), metrics
 
 
 @pytest.mark.parametrize("name", ["rtt_window_s", "rtt_window_autoregressive_s"])
@@ -114,7 +120,7 @@ def test_the_window_is_that_of_the_symbols(trace: TraceFile) -> None:
     """k = 4: r < 4 (4 - 3 ms) R / (R - 1) against the co-located method, and the server drafts 16 ms beside 50."""
     edge = run(trace, "fixed-k:k=4", placed(0.02))
     *_, metrics = totals(trace, 0.02)
-    rounds = sum(len(one.rounds) for one in edge)
+    rounds = sum(len(record.rounds) for record in edge)
     assert metrics["rtt_window_s"] == pytest.approx(4 * (STEP_S - EDGE_STEP_S) * rounds / (rounds - 6))
     assert metrics["rtt_window_overlapped_s"] == pytest.approx(4 * STEP_S)
     assert metrics["capacity_factor"] == pytest.approx(1 + 4 * STEP_S / PASS_S)

@@ -30,17 +30,19 @@ def replayed(trace: Path, out: Path, *options: object, methods: list[str] | None
 
 def decisions(run: Path, name: str = "requests.jsonl") -> dict[str, Any]:
     return {
-        row["request_id"]: (row["output_ids"], [[one[key] for key in DECISIONS] for one in row["rounds"]])
+        row["request_id"]: (row["output_ids"], [[step[key] for key in DECISIONS] for step in row["rounds"]])
         for row in read_rows(run / name)
     }
 
 
 def test_a_replay_under_a_deployment_decides_the_same_at_another_time(trace: Path, tmp_path: Path) -> None:
-    here = replayed(trace, tmp_path / "here", "--batch-size", 4)
-    there = replayed(trace, tmp_path / "there", "--batch-size", 4, "--deployment", "specedge")
+    first_run = replayed(trace, tmp_path / "here", "--batch-size", 4)
+    second_run = replayed(trace, tmp_path / "there", "--batch-size", 4, "--deployment", "specedge")
     for method in METHODS:
-        assert decisions(here[method]) == decisions(there[method])
-        times = [read_object(runs[method] / "summary.json")["overall"]["makespan_s"] for runs in (here, there)]
+        assert decisions(first_run[method]) == decisions(second_run[method])
+        times = [
+            read_object(runs[method] / "summary.json")["overall"]["makespan_s"] for runs in (first_run, second_run)
+        ]
         assert times[0] != times[1]
 
 
@@ -54,9 +56,9 @@ def test_a_live_run_under_a_deployment_decides_as_a_measured_one(tiny: TinyPair,
         (runs[name],) = (tmp_path / name).iterdir()
     for file in ("requests.jsonl", "baseline.jsonl"):
         assert decisions(runs["local"], file) == decisions(runs["raspberry-pi"], file)
-    local, there = (read_object(run / "run.json") for run in runs.values())
+    local, modelled = (read_object(run / "run.json") for run in runs.values())
     assert (local["time_kind"], "deployment" in local) == ("measured", False)
-    assert (there["time_kind"], there["deployment"]["name"]) == ("modelled", "raspberry-pi")
+    assert (modelled["time_kind"], modelled["deployment"]["name"]) == ("modelled", "raspberry-pi")
     assert {row["time_kind"] for row in read_rows(runs["raspberry-pi"] / "requests.jsonl")} == {"modelled"}
     assert read_object(runs["raspberry-pi"] / "summary.json")["lossless"]["lossless"] is True
 
@@ -64,8 +66,11 @@ def test_a_live_run_under_a_deployment_decides_as_a_measured_one(tiny: TinyPair,
 def test_summaries_are_the_same_bytes_in_every_process(trace: Path, tmp_path: Path) -> None:
     options = ["--method", "threshold:max_draft=6", "--deployment", "wan", "--seed", 5, "--batch-size", 3]
     runs = []
-    for name, place in {"usual": environment(), "other": environment(PYTHONHASHSEED="2", OMP_NUM_THREADS="2")}.items():
-        done = skit("bench", "--replay", trace, *options, "--out", tmp_path / name, env=place)
+    for name, variables in {
+        "usual": environment(),
+        "other": environment(PYTHONHASHSEED="2", OMP_NUM_THREADS="2"),
+    }.items():
+        done = skit("bench", "--replay", trace, *options, "--out", tmp_path / name, env=variables)
         assert done.returncode == 0, done.stderr
         runs += list((tmp_path / name).iterdir())
     for name in ("summary.json", "requests.jsonl", "baseline.jsonl"):
@@ -131,13 +136,13 @@ def test_resume_goes_on_only_under_the_same_deployment(tiny: TinyPair, tmp_path:
     command += ["--out", tmp_path / "results", "--deployment", "specedge"]
     assert skit_here(*command).returncode == 0
     (run,) = (tmp_path / "results").iterdir()
-    whole = (run / "requests.jsonl").read_text()
-    (run / "requests.jsonl").write_text(whole.splitlines(keepends=True)[0])
+    complete = (run / "requests.jsonl").read_text()
+    (run / "requests.jsonl").write_text(complete.splitlines(keepends=True)[0])
     (run / "summary.json").unlink()
-    other = skit_here(*command, "--resume", "--set", "link.rtt_s=0.5")
-    assert "holds no unfinished run with these settings" in other.stderr
+    refused = skit_here(*command, "--resume", "--set", "link.rtt_s=0.5")
+    assert "holds no unfinished run with these settings" in refused.stderr
     assert skit_here(*command, "--resume").returncode == 0
-    assert (run / "requests.jsonl").read_text() == whole
+    assert (run / "requests.jsonl").read_text() == complete
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_the_bundled_predictor_was_tuned_for_the_deployment_as_it_is(name: str) 
 def test_whatever_time_depends_on_changes_it_and_a_description_does_not() -> None:
     deployment = bundled()["specedge"].build()
     slower = replace(deployment, link=replace(deployment.link, rtt_s=deployment.link.rtt_s + 1e-6))
-    beside = replace(deployment, placement="server")
+    changed = replace(deployment, placement="server")
     deciding = replace(deployment, predictor_s=1e-6)
-    assert len({digest(one) for one in (deployment, slower, beside, deciding)}) == 4
+    assert len({digest(variant) for variant in (deployment, slower, changed, deciding)}) == 4
     assert digest(replace(deployment, description="other", name="other")) == digest(deployment)

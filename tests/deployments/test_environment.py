@@ -49,8 +49,8 @@ def put(home: Path, role: str, model_hash: str, alpha_s: float) -> None:
 def test_of_this_machine_are_those_measured_for_the_pair(home: Path) -> None:
     put(home, "drafter", PAIR.draft, 1e-7)
     put(home, "verifier", PAIR.target, 1e-6)
-    found = environment(PAIR, None, "cpu").latencies()
-    assert found == (ContextModel(1e-7, 2e-6, 3e-3), ContextModel(1e-6, 2e-6, 3e-3))
+    latencies = environment(PAIR, None, "cpu").latencies()
+    assert latencies == (ContextModel(1e-7, 2e-6, 3e-3), ContextModel(1e-6, 2e-6, 3e-3))
 
 
 def test_without_a_measured_profile_the_command_that_makes_one_is_named(home: Path) -> None:

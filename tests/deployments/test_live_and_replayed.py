@@ -54,7 +54,7 @@ def live(spec: str, models, answers, deployment_name: str) -> dict[str, RequestR
 
 def decisions(records: dict[str, RequestRecord]) -> Decisions:
     return {
-        name: [(one.drafted, one.submitted, one.accepted, one.committed) for one in record.rounds]
+        name: [(step.drafted, step.submitted, step.accepted, step.committed) for step in record.rounds]
         for name, record in records.items()
     }
 
@@ -66,7 +66,7 @@ def test_a_replay_takes_the_time_of_the_live_run(spec: str, name: str, models, a
     shared = {"deployment": load(name), "batch_size": BATCH}
     replayed = {record.request_id: record for record in replay(parse_method(spec), HEADER, traces, **shared)}
     for record in decoded.values():
-        record.rounds = [structs.replace(one, padded=[]) for one in record.rounds]  # a replay has no batches
+        record.rounds = [structs.replace(step, padded=[]) for step in record.rounds]  # a replay has no batches
     assert replayed == decoded
 
 

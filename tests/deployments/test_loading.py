@@ -94,8 +94,8 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
 
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
-    wanted = {"wisp", "specedge", "adaspec-l40", "adaspec-a100", "specpipe", "specpipe-10gbe", "raspberry-pi", "wan"}
-    assert wanted <= set(bundled())
+    names = {"wisp", "specedge", "adaspec-l40", "adaspec-a100", "specpipe", "specpipe-10gbe", "raspberry-pi", "wan"}
+    assert names <= set(bundled())
     assert find("wan").sweep["link.rtt_s"]
     assert built("specpipe").verifier.stages == built("specpipe-10gbe").verifier.stages == 8
     assert {built(name).placement for name in ("adaspec-l40", "adaspec-a100", "specpipe")} == {"server"}
@@ -116,9 +116,9 @@ def test_published_numbers() -> None:
 
 
 def test_a_second_server_adds_one_hand_over_of_hidden_states() -> None:
-    one, two = (built(name).verifier for name in ("specpipe", "specpipe-10gbe"))
+    single, two = (built(name).verifier for name in ("specpipe", "specpipe-10gbe"))
     hidden_bytes = bundled_architectures()["llama3.1-70b"].hidden_size * 2
-    assert two.pass_s([(5, 300)]) - one.pass_s([(5, 300)]) == pytest.approx(5 * hidden_bytes / 1.25e9)
+    assert two.pass_s([(5, 300)]) - single.pass_s([(5, 300)]) == pytest.approx(5 * hidden_bytes / 1.25e9)
 
 
 @pytest.mark.parametrize("path", sorted((LIBRARY / "profiles").glob("*.toml")), ids=lambda path: path.stem)
@@ -274,11 +274,11 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
 
 
 def test_the_list_starts_with_this_machine_and_says_what_is_modelled() -> None:
-    first, *others = entries()
+    first, *modelled = entries()
     assert (first["name"], first["time_kind"]) == (LOCAL, "measured")
-    assert [other["name"] for other in others] == list(bundled())
-    assert {other["time_kind"] for other in others} == {"modelled"}
-    assert all(other["source"] for other in others)
+    assert [entry["name"] for entry in modelled] == list(bundled())
+    assert {entry["time_kind"] for entry in modelled} == {"modelled"}
+    assert all(entry["source"] for entry in modelled)
 
 
 def test_every_file_of_the_library_is_a_deployment_or_a_profile_that_one_names() -> None:

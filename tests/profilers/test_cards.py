@@ -108,9 +108,9 @@ def test_a_bad_card_is_one_line(text: str, tmp_path: Path) -> None:
     card = bundled_architectures()["llama2-7b"].describe()
     path = tmp_path / "bad.toml"
     key, _, value = text.partition(" = ")
-    whole = text == 'family = "llama"' or not value
+    is_complete_text = text == 'family = "llama"' or not value
     lines = [line for line in dumps(card).splitlines() if not line.startswith(f"{key} =")]
-    path.write_text(text if whole else "\n".join([*lines, text]))
+    path.write_text(text if is_complete_text else "\n".join([*lines, text]))
     with pytest.raises(SkitError, match=BAD[text]):
         read_architecture(path)
 

@@ -27,8 +27,8 @@ def test_compute_counts_weights_wanted_logits_and_pairs() -> None:
     # 3 new after 5: 3 x 288 + 3 x 40 weights, 3 x 5 + 6 pairs. A prompt of 3: one row of logits, 6 pairs.
     assert ROOFLINE.compute_s(sums_of([(3, 5)])) == pytest.approx((2 * (3 * 288 + 3 * 40) + 32 * (15 + 6)) / 16)
     assert ROOFLINE.compute_s(sums_of([(3, 0)])) == pytest.approx((2 * (3 * 288 + 1 * 40) + 32 * 6) / 16)
-    both = ROOFLINE.compute_s(sums_of([(3, 5)])) + ROOFLINE.compute_s(sums_of([(3, 0)]))
-    assert ROOFLINE.compute_s(sums_of([(3, 5), (3, 0)])) == pytest.approx(both)
+    separate = ROOFLINE.compute_s(sums_of([(3, 5)])) + ROOFLINE.compute_s(sums_of([(3, 0)]))
+    assert ROOFLINE.compute_s(sums_of([(3, 5), (3, 0)])) == pytest.approx(separate)
 
 
 def test_traffic_counts_weights_once_and_kv_that_is_read_and_written() -> None:
@@ -67,8 +67,8 @@ def test_what_a_device_needs_for_a_token_a_forward_and_its_weights() -> None:
 def test_cross_validation_learns_nothing_from_noise() -> None:
     """A fit that has seen the times would explain some of them; one that has not does worse than their mean."""
     random = np.random.default_rng(0)
-    noise = [Observation(one, float(random.uniform(1, 2))) for one in verification()]
-    found = fit("interactions", noise).cross_validation
-    assert found["mean_r2"] < 0
-    assert found["min_r2"] <= found["mean_r2"]
-    assert found["folds"] == 5
+    noise = [Observation(configuration, float(random.uniform(1, 2))) for configuration in verification()]
+    fitted = fit("interactions", noise).cross_validation
+    assert fitted["mean_r2"] < 0
+    assert fitted["min_r2"] <= fitted["mean_r2"]
+    assert fitted["folds"] == 5

@@ -47,15 +47,15 @@ def nothing(step: str, done: int, planned: int) -> None:
 
 
 def test_every_configuration_is_timed_in_every_run(rig: TimingRig, samples: Samples) -> None:
-    seen: list[tuple[str, int, int]] = []
-    left = measure(rig, PLAN, samples, FOREVER_S, "timing", lambda *told: seen.append(told))
-    assert (left.skipped, left.cut_off) == ([], 0)
-    assert seen[-1] == ("timing", 9, 9)
-    assert set(samples.seconds) == {(one.name, run) for one in PLAN for run in range(RUNS)}
+    calls: list[tuple[str, int, int]] = []
+    gaps = measure(rig, PLAN, samples, FOREVER_S, "timing", lambda *call: calls.append(call))
+    assert (gaps.skipped, gaps.cut_off) == ([], 0)
+    assert calls[-1] == ("timing", 9, 9)
+    assert set(samples.seconds) == {(configuration.name, run) for configuration in PLAN for run in range(RUNS)}
     assert all(value > 0 for seconds in samples.seconds.values() for value in seconds)
     observations = observe(PLAN, samples)
-    assert [one.configuration.name for one in observations] == ["short", "cold", "wide"]
-    assert all(one.variation is not None for one in observations)
+    assert [observation.configuration.name for observation in observations] == ["short", "cold", "wide"]
+    assert all(observation.variation is not None for observation in observations)
 
 
 class Watch:
@@ -67,7 +67,7 @@ class Watch:
         self.keys: Tensor | None = None
 
     def make(self, *given: Any) -> Executor:
-        """As `make_executor`."""
+        """Return an executor as `make_executor` does, with its forwards watched."""
         executor: Any = make_executor(*given)
         compute = executor.compute
 
@@ -100,10 +100,10 @@ def test_the_cached_tokens_kv_is_really_there(rig: TimingRig) -> None:
 
 def test_what_does_not_fit_the_memory_is_skipped_and_named(rig: TimingRig, samples: Samples) -> None:
     rig.make_executor = Watch(most=64).make
-    left = measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
-    assert left.skipped == ["wide"]
+    gaps = measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
+    assert gaps.skipped == ["wide"]
     assert {name for name, _ in samples.seconds} == {"short", "cold"}
-    assert [one.configuration.name for one in observe(PLAN, samples)] == ["short", "cold"]
+    assert [observation.configuration.name for observation in observe(PLAN, samples)] == ["short", "cold"]
 
 
 def test_a_cpu_without_memory_is_told_from_another_error(rig: TimingRig, samples: Samples) -> None:
@@ -115,8 +115,8 @@ def test_a_cpu_without_memory_is_told_from_another_error(rig: TimingRig, samples
 
 
 def test_the_budget_cuts_off(rig: TimingRig, samples: Samples) -> None:
-    left = measure(rig, PLAN, samples, 0.0, "timing", nothing)
-    assert left.cut_off == 9
+    gaps = measure(rig, PLAN, samples, 0.0, "timing", nothing)
+    assert gaps.cut_off == 9
     assert not samples.seconds
 
 
@@ -145,7 +145,7 @@ def test_a_timing_that_was_cut_short_is_dropped(samples: Samples) -> None:
 def test_lengths_shrink_to_the_context(rig: TimingRig) -> None:
     factor = choose_factor(rig, verification(), budget_s=FOREVER_S)
     assert factor == 1 / 8
-    assert max(one.scaled(factor).longest for one in verification()) <= rig.loaded.context
+    assert max(configuration.scaled(factor).longest for configuration in verification()) <= rig.loaded.context
 
 
 def test_lengths_shrink_to_the_budget(rig: TimingRig) -> None:

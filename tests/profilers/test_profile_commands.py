@@ -57,10 +57,10 @@ def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> dict[
     folder = tmp_path_factory.mktemp("measured")
     options = ["profile-verifier", "--target", short.target, *FAST, "--out", folder, "--save-to", folder / "p.toml"]
     broken = _interrupt([SKIT, *map(str, options)], folder)
-    kept = {path: path.read_text() for path in folder.glob("*/*.csv")}
+    saved = {path: path.read_text() for path in folder.glob("*/*.csv")}
     done = skit(*options, "--resume", "--json")
     assert done.returncode == 0, done.stderr
-    return {"broken": broken, "kept": kept, "done": done, "folder": folder, **json.loads(done.stdout)}
+    return {"broken": broken, "kept": saved, "done": done, "folder": folder, **json.loads(done.stdout)}
 
 
 def _interrupt(command: list[str], folder: Path) -> str:
@@ -79,18 +79,18 @@ def _interrupt(command: list[str], folder: Path) -> str:
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2, said
-    return said
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2, stderr
+    return stderr
 
 
 def test_an_interruption_keeps_the_timings(measured: dict[str, Any]) -> None:
     assert "error: interrupted; the timings so far are kept, --resume continues with the others" in measured["broken"]
     ((path, text),) = measured["kept"].items()
     assert [str(path.parent)] == measured["run_dirs"]
-    whole = path.read_text()
-    assert whole.startswith(text[: text.rfind("\n") + 1])
-    assert len(whole) > len(text)
+    complete = path.read_text()
+    assert complete.startswith(text[: text.rfind("\n") + 1])
+    assert len(complete) > len(text)
 
 
 def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any], short: TinyPair) -> None:
@@ -114,9 +114,9 @@ def test_a_measured_profile_carries_where_it_comes_from(measured: dict[str, Any]
 def test_the_run_folder_has_report_plots_and_numbers(measured: dict[str, Any]) -> None:
     folder = Path(measured["run_dirs"][0])
     assert measured["summary"] == read_object(folder / "summary.json")
-    found = measured["summary"]["profiles"]["verifier"]
-    assert found["train"]["count"] + found["test"]["count"] == 173 + len(wide())
-    assert set(found["regimes"]) == {"compute-bound", "memory-bound", "mixed", "batched"}
+    profile = measured["summary"]["profiles"]["verifier"]
+    assert profile["train"]["count"] + profile["test"]["count"] == 173 + len(wide())
+    assert set(profile["regimes"]) == {"compute-bound", "memory-bound", "mixed", "batched"}
     report = (folder / "report.md").read_text()
     plots = set(re.findall(r"\(plots/(\w+\.png)\)", report))
     assert plots == {path.name for path in (folder / "plots").iterdir()}
@@ -153,13 +153,13 @@ def test_a_profile_of_a_disturbed_machine_is_kept_in_its_run_alone(
     )
     assert not home.exists()
     (folder,) = (tmp_path / "out").iterdir()
-    (kept,) = folder.glob("*.toml")
-    assert kept.name in line
-    assert read(kept).latency().seconds([(1, 10)]) > 0
+    (saved,) = folder.glob("*.toml")
+    assert saved.name in line
+    assert read(saved).latency().seconds([(1, 10)]) > 0
     assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]
     assert len(read_object(folder / "run.json")["machine"]) == 1
     assert skit_here(*command, "--force").returncode == 0
-    assert [path.name for path in (home / "profiles").glob("*.toml")] == [kept.name]
+    assert [path.name for path in (home / "profiles").glob("*.toml")] == [saved.name]
 
 
 @ABSENT

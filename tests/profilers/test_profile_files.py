@@ -57,11 +57,11 @@ def test_a_profile_survives_the_disk(tmp_path: Path) -> None:
 
 def test_published_profiles_name_their_place_in_a_paper() -> None:
     assert {path.stem for path in BUNDLED.glob("*.toml")} == {read(path).name for path in BUNDLED.glob("*.toml")}
-    for name, found in all_profiles().items():
+    for name, profile in all_profiles().items():
         if (BUNDLED / f"{name}.toml").exists():
-            assert isinstance(found, Profile)
-            assert found.source == "published"
-            assert "2025)" in found.reference
+            assert isinstance(profile, Profile)
+            assert profile.source == "published"
+            assert "2025)" in profile.reference
     assert load("specedge-verify").latency().seconds([(8, 500)] * 4) == 94.2e-3
     assert load("specedge-draft").latency().seconds([(1, 500)]) == 11e-3
 
@@ -92,9 +92,9 @@ def test_measured_profiles_are_found_by_weights_role_and_machine(home: Path) -> 
         structs.replace(MINE, name="far", hardware="another machine", date="2026-03-01T00:00:00+00:00"),
     )
     save(home / "says.toml", structs.replace(MINE, name="says", source="roofline", date="2026-03-01T00:00:00+00:00"))
-    found = find_measured("a" * 64, "drafter", "cpu")
-    assert found is not None
-    assert found.name == "new"
+    profile = find_measured("a" * 64, "drafter", "cpu")
+    assert profile is not None
+    assert profile.name == "new"
     assert find_measured("a" * 64, "drafter", "cpu", form="interactions") is None
     assert find_measured("a" * 64, "verifier", "cpu") is None
     assert find_measured("b" * 64, "drafter", "cpu") is None

@@ -44,11 +44,11 @@ def test_both_published_sets_of_wisp_are_impossible(name: str, low: set[str]) ->
 
 def test_reading_at_a_multiple_of_its_price_is_slow_in_batches_alone() -> None:
     """Table 12 pays 36 times the bandwidth's price for a cached token, which single requests hardly show."""
-    found = judge(load("wisp-table-12")).slow
-    assert set(found) == {"batched"}
+    regimes = judge(load("wisp-table-12")).slow
+    assert set(regimes) == {"batched"}
     predicted = load("wisp-table-12").latency()
-    ratios = [(predicted.seconds(one.rows), A100.floor_s(one.rows)) for one in batches()]
-    assert found["batched"] == pytest.approx(sum(s for s, _ in ratios) / sum(f for _, f in ratios))
+    ratios = [(predicted.seconds(configuration.rows), A100.floor_s(configuration.rows)) for configuration in batches()]
+    assert regimes["batched"] == pytest.approx(sum(s for s, _ in ratios) / sum(f for _, f in ratios))
     derived = structs.replace(
         load("wisp-table-12"), form="work", coefficients=asdict(A100.estimate(find_software(FUSED)))
     )
@@ -75,7 +75,9 @@ def test_an_estimate_never_undercuts_its_own_floor(device: str, model: str) -> N
     card = find_device(device)
     roofline = Roofline(card, bundled_architectures()[model], card.default_dtype)
     estimate = roofline.estimate(find_software(FUSED))
-    assert all(estimate.seconds(one.rows) > roofline.floor_s(one.rows) for one in verification())
+    assert all(
+        estimate.seconds(configuration.rows) > roofline.floor_s(configuration.rows) for configuration in verification()
+    )
 
 
 def test_a_cpu_is_judged_by_its_cores() -> None:
@@ -88,9 +90,9 @@ def test_a_cpu_is_judged_by_its_cores() -> None:
 @pytest.mark.parametrize("form", ["interactions", "context", "work", "hosted"])
 def test_features_are_what_the_latency_models_multiply(form: Form) -> None:
     rows = [(3, 10), (1, 7), (20, 0)]
-    for place, name in enumerate(COEFFICIENTS[form]):
+    for position, name in enumerate(COEFFICIENTS[form]):
         model = MODELS[form](**{key: float(key == name) for key in COEFFICIENTS[form]})
-        assert model.seconds(rows) == features(form, rows)[place]
+        assert model.seconds(rows) == features(form, rows)[position]
 
 
 def test_table_12_gives_the_papers_times() -> None:
@@ -114,8 +116,8 @@ def test_a_forward_waits_for_its_host_where_that_takes_longer() -> None:
 
 def test_a_slower_share_of_the_interconnect_tells_where_cards_share_a_model() -> None:
     over = find_interconnect("nvlink3")
-    whole, half = (Software("x", "x", "", anywhere=AchievedSpeed(interconnect=share)) for share in (1.0, 0.5))
-    assert A100.estimate(half).token_s == A100.estimate(whole).token_s
-    alone_s = A100.estimate(whole).token_s
-    whole_s, half_s = (A100.estimate(one, 2, over).token_s for one in (whole, half))
-    assert half_s - alone_s == pytest.approx(2 * (whole_s - alone_s))
+    full, half = (Software("x", "x", "", anywhere=AchievedSpeed(interconnect=share)) for share in (1.0, 0.5))
+    assert A100.estimate(half).token_s == A100.estimate(full).token_s
+    alone_s = A100.estimate(full).token_s
+    full_s, half_s = (A100.estimate(software, 2, over).token_s for software in (full, half))
+    assert half_s - alone_s == pytest.approx(2 * (full_s - alone_s))

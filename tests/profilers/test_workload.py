@@ -8,29 +8,31 @@ from specbench_kit.profilers.workload import Configuration, steps, verification,
 
 def test_the_workload_has_wisps_173_configurations() -> None:
     plan = verification()
-    assert Counter(one.part for one in plan) == {"train": 123, "test": 50}
-    assert len({one.name for one in plan}) == 173
-    grid = [one for one in plan if one.part == "train" and "train" not in one.name]
-    assert Counter(one.regime for one in grid) == {"compute-bound": 25, "memory-bound": 48}
-    drawn = Counter(one.regime for one in plan if one.name.startswith("train"))
+    assert Counter(configuration.part for configuration in plan) == {"train": 123, "test": 50}
+    assert len({configuration.name for configuration in plan}) == 173
+    grid = [
+        configuration for configuration in plan if configuration.part == "train" and "train" not in configuration.name
+    ]
+    assert Counter(configuration.regime for configuration in grid) == {"compute-bound": 25, "memory-bound": 48}
+    drawn = Counter(configuration.regime for configuration in plan if configuration.name.startswith("train"))
     assert drawn == {"compute-bound": 15, "memory-bound": 15, "mixed": 20}
 
 
 def test_regimes_are_what_they_are_called() -> None:
-    for one in verification():
-        new, cached = sum(n for n, _ in one.rows), sum(c for _, c in one.rows)
-        if one.regime == "compute-bound":
+    for configuration in verification():
+        new, cached = sum(n for n, _ in configuration.rows), sum(c for _, c in configuration.rows)
+        if configuration.regime == "compute-bound":
             assert cached == 0
             assert 1200 <= new <= 2000
         else:
-            assert cached > new or one.regime == "mixed"
-        if one.regime == "memory-bound":
-            assert all(500 <= n + c <= 2000 and n <= 100 for n, c in one.rows)
-        assert one.longest <= 2000
+            assert cached > new or configuration.regime == "mixed"
+        if configuration.regime == "memory-bound":
+            assert all(500 <= n + c <= 2000 and n <= 100 for n, c in configuration.rows)
+        assert configuration.longest <= 2000
 
 
 def test_splits_add_up() -> None:
-    rows = {one.name: one.rows for one in verification()}
+    rows = {configuration.name: configuration.rows for configuration in verification()}
     assert rows["compute-single-1200"] == ((1200, 0),)
     assert rows["compute-split-4-1800"] == ((450, 0),) * 4
     assert sum(new for new, _ in rows["compute-varied-3-1400"]) == 1400
@@ -38,15 +40,15 @@ def test_splits_add_up() -> None:
 
 
 def test_seeds_draw_other_test_configurations_but_the_same_grid() -> None:
-    one, other = verification(0), verification(1)
-    assert one[:73] == other[:73]
-    assert one[73:] != other[73:]
-    assert verification(0) == one
+    first, second = verification(0), verification(1)
+    assert first[:73] == second[:73]
+    assert first[73:] != second[73:]
+    assert verification(0) == first
 
 
 def test_scaling_keeps_at_least_a_token_and_what_was_empty() -> None:
-    one = Configuration("x", "train", "mixed", ((100, 0), (1, 1999), (4, 10)))
-    assert one.scaled(1 / 8).rows == ((12, 0), (1, 250), (1, 1))
+    configuration = Configuration("x", "train", "mixed", ((100, 0), (1, 1999), (4, 10)))
+    assert configuration.scaled(1 / 8).rows == ((12, 0), (1, 250), (1, 1))
     step = Configuration("x", "train", "step", ((9, 512),))
     assert step.scaled(1 / 8).rows == ((9, 64),)
 
@@ -57,13 +59,13 @@ def test_prompts_need_one_logit_and_verifications_all() -> None:
 
 def test_steps_cover_contexts_and_batches() -> None:
     plan = steps((1, 5))
-    train = [one for one in plan if one.part == "train"]
+    train = [configuration for configuration in plan if configuration.part == "train"]
     assert len(train) == 2 * 5 * 4
-    assert {one.rows[0][0] for one in plan} == {1, 5}
-    assert {len(one.rows) for one in train} == {1, 2, 4, 8}
+    assert {configuration.rows[0][0] for configuration in plan} == {1, 5}
+    assert {len(configuration.rows) for configuration in train} == {1, 2, 4, 8}
 
 
 def test_wide_batches_go_up_to_128_requests_and_bring_a_row_of_logits_each() -> None:
-    assert max(len(one.rows) for one in wide() if one.part == "train") == 128
-    assert {new for one in wide() for new, _ in one.rows} == {1}
-    assert {one.regime for one in wide()} == {"batched"}
+    assert max(len(configuration.rows) for configuration in wide() if configuration.part == "train") == 128
+    assert {new for configuration in wide() for new, _ in configuration.rows} == {1}
+    assert {configuration.regime for configuration in wide()} == {"batched"}
