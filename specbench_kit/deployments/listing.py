@@ -5,7 +5,7 @@ from specbench_kit.deployments.loading import LOCAL, bundled
 
 MEASURED: dict[str, object] = {
     "name": LOCAL,
-    "summary": "measured: this machine as it is; what is used unless --deployment names another",
+    "summary": "measured on this machine; the default",
     "time_kind": "measured",
 }
 

@@ -65,7 +65,7 @@ def _interleave(weight: Tensor, pairs: Tensor) -> Tensor:
 
 @executors.register("llama-cpu")
 class LlamaExecutor(PaddedExecutor):
-    """Computes the transformers forward up to rounding; cached keys have rotated pairs as neighbours."""
+    """Runs Llama models in float32 on a CPU; the two numbers that RoPE rotates together are adjacent in cached keys."""
 
     priority = 1
 
