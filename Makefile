@@ -151,5 +151,5 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard specbench_kit/models/exe
 	@echo "[2/3] installing $$(grep '^torch==' constraints.txt), the largest download"
 	@$(call PIP_INSTALL,torch)
 	@echo "[3/3] installing specbench-kit and what it needs"
-	@$(call PIP_INSTALL,--editable '.[all,dev]')
+	@$(call PIP_INSTALL,--editable '.[all$(COMMA)dev]')
 	@touch $@
