@@ -123,8 +123,8 @@ def test_energy_is_that_of_what_works() -> None:
         ({"payload": "full", "vocabulary": 151936}, 303872.0),
         ({"payload": "hidden", "state_bytes": 8192}, 8192.0),
         ({"payload": "full"}, "the payload 'full' needs vocabulary"),
-        ({"payload": "all"}, "payload must be ids or topk or full or hidden"),
-        ({"loss": 0.1}, "loss is a share from 0 to below 1, and needs retry_s"),
+        ({"payload": "all"}, 'payload must be "full" or "hidden" or "ids" or "topk", not "all"'),
+        ({"loss": 0.1}, "loss needs retry_s, the time until a lost message is sent again"),
     ],
 )
 def test_a_payload_is_named_and_a_loss_is_noticed(link: dict[str, Any], found: float | str) -> None:
