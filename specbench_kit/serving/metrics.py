@@ -10,20 +10,12 @@ from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.server_metrics import Distribution, cost, distribution, mean, rows_after, server_metrics
 from specbench_kit.serving.steady_state import STEADY_WITHIN, throughput_drift, warm_up_end_s
 from specbench_kit.serving.time_series import TimeSeries, time_series
 
 COMPUTE_DOMINANT = 1.5
 """A missed deadline is attributed to its own batch if that took so many times the moving mean (WISP, Fig. 8)."""
-
-
-class Distribution(TypedDict):
-    """Mean and percentiles of a quantity."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
 
 
 class GroupMetrics(TypedDict):
@@ -90,14 +82,14 @@ def compute_metrics(
         "classes": classes,
         "kinds": kinds,
         "violations": _attribute_misses(rounds, result, window),
-        "server": _server_metrics(scenario, result),
+        "server": server_metrics(scenario, result),
         "steady": {
             "drift": drift,
             "steady": drift is not None and abs(drift) <= STEADY_WITHIN,
             "warm_up_left_s": max(0.0, warm_up_end_s(result) - scenario.warmup_s),
         },
         "over_time": time_series(result),
-        "cost": _cost(scenario, result),
+        "cost": cost(scenario, result),
     }
 
 
@@ -135,7 +127,7 @@ class _Rounds:
     """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`."""
 
     def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
-        table = _after(result.rounds, "arrived_s", scenario.warmup_s)
+        table = rows_after(result.rounds, "arrived_s", scenario.warmup_s)
         self.table, self.slo, self.kind = table, table["slo"], _kinds(scenario, table)
         self.verified = np.isfinite(table["ended_s"])
         self.judged = table["deadline_s"] <= result.end_s
@@ -177,14 +169,14 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
         "slow_round_rate": _share(rounds.slow, judged_rounds),
         "throughput": float(committed.sum()) / responses.window_s,
         "goodput": float(responses.tokens[met].sum()) / responses.window_s,
-        "acceptance_length": _mean(committed[rounds.verified[group_rounds]]),
-        "submitted_per_verify": _mean(submitted[rounds.verified[group_rounds]]),
-        "speed": _distribution(responses.tokens[finished] / duration_s),
-        "ttft_s": _distribution(responses.first_s[finished] - responses.start_s[finished]),
-        "tpot_s": _distribution(tpot_s),
-        "queue_s": _distribution(rounds.queue_s[verified]),
-        "verify_s": _distribution(rounds.verify_s[verified]),
-        "interference": _distribution(rounds.interference[verified]),
+        "acceptance_length": mean(committed[rounds.verified[group_rounds]]),
+        "submitted_per_verify": mean(submitted[rounds.verified[group_rounds]]),
+        "speed": distribution(responses.tokens[finished] / duration_s),
+        "ttft_s": distribution(responses.first_s[finished] - responses.start_s[finished]),
+        "tpot_s": distribution(tpot_s),
+        "queue_s": distribution(rounds.queue_s[verified]),
+        "verify_s": distribution(rounds.verify_s[verified]),
+        "interference": distribution(rounds.interference[verified]),
     }
 
 
@@ -220,79 +212,5 @@ def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) ->
     return {"window": window, "compute_dominant": compute, "queue_dominant": int(missed.sum()) - compute}
 
 
-def _server_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, float | int | Distribution | None]:
-    batches = _after(result.batches, "started_s", scenario.warmup_s)
-    expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
-    return {
-        "utilisation": _busy_s(batches, result.end_s) / (result.end_s - scenario.warmup_s),
-        "batches": len(batches["size"]),
-        "batch_size": _distribution(batches["size"]),
-        "left_waiting": _distribution(batches["left_waiting"]),
-        "estimate_over_true": _mean(expected_s / true_s),
-        "refusals": result.refusals,
-        "idle_while_waiting_s": result.idle_waiting_s,
-        "evictions": result.evictions,
-        "evictions_per_response": result.evictions / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
-        "peak_kv_tokens": result.peak_kv_tokens,
-    }
-
-
-def _cost(scenario: Scenario, result: SimulationResult) -> dict[str, float | None]:
-    """Return prices and energy after the warm-up.
-
-    `price` counts the server all the time and devices while they draft; `rented_price` counts devices all the time.
-    If the server drafts, devices cost nothing.
-    """
-    rounds = _after(result.rounds, "sent_s", scenario.warmup_s)
-    hours = (result.end_s - scenario.warmup_s) / 3600
-    per_hour, server = Fleet(scenario.kinds, scenario.devices).price_per_hour, scenario.deployment.verifier
-    drafting = float((rounds["draft_s"] * per_hour[rounds["client"].astype(int)]).sum()) / 3600
-    price = server.price_per_hour * hours + drafting
-    devices_per_hour = float(per_hour.sum()) if scenario.system.drafting == "edge" else 0.0
-    rented_price = hours * (server.price_per_hour + devices_per_hour)
-    tokens = float(rounds["committed"].sum())
-    energy_j = _energy_j(scenario, result, rounds)
-    return {
-        "energy_j": energy_j,
-        "joules_per_token": energy_j / tokens if energy_j and tokens else None,
-        "edge_busy_s": float(rounds["draft_s"].sum()),
-        "price": price,
-        "tokens_per_price": tokens / price if price else None,
-        "rented_price": rented_price,
-        "tokens_per_rented_price": tokens / rented_price if rented_price else None,
-    }
-
-
-def _energy_j(scenario: Scenario, result: SimulationResult, rounds: Table) -> float | None:
-    """Return the energy of server and devices while they work; None if the card of one of them states no power."""
-    power_w, server_w = Fleet(scenario.kinds, scenario.devices).power_w, scenario.deployment.verifier.power_w
-    on_edge = scenario.system.drafting == "edge"
-    if not server_w or (on_edge and not power_w.all()):
-        return None
-    batches = _after(result.batches, "started_s", scenario.warmup_s)
-    drafting_j = float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if on_edge else 0.0
-    return server_w * _busy_s(batches, result.end_s) + drafting_j
-
-
-def _busy_s(batches: Table, end_s: float) -> float:
-    return float((np.minimum(batches["ended_s"], end_s) - batches["started_s"]).sum())
-
-
-def _after(table: Table, time: str, warmup_s: float) -> Table:
-    counted = table[time] >= warmup_s
-    return {name: column[counted] for name, column in table.items()}
-
-
 def _share(holds: Mask, among: Mask) -> float | None:
     return float(holds[among].mean()) if among.any() else None
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None
-
-
-def _distribution(values: Floats) -> Distribution | None:
-    if not len(values):
-        return None
-    p50, p95, p99 = map(float, np.quantile(values, [0.5, 0.95, 0.99]))
-    return {"mean": float(values.mean()), "p50": p50, "p95": p95, "p99": p99}

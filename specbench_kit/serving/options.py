@@ -1,48 +1,25 @@
 """The options of simulations, each declared once. Imports nothing heavy."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from specbench_kit.core.common_options import DatasetOptions, Draft, Dtype, MaxNewTokens, Out, Target, TorchDevice
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 
 LOAD, ESTIMATOR, SIMULATION, RECORDING = "Load", "Estimator", "Simulation", "Recording a trace"
 Objective = Literal["speed", "tpot"]
 """What a promised speed is measured by: tokens over the whole response, or time per token after the first."""
 Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
-Numbers = tuple[float, ...]
 OWN = "own"
 """Names a system's own scheduler or method."""
 RECORD = "record"
 """Names a trace that is recorded first, as acceptance."""
 LENGTHS = "length in tokens, if the arrivals state none: a number, or lognormal:mean=90,cv=0.62. Default: as recorded."
 EACH = "Given once for all systems, or once per --system."
-
-
-def parse_devices(text: str) -> tuple[int, ...]:
-    """Return the numbers in `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100)."""
-    try:
-        return tuple(number for part in text.split(",") for number in _device_range(part))
-    except ValueError:
-        raise SkitError(
-            f"--devices takes numbers such as 20, 10,20,40 or from:to:step such as 10:100:10, not '{text}'"
-        ) from None
-
-
-def numbers_of(flag: str) -> Callable[[str], Numbers]:
-    """Return a parser of numbers with commas between them, whose errors name the flag."""
-
-    def parse(text: str) -> Numbers:
-        try:
-            return tuple(map(float, text.split(",")))
-        except ValueError:
-            raise SkitError(f"{flag} takes numbers with commas between them, not '{text}'") from None
-
-    return parse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +250,3 @@ class CapacityRule:
         require(0 <= epsilon < 1, f"--epsilon is a share of responses from 0 to below 1, not {epsilon:g}")
         require(self.most >= 1, f"--most must be at least 1 device, not {self.most}")
         require(0 <= resolution < 1, f"--resolution is a share from 0 to below 1, not {resolution:g}")
-
-
-def _device_range(part: str) -> Sequence[int]:
-    first, *bounds = map(int, part.split(":"))
-    if not bounds:
-        return (first,)
-    last, step = bounds if len(bounds) == 2 else (bounds[0], 1)
-    if step < 1 or last < first or len(bounds) > 2:
-        raise ValueError
-    return range(first, last + 1, step)

@@ -17,7 +17,8 @@ from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import RUN, Given, Option
-from specbench_kit.serving.options import ServingOptions, SimulationOptions, parse_devices
+from specbench_kit.serving.number_lists import parse_devices
+from specbench_kit.serving.options import ServingOptions, SimulationOptions
 
 RUNNER = CliRunner()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.options import parse_devices
+from specbench_kit.serving.number_lists import parse_devices
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import ServingSettings

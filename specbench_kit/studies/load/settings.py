@@ -10,7 +10,8 @@ from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.link_option import parse_link
-from specbench_kit.serving.options import LOAD, parse_devices
+from specbench_kit.serving.number_lists import parse_devices
+from specbench_kit.serving.options import LOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
