@@ -108,7 +108,8 @@ reference-serving: $(INSTALLED)
 	$(SIMULATE)/schedulers-held-out $(HELD_OUT)
 	for name in schedulers schedulers-held-out; do \
 		mkdir -p results/reference/$$name/plots && \
-		cp build/reference/$$name/*/report.md build/reference/$$name/*/simulate.csv results/reference/$$name && \
+		sed 's/\.png)/.svg)/g' build/reference/$$name/*/report.md > results/reference/$$name/report.md && \
+		cp build/reference/$$name/*/simulate.csv results/reference/$$name && \
 		cp build/reference/$$name/*/plots/*.svg results/reference/$$name/plots || exit 1; \
 	done
 	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
