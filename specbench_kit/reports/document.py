@@ -16,7 +16,8 @@ A report is written in three steps:
 2. `Document.of(title, *sections)` joins the sections. `render_markdown.render(document)` and
    `render_html.render(document, drawings)` write its files, `render_terminal.show(console, blocks)` prints blocks,
    `render_latex.render(table, ...)` and `render_csv.render(records)` write tables for papers and for other programs.
-3. The sentence that states the result stands in `headlines.py`, and `columns.py` declares every metric column once.
+3. The sentence that states the result stands in `sections/headlines.py`, or in the folder of its kind of report;
+   `sections/columns.py` declares every metric column once.
 
 Texts may hold `code`, **bold text** and [links](to-a-file-beside-the-report); everything else in them is shown as it
 is. The renderers neutralise tags and links to other hosts, since names and texts come from files of strangers.
