@@ -248,6 +248,7 @@ class VerificationService:
 def _parse_frame(content: bytes) -> Up | None:
     """Return a frame, or None for bytes that are none: an exception here would end more than this stream."""
     try:
-        return Up.FromString(content)
+        frame: Up = Up.FromString(content)  # Any where the stubs of protobuf are not installed
+        return frame
     except DecodeError:
         return None
