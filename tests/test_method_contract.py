@@ -433,6 +433,7 @@ def test_a_method_made_ready_drafts_with_what_was_asked(spec: str, places: dict[
     assert method.prepare(ENVIRONMENT).drafting == method.drafting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "length"),
     [("fixed-k:k=2", 3), ("threshold:max_draft=3", 2), ("tree of depth 2", 2)],

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from command_line import error_line, read_object, skit_here
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = ["--prompt-tokens", 300, "--output-tokens", 30]
 SHORT = ["--duration", 30, "--warm-up", 5, "--jobs", 1]
 

@@ -11,6 +11,8 @@ import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+pytestmark = pytest.mark.slow
+
 ODDS = ["--acceptance", "iid:alpha=0.8,length=4", "--prompt-tokens", 60, "--output-tokens", 30]
 SHORT = ["--duration", 40, "--warm-up", 5, "--jobs", 1]
 MIX = "1:0.5,4:0.5"

@@ -15,6 +15,8 @@ from specbench_kit.studies.sweep.grid import replay_grid
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.sweep.summary import summarise
 
+pytestmark = pytest.mark.slow
+
 ROUND_TRIPS = (0.005, 0.02, 0.08, 0.32)
 
 

@@ -9,6 +9,8 @@ import pytest
 from command_line import TinyPair, environment, read_object, read_rows, skit, skit_here, write_rows
 from trace_builders import made_requests, write_trace
 
+pytestmark = pytest.mark.slow
+
 METHODS = ["fixed-k:k=3", "threshold:max_draft=6", "oracle:max_draft=6"]
 DECISIONS = ("drafted", "submitted", "accepted", "committed")
 

@@ -15,6 +15,8 @@ from specbench_kit.studies.load import run, validation
 from specbench_kit.studies.load.settings import LoadSettings
 from specbench_kit.traces.trace import RequestTrace
 
+pytestmark = pytest.mark.slow
+
 LENGTH, DRAFT = 20, 3
 MODELS = {"target": {"name": "tiny", "hash": "0"}, "draft": {"name": "tinier", "hash": "1"}}
 PROFILE = """

@@ -25,6 +25,8 @@ from specbench_kit.studies.server_profile.load_generator import (
 )
 from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
+pytestmark = pytest.mark.slow
+
 CALLER = ClientIdentity("same", 64)
 
 

@@ -103,7 +103,7 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
     assert (said[:, 258] > said.amin(-1)).all()
     assert torch.equal(drafted[:, 258], drafted.amin(-1))
     assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
-    caution = "TOKENIZERS DIFFER in 1 added tokens, which are never drafted; the target may say those it has."
+    caution = "TOKENIZERS DIFFER in 1 added tokens: they are never drafted, but the target may emit its own."
     assert caution in setting_cautions({"models": pair.describe(lambda _: "0")})
 
 
@@ -179,7 +179,7 @@ def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "~nobody/model", "just-a-word", "a/b/c"])
 def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
     message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
-    known = "give a folder, a hub id like owner/name, 'bundled' or 'synthetic'"
+    known = "give a folder, a GGUF file, a hub id like owner/name, 'smollm2', 'bundled' or 'synthetic'"
     assert message.startswith(f"no draft model '{name}': {known}")
 
 

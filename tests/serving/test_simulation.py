@@ -163,6 +163,7 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     assert np.allclose(result.rounds["answered_s"][:rounds], [one.end_s for one in records[0].rounds], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
     """Responses of one token, one at a time, wait for utilisation / (1 - utilisation) * service / 2 on average."""
     service_s, utilisation = 0.02, 0.5

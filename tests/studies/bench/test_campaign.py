@@ -10,6 +10,8 @@ from command_line import TinyPair, environment, error_line, read_object, read_ro
 
 from specbench_kit.methods.base import methods
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--max-new-tokens", 10, "--repeats", 2)
 
 

@@ -7,6 +7,8 @@ import pytest
 from command_line import read_object, skit_here
 from trace_builders import made_requests, write_trace
 
+pytestmark = pytest.mark.slow
+
 BOARD = """
 name = "board"
 description = "A fast board drafts for a slow server."
