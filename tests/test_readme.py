@@ -22,8 +22,17 @@ from specbench_kit.datasets.loading import SAMPLES, read_prompts
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 
+LOADED = ["--duration", "8", "--warm-up", "2"]
 DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "5", "--duration", "15"]
-SMALL = {"bench": DECODED, "sweep": DECODED, "simulate": SIMULATED, "capacity": SIMULATED}
+SMALL = {
+    "bench": DECODED,
+    "sweep": DECODED,
+    "simulate": SIMULATED,
+    "capacity": SIMULATED,
+    "load": LOADED,
+    "profile-server": ["--window", "1"],
+    "record": ["--limit", "6"],
+}
 """What makes a command quick."""
 
 
