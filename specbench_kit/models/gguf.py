@@ -10,7 +10,7 @@ import shutil
 import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ RECORD = "gguf.json"
 INDEX = "index.json"
 """The file in the user's folder that remembers the content hashes of files by path, size and time of change."""
 MAGIC = b"GGUF"
-BLOCK_BYTES = 1 << 20
 
 
 def gguf_file(name: str) -> Path | None:
@@ -46,7 +45,7 @@ def gguf_file(name: str) -> Path | None:
 
 def converted_folder(path: Path) -> Path:
     """Return the folder with the converted model of a GGUF file; convert the file if that was not done before."""
-    digest = _content_hash(path)
+    digest = content_hash(path)
     folder = user_folder("models") / f"gguf-{digest[:16]}"
     if not (folder / RECORD).is_file():
         print(f"converting {path.name} to bf16, once for all later runs", file=sys.stderr)
@@ -67,7 +66,7 @@ class _Metadata:
     """The number of tensors of each type, such as Q4_K."""
 
 
-def _content_hash(path: Path) -> str:
+def content_hash(path: Path) -> str:
     """Return the SHA-256 of a file, from the index if the file has not changed since it was computed."""
     index_file = user_folder("models") / INDEX
     status = path.stat()
@@ -79,15 +78,13 @@ def _content_hash(path: Path) -> str:
     entry = index.get(key)
     if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
-    digest = sha256()
     with path.open("rb") as file:
         require(file.read(len(MAGIC)) == MAGIC, f"'{path.name}' is not a GGUF file: it does not begin with GGUF")
         file.seek(0)
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    index[key] = [*state, digest.hexdigest()]
+        digest = file_digest(file, "sha256").hexdigest()
+    index[key] = [*state, digest]
     _replace(index_file, json.dumps(index, indent=2))
-    return digest.hexdigest()
+    return digest
 
 
 def _replace(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,11 +106,10 @@ def _download(model: NamedModel, folder: Path) -> Path:
 
 
 def _convert(model: NamedModel, path: Path) -> Path:
-    from specbench_kit.models.gguf import converted_folder
+    from specbench_kit.models.gguf import content_hash, converted_folder
 
-    digest = sha256(path.read_bytes()).hexdigest()
     require(
-        digest == model.sha256,
+        content_hash(path) == model.sha256,
         f"the file {path.name} of {model.package} has another checksum than version {model.version}: fetch it again",
     )
     folder = converted_folder(path)
