@@ -129,6 +129,8 @@ def _convert(path: Path, digest: str, folder: Path) -> None:
         _write_model(path, partial, metadata)
         record = {"file": path.name, "sha256": digest, "tensor_types": metadata.types, "dtype": "bfloat16"}
         (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        if (folder / RECORD).is_file():  # another process was faster, and may be reading its folder already
+            return
         if folder.exists():  # a folder without a record was left behind by an interrupted conversion
             shutil.rmtree(folder)
         partial.rename(folder)

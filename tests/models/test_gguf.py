@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
+from specbench_kit.models import gguf as gguf_reader
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import RECORD, converted_folder
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
@@ -118,6 +119,24 @@ def test_a_file_is_converted_once_and_again_when_it_changes(
     assert converted_folder(tmp_path / "copy.gguf") == first
     assert (first / RECORD).is_file()
     assert len([folder for folder in (home / "models").iterdir() if folder.is_dir()]) == 2
+
+
+def test_a_folder_that_another_process_finished_first_is_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = gguf_reader._write_model
+
+    def write_second(file: Path, partial: Path, metadata: Any) -> None:
+        write(file, partial, metadata)
+        folder = partial.with_suffix("")
+        shutil.copytree(partial, folder)
+        (folder / RECORD).write_text("{}")
+        (folder / "in_use").touch()
+
+    monkeypatch.setattr(gguf_reader, "_write_model", write_second)
+    folder = converted_folder(path)
+    assert (folder / "in_use").exists()
+    assert [entry for entry in folder.parent.iterdir() if entry.is_dir()] == [folder]
 
 
 def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> None:
