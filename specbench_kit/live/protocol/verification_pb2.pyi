@@ -41,7 +41,7 @@ class Limits(_message.Message):
     def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s")
+    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,9 @@ class Welcome(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
+    GENERATES_FIELD_NUMBER: _ClassVar[int]
+    DRAFTING_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_HASH_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server: str
     model: str
@@ -70,7 +73,10 @@ class Welcome(_message.Message):
     device: str
     limits: Limits
     heartbeat_s: float
-    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ...) -> None: ...
+    generates: bool
+    drafting: _containers.RepeatedScalarFieldContainer[str]
+    draft_hash: str
+    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "seed", "request")
@@ -166,6 +172,66 @@ class Verdict(_message.Message):
     waiting: int
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
 
+class Generate(_message.Message):
+    __slots__ = ("session", "round", "base", "max_tokens", "ends", "method", "round_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ROUND_MS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    round: int
+    base: int
+    max_tokens: int
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    method: str
+    round_ms: float
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., round_ms: _Optional[float] = ...) -> None: ...
+
+class Generated(_message.Message):
+    __slots__ = ("session", "round", "status", "base", "tokens", "last", "queue_us", "verify_us", "batch_size", "cached", "computed", "drafted", "submitted", "accepted", "draft_us", "batch_number")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_US_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_US_FIELD_NUMBER: _ClassVar[int]
+    BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    round: int
+    status: int
+    base: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    last: bool
+    queue_us: int
+    verify_us: int
+    batch_size: int
+    cached: int
+    computed: int
+    drafted: int
+    submitted: int
+    accepted: int
+    draft_us: int
+    batch_number: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., last: bool = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., drafted: _Optional[int] = ..., submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., draft_us: _Optional[int] = ..., batch_number: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
 class Refused(_message.Message):
     __slots__ = ("session", "round", "status", "reason", "retry_ms")
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -199,29 +265,35 @@ class Pong(_message.Message):
     def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class Up(_message.Message):
-    __slots__ = ("hello", "open", "draft", "close", "ping")
+    __slots__ = ("hello", "open", "draft", "close", "ping", "generate", "cancel")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAFT_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    GENERATE_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     open: Open
     draft: Draft
     close: Close
     ping: Ping
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    generate: Generate
+    cancel: Cancel
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
 
 class Down(_message.Message):
-    __slots__ = ("welcome", "opened", "verdict", "refused", "pong")
+    __slots__ = ("welcome", "opened", "verdict", "refused", "pong", "generated")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     opened: Opened
     verdict: Verdict
     refused: Refused
     pong: Pong
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ...) -> None: ...
+    generated: Generated
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., generated: _Optional[_Union[Generated, _Mapping]] = ...) -> None: ...
