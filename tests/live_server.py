@@ -9,10 +9,11 @@ from typing import Any
 from tiny_models import GREEDY, decode, disturbed, make_runner, tiny_llama
 
 from specbench_kit.decoding.latency import InteractionModel
+from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.live.assembly import remote_engine
+from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.batches import BatchRunner
@@ -21,6 +22,7 @@ from specbench_kit.live.server.loop import run_loop
 from specbench_kit.live.server.run import make_frame_handler
 from specbench_kit.live.server.service import ListenAddress, VerificationService
 from specbench_kit.live.verifier import WireVerifier
+from specbench_kit.live.wire_stream import WireStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import parse_scheduler
@@ -88,11 +90,32 @@ def decode_remotely(
         capacity=CAPACITY,
         draft_top_n=draft_top_n,
     )
+    return run(engine, requests)
+
+
+def generate_remotely(connection: Connection, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:
+    """Return the records of requests that the server decoded by itself, by request id."""
+    return run(generating_loop(connection, **options), requests)
+
+
+def generating_loop(
+    connection: Connection,
+    *,
+    sampler: Sampler = GREEDY,
+    batch_size: int = 1,
+    eos_ids: frozenset[int] = frozenset(),
+    method: str = "",
+) -> Loop:
+    stream = WireStream(connection, sampler, 0, method)
+    return streamed_engine(stream, seed=0, eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY)
+
+
+def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:
     for request in requests:
-        engine.submit(request)
+        loop.submit(request)
     records: dict[str, RequestRecord] = {}
-    while not engine.idle:
-        records |= {record.request_id: record for record in engine.step()}
+    while not loop.idle:
+        records |= {record.request_id: record for record in loop.step()}
     return records
 
 

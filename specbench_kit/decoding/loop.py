@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import torch
 
@@ -22,6 +23,9 @@ class Loop(ABC):
     largest number of tokens, prompt and output, that a request may reach.
     """
 
+    runs_on = False
+    """True if its requests go on elsewhere while its clock stands still: its turns must then leave none in flight."""
+
     def __init__(self, clock: Clock, *, seed: int, eos_ids: frozenset[int], batch_size: int, capacity: int) -> None:
         self.clock = clock
         self.sessions: list[Session] = []
@@ -31,6 +35,8 @@ class Loop(ABC):
         self._seed, self._eos_ids = seed, eos_ids
         self._batch_size, self._capacity = batch_size, capacity
         self._refused: list[RequestRecord] = []
+        self.admissions = inf
+        """The number of waiting requests that may still be admitted."""
 
     def submit(self, request: Request, *, first: bool = False) -> None:
         """Queue a request; `first` puts it at the head of the queue, which the next turn of a dialogue needs."""
@@ -50,7 +56,8 @@ class Loop(ABC):
         """Admit waiting requests, run one round of the whole batch, and return the records of finished requests."""
         rounds: Sequence[FinishedRound] = ()
         with torch.inference_mode(), self.clock.running():
-            while self.waiting and len(self.sessions) < self._batch_size:
+            while self.waiting and self.admissions > 0 and len(self.sessions) < self._batch_size:
+                self.admissions -= 1
                 self._begin(self.waiting.popleft())
             if self.sessions:
                 rounds = self.run_round()

@@ -12,6 +12,7 @@ from specbench_kit.decoding.polling import AnswerPollingDrafter
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
+from specbench_kit.live.streaming import StreamedLoop, TokenStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 
@@ -58,3 +59,17 @@ def remote_engine(
         capacity=capacity,
         name=method.display_name,
     )
+
+
+def streamed_engine(
+    stream: TokenStream,
+    *,
+    seed: int,
+    eos_ids: frozenset[int],
+    batch_size: int,
+    capacity: int,
+    started_s: float = 0.0,
+) -> Loop:
+    """Return the engine of a server that decodes by itself, timed by this machine's clock."""
+    clock = MeasuringClock(torch.device("cpu"), started_s)
+    return StreamedLoop(stream, clock, seed=seed, eos_ids=eos_ids, batch_size=batch_size, capacity=capacity)

@@ -12,8 +12,10 @@ from specbench_kit.live.connection import Connection, ServerAddress
 from specbench_kit.live.engine_verifier import EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.pair import DraftModels, TargetDescription
+from specbench_kit.live.streaming import TokenStream
 from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
+from specbench_kit.live.wire_stream import WireStream
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""
@@ -32,6 +34,9 @@ class VerificationServer(Protocol):
 
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         """Return a verifier for the engine of one method."""
+
+    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
+        """Return the responses that the server decodes by itself."""
 
     def describe(self) -> dict[str, object]:
         """Return the server's part of `run.json`."""
@@ -68,6 +73,9 @@ class SkitServer:
     def verifier(self, sampler: Sampler, seed: int, clock: MeasuringClock) -> RemoteVerifier:
         return WireVerifier(self.connection, sampler, seed, clock)
 
+    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
+        return WireStream(self.connection, sampler, seed)
+
     def describe(self) -> dict[str, object]:
         welcome, link = self.connection.welcome, self.address.link
         return {
@@ -92,6 +100,9 @@ class EngineServer:
         if not (sampler.greedy or self.engine.supports_sampling):
             raise SkitError(f"{self.address.address} scores greedy drafts alone: ask it by completions://")
         return EngineVerifier(self.engine, sampler, seed)
+
+    def stream(self, sampler: Sampler, seed: int) -> TokenStream:
+        raise NotImplementedError
 
     def describe(self) -> dict[str, object]:
         return {"server": {"kind": self.address.address.partition("://")[0]}}

@@ -15,6 +15,7 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
+from specbench_kit.live.open_frame import open_frame
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 
@@ -155,18 +156,7 @@ class WireVerifier:
 
     def _open(self, opened: _OpenSession) -> None:
         """Open a session, with the output that it has if the server forgot it."""
-        session, sampler = opened.session, self.sampler
-        prompt = session.request.prompt_ids
-        sampling = messages.Sampling(
-            temperature=sampler.temperature,
-            top_p=sampler.top_p,
-            top_k=sampler.top_k,
-            seed=self.seed,
-            request=session.request.id,
-        )
-        frame = messages.Open(
-            session=opened.name, prompt=prompt, output=session.tokens[len(prompt) :], sampling=sampling
-        )
+        frame = open_frame(opened.session, opened.name, self.sampler, self.seed)
         self.connection.send(Up(open=frame))
 
 

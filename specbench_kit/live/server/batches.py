@@ -4,18 +4,16 @@ import os
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 from threading import Condition, Thread, get_native_id
-from typing import NamedTuple
 
 import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
+from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.models.runner import Runner
 from specbench_kit.serving.schedulers.base import BatchLimits, Scheduler
@@ -24,50 +22,6 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 NICE = 5
 """Added to the nice value of the verification thread, so that a message on a shared core need not wait for it."""
-
-
-@dataclass(slots=True, eq=False)
-class PendingRound:
-    """A round that waits to be verified; the draft of a `degraded` one is not verified.
-
-    `round_s` and `remaining_s` are the times from arrival to the deadlines of the round and of the response.
-    """
-
-    session: ServerSession
-    number: int
-    draft: Draft
-    arrived_s: float
-    round_s: float
-    remaining_s: float
-    degraded: bool = False
-
-    @property
-    def nodes(self) -> list[int]:
-        return [] if self.degraded else list(range(1, len(self.draft.tree)))
-
-
-class VerifiedBatch(NamedTuple):
-    """A batch: its duration, the one that the scheduler expected, and the rounds that were left in the queue."""
-
-    number: int
-    size: int
-    verify_s: float
-    expected_s: float
-    waiting: int
-
-
-class VerifiedRound(NamedTuple):
-    """A round with its verdict, or with the error that its verification raised.
-
-    `queue_s` is the time from its arrival to the start of its batch, `cached` its tokens in KV at that start.
-    """
-
-    pending: PendingRound
-    verdict: Verdict | None
-    error: str
-    queue_s: float
-    cached: int
-    batch: VerifiedBatch
 
 
 class BatchRunner(Thread):
@@ -178,23 +132,54 @@ class BatchRunner(Thread):
             results = [(verdict, "") for verdict in self._forward(rounds)]
         except SkitError:
             results = [self._verify_alone(pending) for pending in rounds]
-        for pending, (verdict, _) in zip(rounds, results, strict=True):
-            if verdict is not None:
-                session = pending.session
-                session.text.commit(verdict.tokens)
-                self._verifier(session.sampler).commit(verdict)
-                # The bonus token is not in KV: the next round computes it.
-                session.cached = len(session.text.tokens) - 1
-                session.rounds += 1
-                session.committed += len(verdict.tokens)
+        bases = [len(pending.session.text.tokens) for pending in rounds]
+        committed = [
+            [] if verdict is None else self._commit(pending, verdict)
+            for pending, (verdict, _) in zip(rounds, results, strict=True)
+        ]
+        ended_s = monotonic_s()
         self._verified += 1
-        verified = VerifiedBatch(self._verified, len(rounds), monotonic_s() - started_s, expected_s, len(self._pending))
+        verified = VerifiedBatch(self._verified, len(rounds), ended_s - started_s, expected_s, len(self._pending))
         self.deliver(
             [
-                VerifiedRound(pending, verdict, error, max(0.0, started_s - pending.arrived_s), in_kv, verified)
-                for pending, (verdict, error), in_kv in zip(rounds, results, cached, strict=True)
+                VerifiedRound(
+                    pending,
+                    verdict,
+                    error,
+                    max(0.0, started_s - pending.arrived_s),
+                    in_kv,
+                    verified,
+                    base,
+                    tokens,
+                    goes_on=verdict is not None and self._go_on(pending, ended_s),
+                )
+                for pending, (verdict, error), in_kv, base, tokens in zip(
+                    rounds, results, cached, bases, committed, strict=True
+                )
             ]
         )
+
+    def _commit(self, pending: PendingRound, verdict: Verdict) -> list[int]:
+        """Commit a verdict to text and KV, and return the tokens; a generation may end before the last of them."""
+        session = pending.session
+        tokens = verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
+        session.text.commit(tokens)
+        self._verifier(session.sampler).commit(verdict)
+        # The bonus token is not in KV: the next round computes it.
+        session.cached = len(session.text.tokens) - 1
+        session.rounds += 1
+        session.committed += len(tokens)
+        if len(tokens) < len(verdict.tokens):
+            self._evict(session)  # its KV holds tokens beyond the end
+        return tokens
+
+    def _go_on(self, pending: PendingRound, now_s: float) -> bool:
+        """Queue the next round of a generation, here and not in the event loop, which would cost each token time."""
+        session, generation = pending.session, pending.generation
+        if generation is None or session.closed or not generation.goes_on:
+            return False
+        self.submit(generated_round(session, generation, now_s))
+        return True
 
     def _forward(self, rounds: Sequence[PendingRound]) -> list[Verdict]:
         """Return the verdicts on rounds, with one forward per sampler among their sessions."""

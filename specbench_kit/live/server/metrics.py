@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from specbench_kit.live.server.batches import VerifiedRound
+from specbench_kit.live.server.rounds import VerifiedRound
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -59,7 +59,7 @@ class ServerMetrics:
         self.verify_s.observe(batch[0].batch.verify_s)
         self.rounds.inc(len(batch))
         self.degraded.inc(sum(verified.pending.degraded for verified in batch))
-        tokens = sum(len(verified.verdict.tokens) for verified in batch if verified.verdict)
+        tokens = sum(len(verified.tokens) for verified in batch)
         self.tokens.inc(tokens)
         for verified in batch:
             self.queue_s.observe(verified.queue_s)

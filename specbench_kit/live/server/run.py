@@ -72,6 +72,7 @@ def make_frame_handler(
         bitwise=runner.executor.bitwise,
         device=str(runner.device),
         heartbeat_s=limits.heartbeat_s,
+        generates=True,
         limits=messages.Limits(
             sessions=limits.sessions,
             nodes=limits.nodes,

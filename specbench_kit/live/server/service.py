@@ -15,9 +15,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.batches import VerifiedRound
 from specbench_kit.live.server.event_log import EventLog
 from specbench_kit.live.server.metrics import ServerActivity
+from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.stream import DeviceStream, FrameHandler
 from specbench_kit.live.wire import SERVICE, Down, Status, Up
 
@@ -192,6 +192,7 @@ class VerificationService:
             if isinstance(answer, Refusal):
                 raise answer
             await context.write(answer)
+            stream.written()
 
     def _deliver(self, batch: list[VerifiedRound]) -> None:
         """Hand a verified batch from the verification thread, which calls this, to the event loop."""
@@ -219,7 +220,9 @@ class VerificationService:
             metrics.waiting.set(runner.waiting)
             metrics.evictions.set(runner.evictions)
             for stream in self._streams:
-                if now_s - stream.heard_s > handler.limits.idle_s:
+                # A device that reads a long response has nothing to send meanwhile.
+                busy = any(session.in_flight for session in stream.sessions.values())
+                if not busy and now_s - stream.heard_s > handler.limits.idle_s:
                     stream.answer(Refusal(Status.IDLE, "the device sent nothing for too long"))
             rates = metrics.rates(now_s - reported_s)
             reported_s = now_s

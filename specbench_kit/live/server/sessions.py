@@ -11,6 +11,7 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
 from specbench_kit.live.server.drafts import require_tokens
+from specbench_kit.live.server.generation import Generation
 from specbench_kit.live.server.limits import ServerLimits
 from specbench_kit.live.wire import Down, Status
 
@@ -23,6 +24,10 @@ class AnswerStream(Protocol):
 
     def answer(self, frame: Down) -> None:
         """Send a frame to the device."""
+
+    @property
+    def unread(self) -> int:
+        """The number of frames that were not written to the device."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +42,9 @@ class ServerSession:
     round: int | None = None
     """The number of the latest round; None before the first, whose number the device chooses."""
     in_flight: bool = False
-    """True from the arrival of a round to its answer."""
+    """True from the arrival of a round to its answer, and through a whole generation."""
+    generation: Generation | None = None
+    """What the server decodes by itself at the moment."""
     closed: bool = False
     last_answer: Down | None = None
     """The answer to the latest round, repeated if the device sends the round again."""

@@ -7,9 +7,11 @@ from hmac import compare_digest
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.refusal import Refusal
-from specbench_kit.live.server.batches import BatchRunner, PendingRound, VerifiedRound
+from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafts import read_draft, require_times
+from specbench_kit.live.server.generating import Generations
 from specbench_kit.live.server.metrics import ServerMetrics
+from specbench_kit.live.server.rounds import PendingRound, VerifiedRound
 from specbench_kit.live.server.sessions import ServerSession, SessionTable
 from specbench_kit.live.wire import PROTOCOL, Down, Status, Up
 
@@ -27,6 +29,7 @@ class FrameHandler:
     ) -> None:
         self.sessions, self.batch_runner, self.welcome, self.tokens = sessions, batch_runner, welcome, tokens
         self.limits, self.metrics = sessions.limits, ServerMetrics()
+        self.generations = Generations(sessions, batch_runner)
         self.stopping = False
         """True from when on no new rounds are taken."""
 
@@ -76,10 +79,7 @@ class FrameHandler:
             )
             session.last_answer = Down(verdict=rebase)
             return session.last_answer
-        waiting = self.batch_runner.waiting
-        if self.stopping or waiting >= 2 * self.limits.waiting:
-            status = Status.GOING_AWAY if self.stopping else Status.OVERLOADED
-            raise Refusal(status, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        waiting = self._require_capacity()
         require_times(frame)
         draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
         session.round, session.in_flight, session.last_answer = frame.round, True, None
@@ -89,6 +89,21 @@ class FrameHandler:
             PendingRound(session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded)
         )
         return None
+
+    def generate(self, frame: messages.Generate, stream: "DeviceStream") -> Down | None:
+        """Begin a generation; return an answer if there is one at once."""
+        session = self.sessions.find(frame.session, monotonic_s())
+        stream.attach(session)
+        self._require_capacity()
+        return self.generations.begin(session, frame)
+
+    def _require_capacity(self) -> int:
+        """Return the number of rounds in the queue; raise Refusal if no further one is taken now."""
+        waiting = self.batch_runner.waiting
+        if self.stopping or waiting >= 2 * self.limits.waiting:
+            status = Status.GOING_AWAY if self.stopping else Status.OVERLOADED
+            raise Refusal(status, f"{waiting} rounds wait", retry_ms=BACKOFF_MS)
+        return waiting
 
     def close(self, frame: messages.Close, stream: "DeviceStream") -> None:
         """End a session."""
@@ -101,12 +116,16 @@ class FrameHandler:
         for session in stream.sessions.values():
             if session.stream is stream:
                 session.stream = None
+                self.generations.cancel(session)
 
     def answer(self, batch: list[VerifiedRound]) -> None:
         """Send the answers of a verified batch to the devices that are connected."""
         for verified in batch:
             session = verified.pending.session
-            session.in_flight = False
+            if verified.verdict is not None and verified.pending.generation is not None:
+                self.generations.answer(verified, verified.pending.generation)
+                continue
+            session.in_flight, session.generation = False, None
             if verified.verdict is None:
                 # The session's KV is gone: the device may open it again, but must not get an old answer.
                 session.last_answer = None
@@ -132,6 +151,15 @@ class DeviceStream:
         self.heard_s = 0.0
         """When the device sent its latest frame."""
 
+    @property
+    def unread(self) -> int:
+        """The number of answers that were not written."""
+        return self.answers.qsize()
+
+    def written(self) -> None:
+        """Resume what was paused because the device did not read, now that one more answer is written."""
+        self._handler.generations.resume(self)
+
     def attach(self, session: ServerSession) -> None:
         """Send the answers of a session over this stream from now on."""
         session.stream = self
@@ -156,13 +184,18 @@ class DeviceStream:
                     self.answer(answer)
             elif kind == "close":
                 self._handler.close(frame.close, self)
+            elif kind == "generate":
+                if (answer := self._handler.generate(frame.generate, self)) is not None:
+                    self.answer(answer)
+            elif kind == "cancel":
+                self._handler.generations.cancel(self._handler.sessions.find(frame.cancel.session, self.heard_s))
         except Refusal as refusal:
             self._handler.metrics.refused.labels(refusal.status.name).inc()
-            content = frame.draft if kind == "draft" else frame.open
-            refused = messages.Refused(session=content.session, status=refusal.status, reason=refusal.reason)
-            refused.round, refused.retry_ms = frame.draft.round, refusal.retry_ms
+            refused = messages.Refused(session=getattr(frame, kind).session, status=refusal.status)
+            refused.reason, refused.retry_ms = refusal.reason, refusal.retry_ms
+            refused.round = frame.generate.round if kind == "generate" else frame.draft.round
             self.answer(Down(refused=refused))
-        if kind not in ("ping", "open", "draft", "close"):
+        if kind not in ("ping", "open", "draft", "close", "generate", "cancel"):
             raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
 
 

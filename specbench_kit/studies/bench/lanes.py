@@ -66,6 +66,8 @@ class MethodLane:
         """Decode until `requests` more requests have finished, or no request can be submitted yet."""
         self._submit_ready()
         finished = 0
+        if self.engine.runs_on:
+            self.engine.admissions = requests
         read_worker_s = self.worker_clock or (lambda: 0.0)
         while finished < requests and not self.engine.idle:
             before_s = read_worker_s()

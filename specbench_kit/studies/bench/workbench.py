@@ -12,7 +12,7 @@ from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.processes.stages import ProcessStages
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.assembly import hidden_states, live_engine, require_stages
-from specbench_kit.live.assembly import remote_engine
+from specbench_kit.live.assembly import remote_engine, streamed_engine
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -90,6 +90,15 @@ class Workbench:
     def engine(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
         settings, server = self.settings, self.server
+        if server is not None and method.pipeline is None and not method.uses_drafter:
+            return streamed_engine(
+                server.stream(self.sampler, settings.seed),
+                seed=settings.seed,
+                eos_ids=self.pair.eos_ids,
+                batch_size=settings.batch_size,
+                capacity=self._remote_capacity(server),
+                started_s=started_s,
+            )
         if server is not None:
             return remote_engine(
                 method,
@@ -99,7 +108,7 @@ class Workbench:
                 seed=settings.seed,
                 eos_ids=self.pair.eos_ids,
                 batch_size=settings.batch_size,
-                capacity=min([server.target.context, *(runner.capacity for runner in self.runners.values())]),
+                capacity=self._remote_capacity(server),
                 started_s=started_s,
                 draft_top_n=settings.draft_top_n,
             )
@@ -117,6 +126,9 @@ class Workbench:
             stages=self.stages,
             draft_top_n=settings.draft_top_n,
         )
+
+    def _remote_capacity(self, server: "VerificationServer") -> int:
+        return min([server.target.context, *(runner.capacity for runner in self.runners.values())])
 
     def describe_hidden_states(self, method: Method) -> dict[str, object]:
         """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over the deployment's link."""

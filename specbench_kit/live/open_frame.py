@@ -1,0 +1,18 @@
+"""The frame that opens a session, or opens it again with the output that the device has."""
+
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.decoding.session import Session
+from specbench_kit.live.protocol import verification_pb2 as messages
+
+
+def open_frame(session: Session, name: str, sampler: Sampler, seed: int) -> messages.Open:
+    """Return the frame that opens a request's session under a name at the server."""
+    prompt = session.request.prompt_ids
+    sampling = messages.Sampling(
+        temperature=sampler.temperature,
+        top_p=sampler.top_p,
+        top_k=sampler.top_k,
+        seed=seed,
+        request=session.request.id,
+    )
+    return messages.Open(session=name, prompt=prompt, output=session.tokens[len(prompt) :], sampling=sampling)
