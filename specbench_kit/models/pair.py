@@ -110,7 +110,8 @@ class Pair:
 
         Each uses the fastest executor that supports its model, or the named one.
         """
-        size = min(length + SLACK, *(loaded.context for loaded in self.loaded.values()))
+        # A list, since a pair with its target on a server may hold no model at all.
+        size = min([length + SLACK, *(loaded.context for loaded in self.loaded.values())])
         runners = {
             name: Runner(
                 make_executor(loaded.model, slots, size, self.vocabulary, None if name.startswith(HEAD) else executor)

@@ -82,7 +82,9 @@ class Bytes:
 def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None:
     with engine_server() as base:
         server = ServerAddress(base.replace("http", "vllm"))
-        target = connect(server, DraftModels(Bytes(), {}, ())).target
+        drafts = DraftModels(Bytes(), {}, ())
+        target = connect(server, drafts).target
+        assert drafts.with_target(target).all_runners(slots=1, length=16) == {}
         assert (target.name, target.context, target.bitwise) == ("tiny", CAPACITY, False)
         with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
             connect(server, DraftModels(Bytes(1), {}, ()))

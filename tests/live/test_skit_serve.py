@@ -33,6 +33,20 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     assert "cannot be behind a wire" in error_line(refused)
 
 
+def test_methods_that_draft_without_a_model_need_none_on_the_device(tiny: TinyPair, tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
+    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    with serving(service) as (_, address):
+        done = skit_here("bench", "--server", address, "--method", "suffix", *options)
+        refused = skit_here("bench", "--server", address, "--method", "goodput", *options)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    assert read_object(folder / "summary.json")["lossless"]["identical"] == 2
+    assert list(read_object(folder / "run.json")["models"]) == ["target"]
+    assert "this machine cannot time a target on a server" in error_line(refused)
+
+
 def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_it_was(
     tiny: TinyPair, tmp_path: Path
 ) -> None:

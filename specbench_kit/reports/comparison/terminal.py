@@ -10,6 +10,7 @@ from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.look import USUAL, Look
 from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
+from specbench_kit.reports.run.answers import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import EVEN, EVEN_NOTE, LOSSLESS, MetricColumn, is_marked_even
 from specbench_kit.reports.stored import Row
@@ -34,13 +35,16 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         EVEN_NOTE if any(map(is_marked_even, rows)) else "",
         MARKS_NOTE if any(row.get("verdict") in MARKS for row in rows) else "",
     ]
+    # Answers are not added up over several datasets.
+    judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
+    notes.append(answers_line(judged))
     blocks: list[Block] = [
         *caution(machine.of_all(run.fields for run in comparison.runs), severe=True),
         Note(wording.where(comparison)),
         _table(comparison, look.table_columns(SHOWN), winner),
         Paragraph(headlines.of_comparison(comparison)),
         *(Note(note) for note in notes if note),
-        *caution(wording.cautions(comparison)),
+        *caution([*wording.cautions(comparison), *answer_cautions(judged)]),
     ]
     render_terminal.show(console, blocks)
 

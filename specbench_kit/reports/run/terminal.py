@@ -7,6 +7,7 @@ from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph, Table, caution
+from specbench_kit.reports.run.answers import answer_cautions, answers_line
 from specbench_kit.reports.sections import colocation, headlines, machine, wording
 from specbench_kit.reports.sections.cautions import result_cautions, resumption_cautions, setting_cautions
 from specbench_kit.reports.sections.columns import COLUMNS
@@ -31,6 +32,7 @@ def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]
     cautions += [f"{summary['method']}: {line}" for summary in summaries for line in result_cautions(summary)]
     for summary in summaries:
         cautions += colocation.cautions(str(summary["method"]), summary["overall"])
+    cautions += answer_cautions(summaries)
     doubts: list[Block] = [
         Paragraph(f"{summary['method']}: {times(summary['overall']['speedup'])}, {doubt}")
         for summary in summaries
@@ -44,4 +46,5 @@ def print_summary(console: "Console", run: RunFile, summaries: Sequence[Summary]
         rows.append([name, *cells, wording.lossless_short(summary)])
     table = Table(("method", *SHOWN, Column("lossless", "count")), rows)
     warnings = caution(machine.warnings(run), severe=True)
-    render_terminal.show(console, [*warnings, Note(" · ".join(setting)), table, *doubts, *caution(cautions)])
+    answers = [Note(line)] if (line := answers_line(summaries)) else []
+    render_terminal.show(console, [*warnings, Note(" · ".join(setting)), table, *doubts, *answers, *caution(cautions)])

@@ -12,18 +12,22 @@ from specbench_kit.studies.bench.workbench import Workbench
 
 
 class AnswerCounts(TypedDict):
-    """The number of requests with a reference answer that finished, and of those that were answered correctly."""
+    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
 
     judged: int
     correct: int
+    cut: int
 
 
 class GoldAnswers:
-    """Judges outputs by the reference answers of their prompts; `draft` are the counts of the draft model alone."""
+    """Judges outputs of at most `max_new_tokens` by the reference answers of their prompts.
 
-    def __init__(self, prompts: Iterable[Prompt], draft: AnswerCounts | None = None) -> None:
+    `draft` are the counts of the draft model alone.
+    """
+
+    def __init__(self, prompts: Iterable[Prompt], max_new_tokens: int, draft: AnswerCounts | None = None) -> None:
         self._golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
-        self._draft = draft
+        self._max_new_tokens, self._draft = max_new_tokens, draft
 
     def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
         """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""
@@ -32,19 +36,20 @@ class GoldAnswers:
         rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
         counts = {"method": self.count(records), "target": target, "draft": self._draft}
-        return {"exact_match": {"rule": "; ".join(rules), **counts}}
+        return {"exact_match": {"rule": "; ".join(rules), "max_new_tokens": self._max_new_tokens, **counts}}
 
     def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
-        """Count the records that have a reference answer and those that match it."""
+        """Count the records that have a reference answer, those that match it, and those that the limit cut short."""
         judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
         correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)
-        return {"judged": len(judged), "correct": correct}
+        cut = sum(record.finish_reason == "length" for record in judged)
+        return {"judged": len(judged), "correct": correct, "cut": cut}
 
 
 def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
     """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model answer it alone."""
-    answers = GoldAnswers(dataset.prompts)
     settings = bench.settings
+    answers = GoldAnswers(dataset.prompts, settings.max_new_tokens)
     if not settings.draft_answers:
         return answers
     require(
@@ -57,4 +62,4 @@ def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
     )
     records: list[RequestRecord] = []
     answer_dataset(dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append)
-    return GoldAnswers(dataset.prompts, answers.count(records))
+    return GoldAnswers(dataset.prompts, settings.max_new_tokens, answers.count(records))

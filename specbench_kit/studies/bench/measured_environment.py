@@ -13,6 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.deployments.placing import environment
+from specbench_kit.live.pair import ServedPair
 from specbench_kit.methods.base import Latencies
 from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import PairHashes
@@ -77,6 +78,11 @@ class MeasuredEnvironment:
     def _latencies(self) -> Latencies:
         if self._modelled:
             return self._stored.latencies()
+        if isinstance(self._pair, ServedPair):
+            raise SkitError(
+                "it plans with the latencies of both models, and this machine cannot time a target on a server: name a "
+                "method that needs none"
+            )
         parts = parts_of(self._profiling)
         # A profile of a disturbed machine may only be used to continue the run that it was measured for.
         if missing := [part for part in parts if self._find(part, disturbed=self._resumes) is None]:
