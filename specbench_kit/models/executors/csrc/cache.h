@@ -24,7 +24,11 @@ struct Visibility {
 
 class Cache {
  public:
-  static constexpr int kTile = 4;  // queries that are answered together
+#if defined(__AVX512F__)
+  static constexpr int kTile = 6;  // queries that are answered together
+#else
+  static constexpr int kTile = 4;
+#endif
 
   Cache(int slots, int heads, int capacity, int dim)
       : heads_(heads),
@@ -53,19 +57,7 @@ class Cache {
     int end = 0;
     for (int i = 0; i < count; i++) end = std::max(end, visible[i].end());
     const int stride = capacity_ + kLanes * kBlocks;
-    switch (count) {
-      case 1:
-        answer<1>(slot, head, queries, visible, out, scratch, stride, end);
-        break;
-      case 2:
-        answer<2>(slot, head, queries, visible, out, scratch, stride, end);
-        break;
-      case 3:
-        answer<3>(slot, head, queries, visible, out, scratch, stride, end);
-        break;
-      default:
-        answer<4>(slot, head, queries, visible, out, scratch, stride, end);
-    }
+    exactly<kTile>(count, slot, head, queries, visible, out, scratch, stride, end);
   }
 
  private:
@@ -81,6 +73,13 @@ class Cache {
   }
 
   template <int kCount>
+  void exactly(int count, int slot, int head, const float* const* queries, const Visibility* visible, float* const* out,
+               float* scores, int stride, int end) const {
+    if (count == kCount) answer<kCount>(slot, head, queries, visible, out, scores, stride, end);
+    else if constexpr (kCount > 1) exactly<kCount - 1>(count, slot, head, queries, visible, out, scores, stride, end);
+  }
+
+  template <int kCount>
   void answer(int slot, int head, const float* const* queries, const Visibility* visible, float* const* out,
               float* scores, int stride, int end) const {
     constexpr int wide = kCount == 1 ? kBlocks : 2;
@@ -89,8 +88,10 @@ class Cache {
     int block = 0;
     for (; block + wide <= blocks; block += wide) score<kCount, wide>(keys, block, queries, scores, stride);
     for (; block < blocks; block++) score<kCount, 1>(keys, block, queries, scores, stride);
-    float totals[kCount];
-    for (int i = 0; i < kCount; i++) totals[i] = weigh(scores + i * stride, visible[i], end);
+    for (int i = 0; i < kCount; i++) weigh(scores + i * stride, visible[i], end);
+    float totals[kCount] = {};  // in the order of places; side by side, since each addition waits for the one before
+    for (int at = 0; at < end; at++)
+      for (int i = 0; i < kCount; i++) totals[i] += scores[i * stride + at];
     for (int at = 0; at < dim_; at += 4 * kLanes) switch (std::min(4, (dim_ - at) / kLanes)) {
         case 1:
           mix<kCount, 1>(slot, head, at, scores, stride, end, totals, out);
@@ -119,9 +120,8 @@ class Cache {
       for (int b = 0; b < kWide; b++) store(scores + q * stride + (block + b) * kLanes, sums[q][b]);
   }
 
-  // Turns scores into weights, zero where the query does not see, up to `end`; returns their sum, in the order of
-  // places.
-  static float weigh(float* scores, const Visibility& visibility, int end) {
+  // Turns scores into weights, zero where the query does not see, up to `end`.
+  static void weigh(float* scores, const Visibility& visibility, int end) {
     const int padded = (end + kLanes - 1) / kLanes * kLanes;
     if (visibility.prefix < padded) mask(scores, visibility, padded);
     Floats best = broadcast(kMasked);
@@ -131,9 +131,6 @@ class Cache {
       const Floats s = loadf(scores + at);
       store(scores + at, s > kMasked ? exponential(s - top) : Floats{});
     }
-    float total = 0;
-    for (int at = 0; at < end; at++) total += scores[at];
-    return total;
   }
 
   static void mask(float* scores, const Visibility& visibility, int padded) {

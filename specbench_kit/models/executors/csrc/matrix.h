@@ -14,12 +14,14 @@ namespace skit {
 constexpr int kBlock = 2 * kLanes;
 inline int padded(int size) { return (size + kBlock - 1) / kBlock * kBlock; }
 
+// A tile is as many sums as fit into the registers beside the weights and an input: up to kFewRows rows of kTileBlocks
+// blocks, or up to kTileRows rows of one block.
 #if defined(__AVX512F__)
-constexpr int kTileRows = 6, kTileBlocks = 2, kVectorBlocks = 4;  // 24 sums, 4 weights and an input in 32 registers
+constexpr int kTileRows = 12, kFewRows = 6, kTileBlocks = 2, kVectorBlocks = 4;  // 32 registers
 #elif defined(__aarch64__)
-constexpr int kTileRows = 4, kTileBlocks = 2, kVectorBlocks = 4;
+constexpr int kTileRows = 8, kFewRows = 4, kTileBlocks = 2, kVectorBlocks = 4;
 #else
-constexpr int kTileRows = 5, kTileBlocks = 1, kVectorBlocks = 4;  // 16 registers
+constexpr int kTileRows = 5, kFewRows = 5, kTileBlocks = 1, kVectorBlocks = 4;  // 16 registers
 #endif
 
 template <class Kind>
@@ -42,13 +44,14 @@ class Matrix {
   // y[row][out] = x[row] . w[out], or += it, for the blocks from `first` to `end`.
   template <bool kAdd>
   void multiply(const float* x, int stride_x, int rows, float* y, int stride_y, int first, int end) const {
-    const int wide = rows == 1 ? kVectorBlocks : kTileBlocks;
+    const int wide = rows == 1 ? kVectorBlocks : rows <= kFewRows ? kTileBlocks : 1;
     int block = first;
     for (; block + wide <= end; block += wide) {
-      if (rows == 1) tile<1, kVectorBlocks, kAdd, true>(block, x, stride_x, y, stride_y);
-      else column<kTileBlocks, kAdd>(block, x, stride_x, rows, y, stride_y);
+      if (rows == 1) tile<1, kVectorBlocks, kAdd>(block, x, stride_x, y, stride_y, 0, 1);
+      else if (rows <= kFewRows) exactly<kFewRows, kTileBlocks, kAdd>(rows, block, x, stride_x, y, stride_y, 0, 1);
+      else column<kAdd>(block, x, stride_x, rows, y, stride_y);
     }
-    for (; block < end; block++) column<1, kAdd>(block, x, stride_x, rows, y, stride_y);
+    for (; block < end; block++) column<kAdd>(block, x, stride_x, rows, y, stride_y);
   }
 
  private:
@@ -58,39 +61,40 @@ class Matrix {
     return (size_t(out / kBlock) * inputs_ + in) * kBlock + lane;
   }
 
-  template <int kBlocks, bool kAdd>
+  // All rows of one block, in tiles of nearly equal height.
+  template <bool kAdd>
   void column(int block, const float* x, int stride_x, int rows, float* y, int stride_y) const {
-    int row = 0;
-    for (; row + kTileRows <= rows; row += kTileRows)  // only the first tile has to bring the next weights near
-      row ? tile<kTileRows, kBlocks, kAdd, false>(block, x + size_t(row) * stride_x, stride_x,
-                                                  y + size_t(row) * stride_y, stride_y)
-          : tile<kTileRows, kBlocks, kAdd, true>(block, x, stride_x, y, stride_y);
-    rest<kTileRows - 1, kBlocks, kAdd>(block, x + size_t(row) * stride_x, stride_x, rows - row,
-                                       y + size_t(row) * stride_y, stride_y);
-  }
-
-  template <int kRows, int kBlocks, bool kAdd>
-  void rest(int block, const float* x, int stride_x, int rows, float* y, int stride_y) const {
-    if constexpr (kRows > 0) {
-      if (rows == kRows) tile<kRows, kBlocks, kAdd, true>(block, x, stride_x, y, stride_y);
-      else rest<kRows - 1, kBlocks, kAdd>(block, x, stride_x, rows, y, stride_y);
+    const int tiles = (rows + kTileRows - 1) / kTileRows;
+    for (int index = 0, row = 0; index < tiles; index++) {
+      const int count = (rows - row + tiles - index - 1) / (tiles - index);
+      exactly<kTileRows, 1, kAdd>(count, block, x + size_t(row) * stride_x, stride_x, y + size_t(row) * stride_y,
+                                  stride_y, index, tiles);
+      row += count;
     }
   }
 
-  template <int kRows, int kBlocks, bool kAdd, bool kPrefetch>
-  void tile(int block, const float* x, int stride_x, float* y, int stride_y) const {
+  template <int kRows, int kBlocks, bool kAdd>
+  void exactly(int rows, int block, const float* x, int stride_x, float* y, int stride_y, int index, int tiles) const {
+    if (rows == kRows) tile<kRows, kBlocks, kAdd>(block, x, stride_x, y, stride_y, index, tiles);
+    else if constexpr (kRows > 1)
+      exactly<kRows - 1, kBlocks, kAdd>(rows, block, x, stride_x, y, stride_y, index, tiles);
+  }
+
+  // The tile `index` of `tiles` that read the same blocks; each brings its part of the next blocks near, so that memory
+  // and arithmetic are busy all the time.
+  template <int kRows, int kBlocks, bool kAdd>
+  void tile(int block, const float* x, int stride_x, float* y, int stride_y, int index, int tiles) const {
     const size_t stride = size_t(inputs_) * kBlock;
     const Stored* weights = &data_[block * stride];
+    const size_t part = kBlock * sizeof(Stored) / tiles;
+    const char* next = reinterpret_cast<const char*>(weights + kBlocks * stride) + part * index * inputs_;
     Floats sums[kRows][2 * kBlocks] = {};
-    for (int in = 0; in < inputs_; in++, weights += kBlock) {
+    for (int in = 0; in < inputs_; in++, weights += kBlock, next += part) {
       Floats w[2 * kBlocks];
       for (int b = 0; b < kBlocks; b++) {
         Kind::widen(weights + b * stride, w[2 * b], w[2 * b + 1]);
-        if (kPrefetch) {
-          const char* next = (const char*)(weights + (b + kBlocks) * stride);
-          __builtin_prefetch(next);
-          if (sizeof(Stored) == 4) __builtin_prefetch(next + 64);
-        }
+        __builtin_prefetch(next + b * stride * sizeof(Stored), 0, kPrefetched);
+        if (sizeof(Stored) == 4) __builtin_prefetch(next + b * stride * sizeof(Stored) + 64, 0, kPrefetched);
       }
       for (int row = 0; row < kRows; row++) {
         const float input = x[row * stride_x + in];
@@ -104,6 +108,7 @@ class Matrix {
       }
   }
 
+  static constexpr int kPrefetched = 2;  // into the second level: a block is larger than the first
   int outputs_ = 0, inputs_ = 0;
   Memory<Stored> data_;
 };
