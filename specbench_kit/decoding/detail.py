@@ -16,7 +16,8 @@ class RoundDetail(msgspec.Struct, frozen=True):
     Node n has token `tokens[n]`, parent `parents[n]` and draft probability `probabilities[n]`; node 0 is the token
     committed last. `path` lists the accepted nodes among the `submitted` ones, and the first `committed` tokens of the
     path and the `bonus` token joined the output. Nodes 1 to `inherited` were drafted in the previous round; the newest
-    `proactive` nodes were drafted while the target verified.
+    `proactive` nodes were drafted while the target verified. `drafter` names the drafter if the
+    method has several to choose from.
     """
 
     tokens: list[int]
@@ -28,6 +29,7 @@ class RoundDetail(msgspec.Struct, frozen=True):
     committed: int
     inherited: int
     proactive: int
+    drafter: str = ""
 
 
 class RequestDetail(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ class RoundOutcome:
             parents=parents,
             path=path,
             padded=list(verdict.padded),
+            drafter=tree.drafter,
         )
 
     def detail(self) -> RoundDetail:
@@ -68,6 +69,7 @@ class RoundOutcome:
             committed=self.committed,
             inherited=tree.inherited,
             proactive=tree.proactive,
+            drafter=tree.drafter,
         )
 
 

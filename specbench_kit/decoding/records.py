@@ -48,6 +48,9 @@ class RoundRecord(Struct):
 
     `expected` is how many submitted tokens the policy expected to be accepted, if it decides by probabilities; a line
     has the field only then.
+
+    `drafter` names the drafter of the round's tokens if the method has several to choose from (`first-of`); a line has
+    the field only then, and only if something was drafted.
     """
 
     drafted: KnownCount
@@ -72,6 +75,7 @@ class RoundRecord(Struct):
     path: list[Count] = field(default_factory=list)
     padded: list[Count] = field(default_factory=list)
     expected: Number | None = None
+    drafter: str = ""
 
     @property
     def first_s(self) -> float:
@@ -139,6 +143,8 @@ class RequestRecord(Struct):
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]
+            if not round_fields["drafter"]:
+                del round_fields["drafter"]
         # Not msgspec's encoder, which would silently write null for a number that is not finite.
         return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 

@@ -27,6 +27,9 @@ class TokenTree:
         A sampled token must not be withheld from verification after that; `boundary` checks it.
         """
 
+        self.drafter = ""
+        """The member of a hybrid drafter that drafted the tokens; empty for other drafters."""
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
-from specbench_kit.core.specs import from_options
+from specbench_kit.core.specs import from_options, init_fields
 
 if TYPE_CHECKING:  # a list of drafters needs no torch
     from specbench_kit.decoding.clock import Clock
@@ -75,6 +75,20 @@ class Drafting(ABC):
         """The models that it forwards: `DRAFT`, and any number of folders or hub ids."""
         return (DRAFT,)
 
+    @property
+    def spec(self) -> str:
+        """Return the text that `parse_drafter` reads as this drafter."""
+        options = {option.name: getattr(self, option.name) for option in init_fields(type(self))}
+        changed = [f"{name}={value}" for name, value in options.items() if value != getattr(type(self), name)]
+        return ".".join(filter(None, (self.display_name, "+".join(changed))))
+
+    def resolved(self, exists: Callable[[str], bool]) -> "Drafting":
+        """Return the drafter after the choices that depend on the models at hand.
+
+        `exists` says whether there is a model of a name, as `models` has them.
+        """
+        return self
+
     @abstractmethod
     def source(self, parts: DrafterParts) -> "Drafter":
         """Return the drafter that an engine works with."""
@@ -115,10 +129,10 @@ drafters: Registry[type[Drafting]] = _DrafterRegistry(
 )
 
 
-def parse_drafter(spec: str) -> Drafting:
-    """Return the drafter that `NAME.key=value+key=value` describes.
+def parse_drafter(spec: str, separator: str = "+") -> Drafting:
+    """Return the drafter that `NAME.key=value+key=value` describes; `separator` stands between its options.
 
     Unknown names, unknown keys and bad values raise SkitError.
     """
     name, _, options = spec.partition(".")
-    return from_options(name, drafters.get(name), options, separator="+")
+    return from_options(name, drafters.get(name), options, separator)

@@ -1,10 +1,11 @@
 """Drafts of a feature head: one layer over the target's hidden states, in the manner of EAGLE-3."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, cat
 
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters
@@ -59,12 +60,13 @@ class HeadDrafter(ModelDrafter):
     def __init__(self, parts: DrafterParts, runner: "Runner", executor: ReadsStates) -> None:
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
-        self._prompt_states: dict[str, Tensor] = {}
-        """Hidden states of the prompts of requests that have no slot yet."""
+        self._early_states: defaultdict[str, list[Tensor]] = defaultdict(list)
+        """Hidden states of the tokens of requests that have no slot yet: of the prompt, and of what was committed in
+        rounds without a draft."""
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take: none before the prompt's hidden states are known."""
-        ready = draft.request_id in self._slots or draft.request_id in self._prompt_states
+        ready = draft.request_id in self._slots or draft.request_id in self._early_states
         return super().room(draft) if ready else 0
 
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
@@ -78,16 +80,16 @@ class HeadDrafter(ModelDrafter):
         if draft.request_id in self._slots:
             self._executor.add_states(self._slots[draft.request_id], states)
         else:
-            self._prompt_states[draft.request_id] = states
+            self._early_states[draft.request_id].append(states)
 
     def release(self, session: Session) -> None:
         """Free a finished request's slot."""
-        self._prompt_states.pop(session.request.id, None)
+        self._early_states.pop(session.request.id, None)
         super().release(session)
 
     def take_slot(self, draft: Draft) -> int:
-        """Acquire a slot for a request's first draft, give the head the prompt's states, and return the slot."""
+        """Acquire a slot for a request's first draft, give the head all states so far, and return the slot."""
         slot = super().take_slot(draft)
         self._executor.forget(slot)
-        self._executor.add_states(slot, self._prompt_states.pop(draft.request_id))
+        self._executor.add_states(slot, cat(self._early_states.pop(draft.request_id)))
         return slot

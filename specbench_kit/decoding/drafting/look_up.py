@@ -39,8 +39,12 @@ class TextIndex(Protocol):
 
 @dataclass(frozen=True)
 class LookUp(Drafting):
-    """A drafter without a model; a deployment's drafting device spends `lookup_s` seconds per drafted token."""
+    """A drafter without a model; a deployment's drafting device spends `lookup_s` seconds per drafted token.
 
+    `min` is the length of the shortest match that drafts, in tokens.
+    """
+
+    min: int = field(default=1, kw_only=True)
     lookup_s: float = field(default=0.0, kw_only=True)
     capability: ClassVar[Capability] = Capability.TOKENS
     drawn: ClassVar[bool] = False

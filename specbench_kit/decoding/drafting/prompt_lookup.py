@@ -17,7 +17,6 @@ class PromptLookupDrafting(LookUp):
     The longest n-gram that occurred before counts.
     """
 
-    min: int = 1
     max: int = 3
 
     def __post_init__(self) -> None:

@@ -18,9 +18,9 @@ END = -1
 class SuffixDrafting(LookUp):
     """Drafts the most frequent continuation after the best match of the last m tokens, for m up to `max_depth`.
 
-    A match of m tokens drafts at most `factor` m + `offset` tokens, while the product of their count ratios is at least
-    `min_prob`; the match whose products sum up highest wins. With `shared` it also searches finished outputs, so that
-    results depend on the order of the requests.
+    Matches of less than `min` tokens do not count. A match of m tokens drafts at most `factor` m + `offset` tokens,
+    while the product of their count ratios is at least `min_prob`; the match whose products sum up highest wins. With
+    `shared` it also searches finished outputs, so that results depend on the order of the requests.
     """
 
     max_depth: int = 64
@@ -31,7 +31,8 @@ class SuffixDrafting(LookUp):
     capability = Capability.PROBABILITIES
 
     def __post_init__(self) -> None:
-        for name, value, least in (("max_depth", self.max_depth, 1), ("factor", self.factor, 0)):
+        limits = (("min", self.min, 1), ("max_depth", self.max_depth, self.min), ("factor", self.factor, 0))
+        for name, value, least in limits:
             if not value >= least:
                 raise SkitError(f"suffix: {name} must be at least {least}, not {value}")
         if not 0 < self.min_prob <= 1:
@@ -116,6 +117,8 @@ class SuffixIndex:
         matches = []
         for text in (own, self._outputs) if options.shared else (own,):
             for length, positions in text.matches(tokens, options.max_depth):
+                if length < options.min:
+                    continue
                 limit = int(options.factor * length + options.offset)
                 path = list(text.follow(positions, limit, options.min_prob))
                 score = sum(product for _, product in path)

@@ -60,6 +60,7 @@ def build(
         colocation.section({name: overall}, run.get("deployment")),
         sections.categories(summary),
         sections.positions(overall),
+        sections.drafters(records),
         sections.phases(run, sides),
         pipeline_section(run, summary),
         sections.overlap(run, summary),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.attainment import PROMISE, SCALES
+from specbench_kit.metrics.by_drafter import by_drafter
 from specbench_kit.metrics.vocabulary import BASELINE, DISTRIBUTIONS, LISTS, METRICS, OVERLAP
 from specbench_kit.reports.document import (
     Block,
@@ -104,6 +105,22 @@ def positions(overall: Row) -> Blocks:
     if reached < len(rates):
         blocks.append(Paragraph(f"No round accepted more than {reached} of up to {len(rates)} draft positions."))
     return blocks
+
+
+def drafters(records: Sequence[RequestRecord]) -> Blocks:
+    """Return the rounds of each drafter, if the method takes the drafts of a round from one of several."""
+    rows = [
+        (part.name, part.rounds, part.share, part.acceptance_rate, part.acceptance_length)
+        for part in by_drafter(records)
+    ]
+    columns: list[Column | str] = [
+        "drafter",
+        Column("rounds", "count"),
+        Column("share of rounds", "share"),
+        Column("acceptance rate", "share"),
+        Column("acceptance length", "number"),
+    ]
+    return [Heading("By drafter"), Table(columns, rows)] if rows else []
 
 
 def phases(run: RunFile, sides: Mapping[str, Row]) -> Blocks:

@@ -1,6 +1,7 @@
 """The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,10 +146,11 @@ class Workbench:
             self.stages.close()
 
     def _prepare(self, spec: str) -> Method:
-        for name in parse_method(spec).drafting.models:
+        method = _method(spec, self.settings)
+        for name in method.drafting.models:
             if name.startswith(HEAD):
                 find(name, self.pair.target.source)
-        method = parse_method(spec).prepare(self.measured.environment)
+        method = method.prepare(self.measured.environment)
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
         return method
@@ -178,6 +180,19 @@ class Workbench:
         return ProcessStages(counts.pop(), self.pair.target, sizes)
 
 
+def _method(spec: str, settings: BenchSettings) -> Method:
+    """Return the method of a spec with the drafter that the target allows: some take its head if it has one."""
+
+    def exists(head: str) -> bool:
+        # The hidden states that a head reads do not leave a server.
+        return settings.server is None and not is_missing_head(head, locate(settings.target, "target"))
+
+    method = parse_method(spec)
+    drafting = method.drafting
+    resolved = drafting.resolved(exists)
+    return method if resolved == drafting else replace(method, drafter=resolved.spec)
+
+
 def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
@@ -187,7 +202,7 @@ def _load(settings: BenchSettings) -> "tuple[VerificationServer | None, Pair]":
     needed = {
         model: None
         for spec, named in chosen(settings).items()
-        for model in parse_method(spec).drafting.models
+        for model in _method(spec, settings).drafting.models
         if named or not is_missing_head(model, target)
     }
     if settings.server is not None:
